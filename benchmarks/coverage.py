@@ -119,7 +119,7 @@ def simulate_policy(draw: Draw, simulations: int) -> dict[str, float]:
     inside = 0
     for _ in range(simulations):
         chosen, compared, measured = (draw(rng, (count,)) for count in PLAYED)
-        worst = float(min(chosen.min(), compared.min()))
+        worst = float(min(chosen.min(), compared.min(), measured.min()))
         low, high = predictive_interval(measured, len(measured), worst)
         inside += low <= draw(rng, (PLAYED[-1],)).mean() <= high
     return {"policy": inside / simulations}

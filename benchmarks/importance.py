@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.records import make_record, write_record
 from rltune.algorithms.arguments import build_search_space
-from rltune.records import TrialRecord
+from rltune.records import Direction, TrialRecord
 from rltune.search.space import Space
 from rltune.views.importance import measure_importance
 
@@ -55,5 +55,5 @@ if __name__ == "__main__":
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     results = {kind: Counter[str]() for kind in KINDS}
     for kind, seed in itertools.product(KINDS, range(rounds)):
-        results[kind] += Counter(measure_importance(*simulate_sweep(kind, seed)).outstanding)
+        results[kind] += Counter(measure_importance(*simulate_sweep(kind, seed), Direction.MAX).outstanding)
     write_record(make_record("importance", rounds, results))

@@ -44,7 +44,7 @@ from benchmarks.records import ROOT, make_record, write_record
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
 from rltune.ledger.optuna_study import suggest
 from rltune.ledger.ranking import rank_records
-from rltune.records import WHOLE_BUDGET, Report, TrialRecord
+from rltune.records import WHOLE_BUDGET, Direction, Report, TrialRecord
 from rltune.search.samplers import build_sampler
 from rltune.search.schedulers import GoOn, build_stopping_rule
 from rltune.search.seeds import derive_sampler_seed
@@ -230,7 +230,7 @@ class Replay:
     def _certify(self) -> int:
         """Certify the best by seeds that the search did not use, and return the winner."""
         strategy, pool = self.strategy, self.pool
-        best = list(itertools.islice(rank_records(self.records), strategy.top))
+        best = list(itertools.islice(rank_records(self.records, Direction.MAX), strategy.top))
         self.spent += len(best) * strategy.seeds
         configurations = []
         for record in best:

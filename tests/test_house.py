@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-errors statistics formatting records
+records
+errors statistics formatting
 config envs
 compat
 checkpoints cluster

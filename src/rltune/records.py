@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
 TRIALS, CERTIFY = "trials", "certify"
@@ -27,6 +28,27 @@ CROWDED = "its GPU's memory is held by others"
 
 SCORED_REPORTS = 3
 """How many of a trial's last reports its score is the mean of."""
+
+
+class Direction(StrEnum):
+    """State which scores are better. Scores always keep their own sign."""
+
+    MAX = "max"
+    MIN = "min"
+
+    @property
+    def sign(self) -> int:
+        """1 if higher scores are better, and -1 if lower ones are: of scores times it, the higher one is better."""
+        return 1 if self is Direction.MAX else -1
+
+    def is_better(self, score: float, other: float) -> bool:
+        """Return whether a score is better than another one, and not equal to it."""
+        return score > other if self is Direction.MAX else score < other
+
+    def find_worst(self, scores: Iterable[float]) -> float | None:
+        """Return the worst of some scores; None without any."""
+        return min(scores, default=None) if self is Direction.MAX else max(scores, default=None)
+
 
 BASELINE = "baseline"
 """The configuration that the winner must beat, as a person and MLflow read it."""

@@ -1,4 +1,4 @@
-"""Say what a few scores tell about those to come: interquartile mean, intervals, probability of improvement.
+"""Estimate from a few scores what others will be: interquartile mean, intervals, probability of improvement.
 
 Source of the formulas, where none is named: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
 Statistical Precipice". ``benchmarks/coverage.py`` simulates how often the intervals hold. This is NumPy, because
@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from rltune.records import Direction
 
 Array = NDArray[Any]
 RESAMPLES = 5000
@@ -60,15 +62,16 @@ def median_interval(values: ArrayLike) -> tuple[float, float] | None:
     return (float(ordered[outside]), float(ordered[size - 1 - outside])) if outside >= 0 else None
 
 
-def mean_interval(returns: ArrayLike) -> tuple[float, float] | None:
+def mean_interval(returns: ArrayLike, direction: Direction = Direction.MAX) -> tuple[float, float] | None:
     """Bound the mean of the population that the returns of some episodes come from.
 
     Both ends are those of Student's t. A policy may fail in rare episodes, and a few returns may not show it. So the
-    lower end is also that of Student's t after one more episode with the lowest return, or with 0 where all returns are
-    higher (Laplace's rule of succession). The upper end does not exceed the highest return: many returns are capped.
+    worse end is also that of Student's t after one more episode with the worst return, or with 0 if all returns are
+    better (Laplace's rule of succession). The better end does not exceed the best return: many returns are capped.
 
     Args:
         returns: Of episodes, shape (n,).
+        direction: Which returns are better. With ``MIN``, the worse end is the upper one.
 
     Returns:
         Both ends of the 95% interval; None where n is below 5.
@@ -76,9 +79,17 @@ def mean_interval(returns: ArrayLike) -> tuple[float, float] | None:
     seen = np.asarray(returns, dtype=np.float64)
     if len(seen) < LEAST_EPISODES:
         return None
-    low, high = _bound_by_student(seen)
-    low_after_failure, _ = _bound_by_student(np.append(seen, min(0.0, seen.min())))
-    return min(low, low_after_failure), min(high, float(seen.max()))
+    if direction is Direction.MIN:
+        low, high = _bound_mean(-seen)
+        return -high, -low
+    return _bound_mean(seen)
+
+
+def _bound_mean(returns: Array) -> tuple[float, float]:
+    """Return the ends of the interval of `mean_interval` for returns of which higher ones are better."""
+    low, high = _bound_by_student(returns)
+    low_after_failure, _ = _bound_by_student(np.append(returns, min(0.0, returns.min())))
+    return min(low, low_after_failure), min(high, float(returns.max()))
 
 
 def _bound_by_student(values: Array) -> tuple[float, float]:
@@ -89,8 +100,8 @@ def _bound_by_student(values: Array) -> tuple[float, float]:
     return float(values.mean() - half), float(values.mean() + half)
 
 
-def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
-    """Say how probably a run of ours scores higher than one of theirs, ties counting half.
+def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike, direction: Direction = Direction.MAX) -> float:
+    """Estimate how probably a run of ours scores better than one of theirs, ties counting half.
 
     P(X > Y) = 1/(N M) sum_i sum_j S(x_i, y_j) with S = 1, 1/2, 0 for x_i >, =, < y_j: the Mann-Whitney statistic
     (Agarwal et al. 2021, section 4.3).
@@ -98,9 +109,10 @@ def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
     Args:
         ours: Scores, shape (N,).
         theirs: Scores, shape (M,).
+        direction: Which scores are better.
     """
     difference = np.sign(np.subtract.outer(np.asarray(ours, np.float64), np.asarray(theirs, np.float64)))
-    return float((0.5 * (difference + 1.0)).mean())
+    return float((0.5 * (direction.sign * difference + 1.0)).mean())
 
 
 def predictive_interval(returns: ArrayLike, episodes: int, worst: float, seed: int = 0) -> tuple[float, float]:
@@ -114,14 +126,14 @@ def predictive_interval(returns: ArrayLike, episodes: int, worst: float, seed: i
     Args:
         returns: Those of the policy's episodes, shape (n,), n at least 1.
         episodes: How many fresh episodes are averaged.
-        worst: The lowest return that this policy is known to give, in these episodes or in others.
+        worst: The worst return that this policy is known to give, in these episodes or in others.
         seed: Of the resampling.
 
     Returns:
         The 2.5th and the 97.5th percentile of the mean.
     """
     seen = np.asarray(returns, dtype=np.float64)
-    known = np.append(seen, min(worst, seen.min()))
+    known = np.append(seen, worst)
     rng = np.random.default_rng(seed)
 
     def play(count: int) -> Array:

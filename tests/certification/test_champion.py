@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from mlflow import MlflowClient
 from real import Project
 
-from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, register_champion
+from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, _rank, register_champion
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import CertifiedPolicy, Configuration, SeedResult, judge_configurations
 from rltune.config.schema import CertifyConfig, EnvConfig, ObjectiveConfig, RewardsConfig, RunConfig
@@ -45,6 +46,18 @@ def test_the_alias_moves_only_to_a_better_score_and_says_why(ours: float, theirs
     assert better is moved
     assert "version 4" in why
     assert "CartPole-v1" in why
+
+
+def test_of_costs_the_lower_one_becomes_the_champion() -> None:
+    config = replace(CONFIG, objective=ObjectiveConfig(direction="min"))
+    challenger = replace(candidate(20.0), config=config)
+    tags = {"rltune.env_digest": challenger.env.digest}
+    assert _compare(challenger, champion(30.0, **tags), Feeds())[0]
+    assert not _compare(challenger, champion(10.0, **tags), Feeds())[0]
+    assert _make_tags(replace(challenger, certification=None))["rltune.score"] == "20.0"
+    versions = [champion(score, **tags) for score in (30.0, 10.0, 20.0)]
+    best = max(versions, key=partial(_rank, challenger))
+    assert best.tags["rltune.score"] == "10.0"
 
 
 def test_a_champion_is_named_with_the_sweep_that_it_won() -> None:

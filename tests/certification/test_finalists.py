@@ -14,9 +14,10 @@ from saved import write_checkpoint
 from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed, describe_winner, rank_finalists
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
 from rltune.certification.selection import FinalEvaluation, measure_policies
+from rltune.envs.objective import Objective
 from rltune.errors import RltuneError
 from rltune.policies.evaluation import Evaluation
-from rltune.records import RunKey, TrialRecord
+from rltune.records import Direction, RunKey, TrialRecord
 
 # What each trial's policy plays, and what its search believed.
 WORTH = {0: 10.0, 1: 30.0, 2: 20.0, 3: 99.0}
@@ -75,6 +76,21 @@ def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
     assert (winner.trial, winner.score) == (1, 30.0)  # trial 3 would be better, and the search did not find out
     assert sorted(aside.asked) == [0, 1, 1, 2], "the winner once more"
     assert [re.findall(r"trial (\d)", line) for line in told] == [["2"], ["0"], ["1"]]
+
+
+def test_of_finalists_with_costs_the_lowest_wins(tmp_path: Path, aside: Aside, told: list[str]) -> None:
+    """The search believes in trials 3, 1 and 0, and the fresh episodes say that trial 0 costs least."""
+
+    def call(function: Any, folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
+        worth = WORTH[int(folder.parent.parent.name)]
+        return Evaluation((worth,) * episodes, (1,) * episodes, worth, 0.0, worth, worth, worth, worth, worth)
+
+    cost = Objective("energy", Direction.MIN)
+    entries = [entry(tmp_path, number) for number in WORTH]
+    assert [finalist.trial for finalist in rank_finalists(tmp_path, entries, Direction.MIN)] == [3, 1, 0, 2]
+    winner = FinalEvaluation(tmp_path, 3, 20, 1, call, cost).select(entries, told.append)
+    assert winner is not None
+    assert (winner.trial, winner.objective) == (0, 3.0)
 
 
 def test_a_finalist_whose_process_died_costs_the_others_nothing(
@@ -138,10 +154,10 @@ def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Pa
 
 def test_trials_that_ran_their_whole_budget_come_first_and_damaged_or_failed_ones_do_not_count(tmp_path: Path) -> None:
     entries = [entry(tmp_path, 0), entry(tmp_path, 1), entry(tmp_path, 2, "PRUNED"), entry(tmp_path, 3, "FAIL")]
-    assert [one.trial for one in rank_finalists(tmp_path, entries)] == [0, 1, 2]
+    assert [one.trial for one in rank_finalists(tmp_path, entries, Direction.MAX)] == [0, 1, 2]
     assert entries[0].checkpoint is not None
     (tmp_path / entries[0].checkpoint.path / "state.json").write_text("{}")
-    assert [one.trial for one in rank_finalists(tmp_path, entries)] == [1, 2]
+    assert [one.trial for one in rank_finalists(tmp_path, entries, Direction.MAX)] == [1, 2]
 
 
 def play_by_seed(folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
@@ -176,11 +192,32 @@ def test_a_policys_interval_knows_nothing_of_its_sisters(tmp_path: Path, monkeyp
     judged = judge_configurations([Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))], range(5), 1)
     assert judged is not None
     progress: list[tuple[int, int]] = []
-    measured, winner = measure_policies(judged, tmp_path, 20, lambda _, done, total: progress.append((done, total)))
+    measured, winner = measure_policies(
+        judged, tmp_path, 20, Direction.MAX, lambda _, done, total: progress.append((done, total))
+    )
     assert progress == [(10, 40), (30, 40)]
     assert measured.policy is not None
     assert (winner.score, measured.policy.mean) == (100, 59)
     assert 50 <= measured.policy.low < 59 < measured.policy.high
+
+
+def test_the_policy_of_the_run_with_the_lowest_cost_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may cost as much again as it did in the worst episode that is known of it, not as its sisters did."""
+    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
+    saved = entry(tmp_path, 0).checkpoint
+    assert saved is not None
+    runs = [SeedResult(seed, 100.0 - seed, (90.0, 200.0), saved.path) for seed in range(4)]
+    diverged = SeedResult(4, 9000.0, (9000.0,), saved.path)
+    configurations = [Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))]
+    judged = judge_configurations(configurations, range(5), 1, Direction.MIN)
+    assert judged is not None
+    measured, _ = measure_policies(judged, tmp_path, 20, Direction.MIN)
+    assert measured.policy is not None
+    assert (measured.policy.seed, measured.policy.mean) == (3, 59)
+    assert 40 <= measured.policy.low < 59 < measured.policy.high < 200
+    assert measured.policy.high > 60, "an episode of 200 is known"
 
 
 def test_each_sweep_has_episodes_of_its_own() -> None:

@@ -20,6 +20,8 @@ from rltune.certification.result import (
     drop_duplicates,
     judge_configurations,
 )
+from rltune.envs.objective import Objective
+from rltune.records import Direction
 from rltune.views.closing_page import describe_certification
 
 SEEDS = (11, 12, 13, 14, 15)
@@ -37,6 +39,37 @@ def test_a_failed_seed_is_no_better_than_a_run_whose_score_is_of_its_training() 
     found = judge_configurations([Configuration("trial 0", 0, {}, 5.0, runs, failed_seeds=(3,))], (1, 2, 3), 2)
     assert found is not None
     assert found.best().failed_score == 3.0
+
+
+def test_costs_are_judged_as_their_negatives_are() -> None:
+    """The winner, ties, failed seeds and the correction for the choice are those of the mirrored scores."""
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        configurations = [
+            configuration(name, rng.integers(80 + 5 * place, 120, 5 - num_failed).tolist(), 100.0 + place, failed)
+            for place, (name, num_failed) in enumerate(((BASELINE, 0), ("trial 1", 1), ("trial 2", 2), ("trial 3", 0)))
+            for failed in [SEEDS[5 - num_failed :]]
+        ]
+        judged = judge_configurations(configurations, SEEDS, 2)
+        of_costs = judge_configurations([mirror(one) for one in configurations], SEEDS, 2, Direction.MIN)
+        assert judged is not None
+        assert of_costs is not None
+        assert (of_costs.winner, of_costs.ties) == (judged.winner, judged.ties)
+        assert [mirror(one) for one in of_costs.configurations] == list(judged.configurations)
+
+
+def mirror(judged: Configuration) -> Configuration:
+    """The same configuration with the negatives of all scores."""
+
+    def negate(score: float | None) -> float | None:
+        return None if score is None else -score
+
+    runs = tuple(
+        replace(run, mean=-run.mean, returns=tuple(-value for value in run.returns)) for run in judged.per_seed
+    )
+    names = ("mean", "iqm", "raw_iqm", "search_score", "failed_score")
+    scores = {name: negate(getattr(judged, name)) for name in names}
+    return replace(judged, per_seed=runs, low=negate(judged.high), high=negate(judged.low), **scores)
 
 
 def test_the_winner_has_the_highest_iqm_and_ties_are_named():
@@ -103,7 +136,7 @@ def test_the_winner_among_equals_is_shown_as_it_is(draw, num_seeds):
 def render(certification):
     """The closing page's lines on a certification, its table included."""
     stream = io.StringIO()
-    for part in describe_certification(certification.summary()):
+    for part in describe_certification(certification.summary(), Objective()):
         Console(file=stream, width=160).print(part)
     return stream.getvalue()
 
@@ -138,7 +171,7 @@ def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
 
 def test_one_seed_is_said_to_have_no_interval():
     found = judge_configurations([configuration("trial 0", [5.0], 9.0), configuration("baseline", [3.0])], [0], 1)
-    text = "\n".join(part for part in describe_certification(found.summary()) if isinstance(part, str))
+    text = "\n".join(part for part in describe_certification(found.summary(), Objective()) if isinstance(part, str))
     assert text.count("certify.seeds=5") == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rltune.config.criteria import Criteria, parse_constraints, read_criteria
 from rltune.errors import ConfigError
-from rltune.records import TrialRecord
+from rltune.records import Direction, TrialRecord
 
 WHOLE = {"reports": {1000: 1.0}, "env_steps": 1040, "train_s": 60.0}
 
@@ -111,4 +111,6 @@ def test_settings_name_bounds_and_a_second_objective():
     wanted = {"constraints": {"train_s": "< 60"}, "objective": {"second": {"key": "train_s", "direction": "max"}}}
     found = read_criteria(wanted)
     assert [(one.name, one.bound) for one in found.constraints] == [("train_s", "< 60")]
-    assert (found.second, found.direction) == ("train_s", "max")
+    assert (found.second, found.second_direction, found.direction) == ("train_s", Direction.MAX, Direction.MAX)
+    cost = read_criteria({"objective": {"direction": "min", "second": {"key": "train_s"}}})
+    assert (cost.second_direction, cost.direction) == (Direction.MIN, Direction.MIN)

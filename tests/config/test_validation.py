@@ -135,6 +135,7 @@ def test_this_machine_has_no_autoscaler(composed):
         ("searcher.view", "prune", "pruned"),
         ("objective.kind", "inf", "info"),
         ("objective.over", "trainig", "training"),
+        ("objective.direction", "minimal", "min"),
         ("objective.second.direction", "minimum", "min"),
         ("resume", "aut", "auto"),
         ("algo.trainin", {"lr": 1}, "training"),

@@ -10,8 +10,9 @@ from omegaconf import OmegaConf
 from search_driver import PLAIN, Driver
 
 from rltune.compose.composing import conf_dir
-from rltune.config.criteria import Criteria, parse_constraints
+from rltune.config.criteria import NO_CRITERIA, Criteria, parse_constraints
 from rltune.errors import ConfigError
+from rltune.records import Direction
 from rltune.search.samplers import check_sampler, check_searcher
 from rltune.search.space import parse_space
 
@@ -45,11 +46,11 @@ class Begin:
             self.args = {**self.args, "n_startup_trials": 3}
         self.space = WHOLE_GRID if name == "grid" else PLAIN
 
-    def __call__(self, folder="sweep", space=None, new=True):
+    def __call__(self, folder="sweep", space=None, new=True, criteria=NO_CRITERIA):
         space = space or self.space
         check_searcher(self.kind, space)
         check_sampler(self.kind, self.args, space)
-        return Driver(self.folder / folder, space, self.kind, self.args, new=new)
+        return Driver(self.folder / folder, space, self.kind, self.args, new=new, criteria=criteria)
 
 
 QUICK = ("tpe", "random", "grid")  # what most searches are
@@ -86,6 +87,15 @@ def test_it_proposes_after_ends_of_every_kind(begin):
     assert len({tuple(one.values()) for one in found}) > 4, "a GP may want to try a point again"
     assert len({one["lr"] for one in found}) > (2 if begin.name == "grid" else 4)
     assert all(1e-5 <= one["lr"] <= 1e-1 and 0.8 <= one["gamma"] <= 1.0 and 64 <= one["batch"] <= 1024 for one in found)
+
+
+def test_it_minimizes_costs_as_it_maximizes_their_negatives(begin):
+    """Optuna's study has the costs as they are, and the searcher proposes the same configurations for them."""
+    maximizing, minimizing = begin("max"), begin("min", criteria=Criteria(direction=Direction.MIN))
+    assert run(minimizing, 9) == run(maximizing, 9)
+    costs, negatives = ([trial.value for trial in search.read()] for search in (minimizing, maximizing))
+    assert costs == [value if value is None else -value for value in negatives]
+    assert all(cost is None or cost > 0 for cost in costs)
 
 
 def test_it_keeps_to_conditions_or_refuses_them(begin):

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from toy import ToyTrial, make_task
 
 from rltune.compose.composing import conf_dir
-from rltune.records import Report, TrialRecord
+from rltune.records import Direction, Report, TrialRecord
 from rltune.search.schedulers import GO_ON, GoOn, Stop, build_stopping_rule, replay_reports
 from rltune.trial.metrics import make_report
 
@@ -23,7 +23,11 @@ STEPS = range(BUDGET // REPORTS, BUDGET + 1, BUDGET // REPORTS)
 def build_from_file(request):
     """Builds the rule of a file."""
     settings = OmegaConf.to_container(OmegaConf.load(FILES[request.param]))
-    return lambda env_steps=BUDGET: build_stopping_rule(settings["kind"], settings.get("args", {}), env_steps)
+
+    def build(env_steps=BUDGET, direction=Direction.MAX):
+        return build_stopping_rule(settings["kind"], settings.get("args", {}), env_steps, direction)
+
+    return build
 
 
 def run(rule, curves, slots=4, seed=0, come=None):
@@ -90,6 +94,16 @@ def test_the_best_trial_is_never_stopped(build):
         rates = random.Random(seed).sample(range(1, 25), 24)
         records = run(build(), {number: climb(rate) for number, rate in enumerate(rates)}, seed=seed)
         assert is_whole(records[rates.index(24)])
+
+
+@pytest.mark.parametrize("without_episode", [0.0, 0.4])
+def test_costs_are_stopped_as_their_negatives_are(build, without_episode):
+    for seed in range(3):
+        curves, maximized, minimized = wander(seed, without_episode), [], []
+        costs = {number: {step: -value for step, value in curve.items()} for number, curve in curves.items()}
+        run(build(), curves, seed=seed, come=maximized)
+        run(build(direction=Direction.MIN), costs, seed=seed, come=minimized)
+        assert [decision for _, decision in minimized] == [decision for _, decision in maximized]
 
 
 def test_equal_trials_do_not_stop_each_other(build):

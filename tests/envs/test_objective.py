@@ -10,11 +10,12 @@ import gymnasium as gym
 import pytest
 
 from rltune.envs.build import find_modules, make_training_env
-from rltune.envs.objective import Shown, check_objective, make_score
+from rltune.envs.objective import Objective, check_objective, make_score
 from rltune.envs.rewards import collect_returns
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
+from rltune.records import Direction
 
 SUCCESS = {"kind": "info", "key": "is_success", "direction": "max"}
 
@@ -50,9 +51,9 @@ def test_training_collects_returns_and_scores_side_by_side() -> None:
     ("objective", "worth"),
     [
         ({}, 7.0),
-        ({"kind": "return", "key": None, "direction": "min"}, -7.0),
+        ({"kind": "return", "key": None, "direction": "min"}, 7.0),
         ({"kind": "info", "key": "energy", "direction": "max"}, 2.5),
-        ({"kind": "info", "key": "energy", "direction": "min"}, -2.5),
+        ({"kind": "info", "key": "energy", "direction": "min"}, 2.5),
         ({"kind": "judged:falls_late", "key": None, "direction": "max"}, 3009.5),
     ],
 )
@@ -90,7 +91,6 @@ PLACE = {"env_runners": 0, "vectorize": "auto", "several_agents": False}
         ({"kind": "sucess"}, {}, "objective.kind=sucess", "return, info"),
         ({"key": None}, {}, "without objective.key", "objective.key=is_success"),
         ({"kind": "return"}, {}, "with objective.key=is_success", "objective.kind=info"),
-        ({"direction": "down"}, {}, "objective.direction=down", "objective.direction=max"),
         ({}, {"several_agents": True}, "several agents", "objective.kind=return"),
         ({}, {"env_runners": 2}, "num_env_runners=2", "algo.env_runners.num_env_runners=0"),
         ({}, {"vectorize": "async"}, "env.vectorize=async", "env.vectorize=sync"),
@@ -108,23 +108,21 @@ def test_what_cannot_be_had_is_refused_with_what_to_type(
 
 def test_a_plain_return_is_no_own_objective() -> None:
     check_objective({}, env_runners=4, vectorize="async", several_agents=True)
-    assert Shown.of({}).label == Shown.of(None).label == "return"
-    assert Shown.of(SUCCESS).label == "is_success"
-    assert Shown.of({"kind": "package.module:function"}).label == "function"
-    assert Shown.of({"kind": "info", "key": "energy", "direction": "min"}).label.startswith("energy (")
 
 
-def test_scores_are_turned_for_a_person_and_nothing_else_is() -> None:
-    cost = Shown("energy", is_cost=True)
-    assert (cost(-3.0), cost(0.0), cost(None)) == (3.0, 0.0, None)
-    assert str(cost(0.0)) == "0.0"
-    row = {"iqm": -2.0, "low": -3.0, "high": None, "scores": [-1.0], "improvement": 0.5, "name": "trial 1"}
-    assert cost.turn(row) == {
-        "iqm": 2.0, "high": 3.0, "low": None, "scores": [1.0], "improvement": 0.5, "name": "trial 1",
-    }  # fmt: skip
-    logged = {"objective": -1.0, "compare/objective": -1.0, "return": 5.0, "learner/loss": -2.0}
-    assert cost.turn(logged) == {"objective": 1.0, "compare/objective": 1.0, "return": 5.0, "learner/loss": -2.0}
-    assert Shown().turn(row) == row
+@pytest.mark.parametrize(
+    ("settings", "objective"),
+    [
+        (None, Objective("return", Direction.MAX)),
+        ({}, Objective("return", Direction.MAX)),
+        (SUCCESS, Objective("is_success", Direction.MAX)),
+        ({"kind": "package.module:function"}, Objective("function", Direction.MAX)),
+        ({"kind": "info", "key": "energy", "direction": "min"}, Objective("energy", Direction.MIN)),
+    ],
+)
+def test_an_objective_has_a_name_and_a_direction(settings: dict[str, Any] | None, objective: Objective) -> None:
+    assert Objective.from_settings(settings) == objective
+    assert (objective.label == objective.name) == (objective.direction is Direction.MAX)
 
 
 def test_scores_of_other_objectives_are_of_another_task() -> None:

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     """The folder of a sweep with three trials."""
     folder = tmp_path / "outputs" / "sweep"
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("format: 6\nstudy:\n  storage: null\n")
+    (folder / "config.yaml").write_text("format: 7\nstudy:\n  storage: null\n")
     with closing(start_ledger(None, folder, new=True)) as ledger:
         for _ in range(3):
             number, _ = ask(ledger)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from trials import ENTRIES
 
 from rltune.certification.finalists import Finalist, describe_winner
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.config.schema import BudgetConfig, RunConfig
 from rltune.ledger.outcome import Outcome, compute_cost, count_states, describe_front, explain_no_winner, load_outcome
-from rltune.records import RunKey, TrialRecord
+from rltune.records import Direction, RunKey, TrialRecord
 
 
 def request(env_steps=1000, replicates=1):
@@ -105,7 +107,7 @@ def test_the_winner_is_described_by_what_leads_back_to_it(tmp_path):
 
 def test_a_return_of_zero_is_a_score_like_any_other():
     assert Finalist("trial 0", 0, {}, 0.0, Path(), RunKey(0)).score == 0.0
-    assert Finalist("baseline", None, {}, None, Path(), RunKey(None, 0)).score == float("-inf")
+    assert math.isnan(Finalist("baseline", None, {}, None, Path(), RunKey(None, 0)).score)
 
 
 def test_the_front_stands_in_the_summary_under_its_own_name():
@@ -115,6 +117,16 @@ def test_the_front_stands_in_the_summary_under_its_own_name():
     ]
     assert describe_front([], Criteria(second="train_s")) == []
     assert describe_front(ENTRIES, Criteria()) is None
+
+
+@pytest.mark.parametrize(("second_direction", "front"), [(Direction.MIN, [2.0, 3.0, 4.0]), (Direction.MAX, [2.0])])
+def test_the_front_of_costs_has_the_lowest_cost_first(second_direction, front):
+    criteria = Criteria(second="train_s", second_direction=second_direction, env_steps=1000, direction=Direction.MIN)
+    records = [
+        criteria.judge(TrialRecord(number, "COMPLETE", {}, {1000: cost}, env_steps=1000, train_s=train_s))
+        for number, (cost, train_s) in enumerate(((3.0, 5.0), (2.0, 9.0), (4.0, 1.0)))
+    ]
+    assert [trial["objective"] for trial in describe_front(records, criteria)] == front
 
 
 def test_where_all_break_a_constraint_it_is_said_which_is_nearest():

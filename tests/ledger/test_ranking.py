@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import replace
@@ -10,7 +11,13 @@ from typing import Any
 import pytest
 
 from rltune.ledger.ranking import BestSoFar, find_front, find_nearest, rank_records
-from rltune.records import Check, TrialRecord
+from rltune.records import Check, Direction, TrialRecord
+
+
+@pytest.fixture(params=Direction)
+def direction(request: pytest.FixtureRequest) -> Direction:
+    """Which scores are better: the same records with mirrored scores rank the same."""
+    return Direction(request.param)
 
 
 def record(number: int, state: str, *reports: float, diverged: bool = False) -> TrialRecord:
@@ -18,36 +25,37 @@ def record(number: int, state: str, *reports: float, diverged: bool = False) -> 
     return TrialRecord(number, state, {}, curve, diverged=diverged)
 
 
-def test_whole_budgets_rank_before_stopped_ones_then_by_value() -> None:
-    ranked = rank_records(
-        [
-            record(0, "PRUNED", 9.0),
-            record(1, "COMPLETE", 2.0),
-            record(2, "FAIL", 99.0),
-            record(3, "COMPLETE", 99.0, 4.0, 5.0, 6.0),
-            record(4, "COMPLETE", math.nan),
-            record(5, "COMPLETE", 5.0),
-            record(6, "RUNNING", 7.0),
-        ]
-    )
-    assert [one.number for one in ranked] == [3, 5, 1, 0, 6]
+def test_whole_budgets_rank_before_stopped_ones_then_by_value(direction: Direction) -> None:
+    sign = direction.sign
+    records = [
+        record(0, "PRUNED", sign * 9.0),
+        record(1, "COMPLETE", sign * 2.0),
+        record(2, "FAIL", sign * 99.0),
+        record(3, "COMPLETE", sign * 99.0, sign * 4.0, sign * 5.0, sign * 6.0),
+        record(4, "COMPLETE", math.nan),
+        record(5, "COMPLETE", sign * 5.0),
+        record(6, "RUNNING", sign * 7.0),
+    ]
+    assert [ranked.number for ranked in rank_records(records, direction)] == [3, 5, 1, 0, 6]
 
 
 def test_the_best_so_far_is_that_of_all_reports_where_they_count() -> None:
-    following = BestSoFar(last=None)
+    following = BestSoFar(Direction.MAX, last=None)
     assert [following.add(0, value) for value in (8.0, 0.0, 1.0, 0.0)] == [8.0, 4.0, 3.0, 2.25]
 
 
 def test_a_trial_that_diverged_cannot_win() -> None:
     records = [record(0, "PRUNED", 99.0, diverged=True), record(1, "PRUNED", -1.0)]
-    assert [one.number for one in rank_records(records)] == [1]
+    assert [one.number for one in rank_records(records, Direction.MAX)] == [1]
 
 
-def test_the_best_so_far_is_the_score_of_the_moment() -> None:
+def test_the_best_so_far_is_the_score_of_the_moment(direction: Direction) -> None:
     """It rises with the best trial, falls with it, and goes over to another one that is better by then."""
-    best = BestSoFar()
-    come = [(0, math.nan), (0, 3.0), (1, 2.0), (1, math.nan), (1, 6.0), (1, -5.0), (0, 3.0), (0, 6.0), (0, 9.0)]
-    assert [best.add(*one) for one in come] == [None, 3.0, 3.0, 3.0, 4.0, 3.0, 3.0, 4.0, 6.0]
+    best, sign = BestSoFar(direction), direction.sign
+    reports = [(0, math.nan), (0, 3.0), (1, 2.0), (1, math.nan), (1, 6.0), (1, -5.0), (0, 3.0), (0, 6.0), (0, 9.0)]
+    followed = [best.add(number, sign * objective) for number, objective in reports]
+    assert followed[0] is None
+    assert followed[1:] == [sign * score for score in (3.0, 3.0, 3.0, 4.0, 3.0, 3.0, 4.0, 6.0)]
 
 
 def bounded(number: int, score: float, *excess: float, state: str = "COMPLETE") -> TrialRecord:
@@ -57,7 +65,9 @@ def bounded(number: int, score: float, *excess: float, state: str = "COMPLETE") 
 
 def test_a_trial_that_breaks_a_constraint_cannot_win() -> None:
     records = [bounded(0, 99.0, 0.5), bounded(1, 1.0, -0.5), bounded(2, 50.0, -1.0, 5e-324), bounded(3, 2.0, 0.0)]
-    assert [one.number for one in rank_records(records)] == [3, 1], "zero keeps its bound, the least excess breaks it"
+    assert [one.number for one in rank_records(records, Direction.MAX)] == [3, 1], (
+        "zero keeps its bound, the least excess breaks it"
+    )
     assert find_nearest(records) is None, "where others can win nobody asks for the nearest"
 
 
@@ -106,17 +116,22 @@ def points(*found: tuple[float, float | None], state: str = "COMPLETE") -> list[
     ],
 )
 def test_the_front_has_the_trials_that_none_beats_in_both(found: Any, front: list[int]) -> None:
-    assert [one.number for one in find_front(points(*found), "min")] == front
-    mirrored = [(score, None if second is None else -second) for score, second in found]
-    assert [one.number for one in find_front(points(*mirrored), "max")] == front
+    for direction, second_direction in itertools.product(Direction, Direction):
+        # The points are given for a first objective that is maximized and a second one that is minimized.
+        mirrored = [
+            (direction.sign * score, None if second is None else -second_direction.sign * second)
+            for score, second in found
+        ]
+        front_found = find_front(points(*mirrored), direction, second_direction)
+        assert [trial.number for trial in front_found] == front, (direction, second_direction)
 
 
 def test_the_front_is_of_whole_trials_that_can_win() -> None:
     able = points((1.0, 5.0))
     stopped, failed = points((9.0, 1.0), state="PRUNED"), points((9.0, 1.0), state="FAIL")
     barred = [replace(bounded(7, 9.0, 0.5), second=1.0)]
-    assert find_front([*able, *stopped, *failed, *barred], "min") == able
-    assert find_front([*stopped, *failed, *barred, *points((math.nan, 1.0))], "min") == []
+    assert find_front([*able, *stopped, *failed, *barred], Direction.MAX, Direction.MIN) == able
+    assert find_front([*stopped, *failed, *barred, *points((math.nan, 1.0))], Direction.MAX, Direction.MIN) == []
 
 
 def test_the_front_is_that_of_every_pair_compared() -> None:
@@ -129,4 +144,4 @@ def test_the_front_is_that_of_every_pair_compared() -> None:
             return mine != theirs and mine[0] >= theirs[0] and mine[1] >= theirs[1]
 
         unbeaten = {one.number for one in some if not any(beats(other, one) for other in some)}
-        assert {one.number for one in find_front(some, "min")} == unbeaten
+        assert {one.number for one in find_front(some, Direction.MAX, Direction.MIN)} == unbeaten

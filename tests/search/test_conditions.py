@@ -18,6 +18,7 @@ from rltune.driver import plan
 from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
 from rltune.ledger.optuna_study import suggest
+from rltune.records import Direction
 from rltune.search.conditions import format_yaml_value, is_met, order_parameters
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
@@ -227,7 +228,7 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
     shown = [dict(line.customdata)["lstm_cell_size"] for line in figure.data if line.customdata is not None]
     assert shown.count("None") == 12
     assert set(shown) > {"None"}
-    importance = measure_importance(build_space(found), [trial.record for trial in found.trials])
+    importance = measure_importance(build_space(found), [trial.record for trial in found.trials], Direction.MAX)
     assert {"lr", "use_lstm", "lstm_cell_size"} <= set(importance.increases)
     assert importance.outstanding[:1] == ["use_lstm"]
     (row,) = [row for row in compare_values(found) if row.name == "lstm_cell_size"]

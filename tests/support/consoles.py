@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 from ledger import make_ledger
 
-from rltune.envs.objective import AS_RETURN
 from rltune.records import TRIALS, Report, TrialRecord
 from rltune.views.closing_page import ClosingPage
 from rltune.views.console import Console
@@ -105,7 +104,7 @@ def make_trial(
     """A trial as a view has it."""
     reports = {1000 * mark: value for mark, value in enumerate(objectives, 1)}
     record = TrialRecord(number, state, params, reports, env_steps=env_steps, **facts)
-    return TrialSnapshot(record, state, env_steps, env_steps, record.score, AS_RETURN)
+    return TrialSnapshot(record, state, env_steps, env_steps)
 
 
 def make_page(folder: Path, **changes: Any) -> ClosingPage:

@@ -20,7 +20,7 @@ PLAIN = parse_space({"lr": ["loguniform", 1e-5, 1e-1], "batch": ["pow2", 64, 102
 class Driver:
     """What a driver does with the ledger and the study, one trial after the other; nothing trains.
 
-    A trial's objective is the better the nearer its learning rate is to 1e-3.
+    A trial's objective is the better the nearer its learning rate is to 1e-3; it is negative if higher ones are better.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Driver:
             self.ledger.trials.records(),
             own_file=folder / "study.db",
             earlier=earlier,
+            direction=criteria.direction,
         )
 
     def restart(self):
@@ -75,8 +76,8 @@ class Driver:
 
     def run(self, state="COMPLETE", curve=None, given=None, **facts):
         record = self.propose(given)
-        worth = -abs(math.log10(record.params["lr"]) + 3)
-        self.report(record.number, {10: worth - 1, 20: worth} if curve is None else curve)
+        distance, sign = abs(math.log10(record.params["lr"]) + 3), self.ledger.criteria.direction.sign
+        self.report(record.number, {10: -sign * (distance + 1), 20: -sign * distance} if curve is None else curve)
         return self.end(record.number, state, **facts)
 
     def read(self):

@@ -8,7 +8,6 @@ from types import ModuleType
 
 import pytest
 
-from rltune.envs.objective import Shown
 from rltune.errors import ConfigError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
@@ -63,12 +62,12 @@ def own(monkeypatch):
     return made
 
 
-def open_sweep(folder, *names, shown=None):
+def open_sweep(folder, *names):
     path = folder / "ledger.db"
     ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
     targets = [f"own_code:{name}" for name in names]
     settings = TrackingSettings(None, "cartpole", "first", folder)
-    tracker = Feeds(ledger, folder, [CallbackTracker(settings, targets)], shown=shown or Shown())
+    tracker = Feeds(ledger, folder, [CallbackTracker(settings, targets)])
     tracker.start(params={}, tags={}, texts={})
     return ledger, tracker
 
@@ -174,14 +173,6 @@ def test_code_that_exits_ends_neither_the_others_nor_the_thread(tmp_path, own):
     warning = tracker.warnings()[0]
     assert "own_code:Broken" in warning
     assert "SystemExit: 3" in warning
-
-
-def test_a_cost_is_told_as_a_person_knows_it(tmp_path, own):
-    ledger, tracker = open_sweep(tmp_path, "Listener", shown=Shown("energy", is_cost=True))
-    ledger.trials.add({"lr": 1e-3}, [1])
-    report(ledger, 0, 100)
-    tracker.close("FINISHED")
-    assert own.told == [("report", 0, 100, -100.0)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from rltune.envs.objective import Shown
 from rltune.ledger.ledger import Ledger
 from rltune.records import CERTIFY, TRIALS, Report, RunKey
 from rltune.tracking import feed as module
@@ -65,10 +64,10 @@ def _quick(monkeypatch):
         monkeypatch.setattr(module, name, seconds)
 
 
-def open_sweep(folder, *trackers, shown=None):
+def open_sweep(folder, *trackers):
     path = folder / "ledger.db"
     ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
-    feeds = Feeds(ledger, folder, trackers, shown=shown or Shown())
+    feeds = Feeds(ledger, folder, trackers)
     feeds.start(params={"algo": "ppo"}, tags={}, texts={})
     return ledger, feeds
 
@@ -212,16 +211,3 @@ def test_the_tracker_is_opened_only_after_the_first_seconds(tmp_path, monkeypatc
     feeds.wake(connect=True)
     wait_for(lambda: not feeds.opening)
     assert feeds.close("FINISHED")
-
-
-def test_a_tracker_gets_costs_as_the_person_knows_them(tmp_path):
-    notebook = Notebook()
-    ledger, feeds = open_sweep(tmp_path, notebook, shown=Shown("energy", is_cost=True))
-    ledger.trials.add({"lr": 0.25}, [7])
-    ledger.trials.add_report(Report(0, 1, -1.5, {"objective": -1.5, "return": 3.0}))
-    ledger.trials.end(0, "COMPLETE", "")
-    feeds.describe(None, {"certified_low": -3.0, "certified_high": -2.0}, {})
-    assert feeds.close("FINISHED")
-    assert notebook.numbers == [{"objective": 1.5, "return": 3.0}]
-    assert ("trial-000", "COMPLETE", 1.5) in notebook.states
-    assert notebook.descriptions == [(None, {"certified_low": 2.0, "certified_high": 3.0})]

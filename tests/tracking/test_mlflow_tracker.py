@@ -23,9 +23,9 @@ from server import put_store
 from tracked_sweep import Sweep
 
 from rltune.config.criteria import Criteria, parse_constraints
-from rltune.records import RunKey
+from rltune.records import TRIALS, Direction, Report, RunKey
 from rltune.tracking.feed import Feeds
-from rltune.tracking.mlflow_tracker import NAME
+from rltune.tracking.mlflow_tracker import NAME, BestScoreCurve
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 
@@ -586,3 +586,10 @@ def test_an_artifact_that_is_gone_holds_up_nothing_else(folder):
     sweep.wait_for("not-there")
     assert sweep.check_curves() == 2
     assert sweep.runs()["first"].info.status == "FINISHED"
+
+
+def test_the_curve_of_the_best_score_of_costs_falls():
+    curve = BestScoreCurve(Criteria(direction=Direction.MIN), replicates=1)
+    costs = [(0, 9.0), (1, 5.0), (1, 6.0), (0, 20.0)]
+    curve.add((place, TRIALS, Report(number, 100 * place, cost)) for place, (number, cost) in enumerate(costs, 1))
+    assert [value for name, value, *_ in curve.points if name == "best_score"] == [9.0, 5.0, 5.5]

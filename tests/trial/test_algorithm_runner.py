@@ -125,19 +125,19 @@ JUDGED = (
 def test_an_own_objective_is_trained_saved_and_evaluated(
     engine: str, request_of: Callable[..., Any], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """An episode's energy is its length, and so its return: to be small it is negated, and the return is not."""
+    """An episode's energy is its length, and so its return; a cost keeps its sign."""
     if engine == "rllib":
         request.getfixturevalue("ray_cluster")
     plan = make_plan(request_of(*JUDGED))
     first, second = (AlgorithmRunner(plan.build, {}, seed, engine, threads=1) for seed in (1, 2))
     progress = first.train()
     assert progress.return_mean > 10
-    assert progress.objective == pytest.approx(-progress.return_mean)
+    assert progress.objective == pytest.approx(progress.return_mean)
     first.save(tmp_path, {"env": plan.assignment_build()["env"]})
     second.restore(tmp_path)
     assert second._returns == first._returns
     played = evaluate_checkpoint(tmp_path, 5, 0)
-    assert played.returns == tuple(-length for length in played.lengths)
+    assert played.returns == tuple(float(length) for length in played.lengths)
     first.stop(), second.stop()
 
 

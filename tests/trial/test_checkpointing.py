@@ -42,6 +42,14 @@ def test_only_an_objective_that_improves_is_saved_as_the_best(tmp_path: Path) ->
     assert saver.best == CheckpointRecord(**records["best"])
 
 
+def test_only_a_cost_that_falls_is_saved_as_the_best(tmp_path: Path) -> None:
+    task = make_task(tmp_path)["assignment"]
+    env = {**task["build"]["env"], "objective": {"kind": "return", "key": None, "direction": "min"}}
+    saver = checkpoints(tmp_path, build={**task["build"], "env": env})
+    saved = [bool(saver.save_if_due(make_state(), make_runners(), cost)) for cost in (math.nan, 3.0, 4.0, 3.0, -2.0)]
+    assert saved == [False, True, False, False, True]
+
+
 def test_the_best_state_serves_as_the_latest_when_both_are_due(tmp_path: Path) -> None:
     records = checkpoints(tmp_path, checkpoint_every_s=0.0).save_if_due(make_state(), make_runners(), 1.0)
     assert records["latest"] == records["best"]

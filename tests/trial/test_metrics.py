@@ -130,12 +130,12 @@ def test_a_bound_on_what_no_trial_reports_is_refused() -> None:
     assert refused.value.fix == "objective.second.key=learner/entropy"
 
 
-@pytest.mark.parametrize("name", ["learner/qf_loss", "return_std_over_seeds", "objective"])
+@pytest.mark.parametrize("name", ["learner/qf_loss", "return_std_over_seeds"])
 def test_a_bound_on_what_this_sweeps_trials_do_not_report_is_refused(name: str) -> None:
-    """PPO has no such loss, one seed no such spread; the reports of a cost are its negatives."""
+    """PPO has no such loss, and one seed no such spread."""
     ppo = next(row for row in TABLE.values() if row.name == "ppo")
     with pytest.raises(ConfigError, match=f"constraints.{name}"):
-        check_criteria(Criteria(parse_constraints({name: "< 1"})), ppo, replicates=1, is_cost=True)
+        check_criteria(Criteria(parse_constraints({name: "< 1"})), ppo, replicates=1)
 
 
 def test_a_slash_is_typed_as_a_point() -> None:

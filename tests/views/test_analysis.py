@@ -9,6 +9,7 @@ import optuna
 import pytest
 from ended import write_bounded, write_sweep
 
+from rltune.records import Direction
 from rltune.views.analysis import build_optuna_study, build_space, follow_best_so_far
 from rltune.views.sweep_view import load_view
 
@@ -34,7 +35,7 @@ def test_a_study_for_a_figure_is_not_announced(tmp_path: Path, caplog: pytest.Lo
     log.addHandler(caplog.handler)
     optuna.logging.set_verbosity(optuna.logging.INFO)
     try:
-        build_optuna_study(build_space(data), data.trials, is_cost=False)
+        build_optuna_study(build_space(data), data.trials, Direction.MAX)
         assert optuna.logging.get_verbosity() == optuna.logging.INFO
     finally:
         optuna.logging.set_verbosity(before)

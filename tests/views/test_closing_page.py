@@ -10,6 +10,7 @@ import pytest
 from consoles import Terminal, make_page, make_trial, screen
 from rich.console import Console
 
+from rltune.envs.objective import Objective
 from rltune.views.closing_page import describe_certification
 from rltune.views.console import Console as SweepConsole
 
@@ -118,6 +119,6 @@ def test_a_winner_that_is_no_champion_is_loaded_by_its_sweep(closing):
 
 def test_certification_fits_a_terminal_of_eighty_columns(terminal):
     console = Console(file=terminal, highlight=False)
-    for part in describe_certification(CERTIFIED):
+    for part in describe_certification(CERTIFIED, Objective()):
         console.print(part)
     assert max(map(len, terminal.getvalue().splitlines())) <= 80

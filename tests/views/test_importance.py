@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.importance import simulate_sweep
-from rltune.records import TrialRecord
+from rltune.records import Direction, TrialRecord
 from rltune.search.space import Space
 from rltune.views.importance import MIN_TRIALS, measure_importance
 
@@ -23,25 +23,25 @@ def change(simulated: Simulated, **changes: object) -> Simulated:
 @pytest.mark.slow  # Each sweep takes some seconds.
 def test_where_nothing_matters_the_report_is_silent() -> None:
     """One sweep in fifty may name something; `benchmarks.importance` counts how many do."""
-    named = [measure_importance(*simulate_sweep("nothing", seed, 20)).outstanding for seed in range(8)]
+    named = [measure_importance(*simulate_sweep("nothing", seed, 20), Direction.MAX).outstanding for seed in range(8)]
     assert sum(map(bool, named)) <= 1
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_strong_parameter_stands_out_alone(seed: int) -> None:
-    found = measure_importance(*simulate_sweep("lr", seed))
+    found = measure_importance(*simulate_sweep("lr", seed), Direction.MAX)
     assert found.outstanding == ["lr"]
     assert next(iter(found.increases)) == "lr"
     assert set(found.increases) == {"lr", "gamma", "clip", "relu"}
 
 
 def test_parameters_that_act_only_together_stand_out() -> None:
-    assert set(measure_importance(*simulate_sweep("lr where relu", 0)).outstanding) == {"lr", "relu"}
+    assert set(measure_importance(*simulate_sweep("lr where relu", 0), Direction.MAX).outstanding) == {"lr", "relu"}
 
 
 def test_the_same_sweep_has_the_same_importance() -> None:
     simulated = simulate_sweep("lr", 0, 20)
-    assert measure_importance(*simulated) == measure_importance(*simulated)
+    assert measure_importance(*simulated, Direction.MAX) == measure_importance(*simulated, Direction.MAX)
 
 
 def test_diverged_trials_count_as_the_worst() -> None:
@@ -52,13 +52,15 @@ def test_diverged_trials_count_as_the_worst() -> None:
         else trial
         for trial in trials
     ]
-    assert measure_importance(space, gone).outstanding == ["lr"]
+    assert measure_importance(space, gone, Direction.MAX).outstanding == ["lr"]
+    costs = [replace(trial, reports={mark: -score for mark, score in trial.reports.items()}) for trial in gone]
+    assert measure_importance(space, costs, Direction.MIN) == measure_importance(space, gone, Direction.MAX)
 
 
 def test_failed_trials_and_those_without_scores_are_left_out() -> None:
     space, trials = simulate_sweep("lr", 0, 12)
     gone: list[TrialRecord] = [replace(trials[0], state="FAIL"), replace(trials[1], reports={})]
-    assert measure_importance(space, [*gone, *trials[2:]]).num_trials == 10
+    assert measure_importance(space, [*gone, *trials[2:]], Direction.MAX).num_trials == 10
 
 
 @pytest.mark.parametrize(
@@ -72,4 +74,4 @@ def test_failed_trials_and_those_without_scores_are_left_out() -> None:
     ids=["too few trials", "one score", "one value", "no value in the space"],
 )
 def test_what_cannot_be_measured_names_nothing(simulated: Simulated) -> None:
-    assert measure_importance(*simulated).increases == {}
+    assert measure_importance(*simulated, Direction.MAX).increases == {}

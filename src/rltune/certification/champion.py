@@ -17,7 +17,7 @@ from rltune.certification.finalists import EVALUATION_SEED, Finalist, Show, show
 from rltune.certification.result import Certification
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
-from rltune.envs.objective import Shown
+from rltune.envs.objective import Objective
 from rltune.envs.spec import EnvSpec, spec_of, specify_env
 from rltune.errors import PolicyError
 from rltune.formatting import format_interval, format_objective
@@ -57,9 +57,9 @@ class Candidate:
         return f"{count} episodes of {config.env.id}, environment seeds from {first}"
 
     @property
-    def shown(self) -> Shown:
-        """What shows scores to a person."""
-        return Shown.of(self.env.objective)
+    def objective(self) -> Objective:
+        """What its score measures."""
+        return Objective.from_settings(self.env.objective)
 
     @property
     def env(self) -> EnvSpec:
@@ -125,9 +125,10 @@ def _compare(
     show: Show = show_nothing,
 ) -> tuple[bool, str]:
     """Say whether the winner becomes the champion, and why."""
-    ours = format_objective(candidate.shown(candidate.winner.score))
+    objective, score = candidate.objective, candidate.winner.score
+    ours = f"a mean {objective.name} of {format_objective(score)}"
     if before is None:
-        return True, f"it is the first champion, with a mean {candidate.shown.name} of {ours} on {candidate.episodes}"
+        return True, f"it is the first champion, with {ours} on {candidate.episodes}"
     sweep = before.tags.get("rltune.sweep")
     who = f"version {before.version}" + (f" (sweep {sweep})" if sweep else "")
     if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
@@ -141,10 +142,9 @@ def _compare(
     theirs = _score_of(before, candidate, tracker, partial(show, "evaluating the present champion for comparison"))
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
-    word = "better than" if candidate.winner.score > theirs else "not better than"
-    found = f"a mean {candidate.shown.name} of {ours}"
-    why = f"{found} is {word} the {format_objective(candidate.shown(theirs))} of {who} on {candidate.episodes}"
-    return candidate.winner.score > theirs, why
+    is_better = objective.direction.is_better(score, theirs)
+    comparison = "better than" if is_better else "not better than"
+    return is_better, f"{ours} is {comparison} the {format_objective(theirs)} of {who} on {candidate.episodes}"
 
 
 def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, int]:
@@ -152,7 +152,8 @@ def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, 
     tags = version.tags
     if (tags.get(ENV_TAG), tags.get("rltune.episodes")) != (candidate.env.digest, candidate.episodes):
         return False, -math.inf, 0
-    return tags.get("rltune.certified") == "true", float(tags.get("rltune.score", "-inf")), -int(version.version)
+    score = candidate.objective.direction.sign * float(tags["rltune.score"]) if "rltune.score" in tags else -math.inf
+    return tags.get("rltune.certified") == "true", score, -int(version.version)
 
 
 def _score_of(
@@ -206,14 +207,14 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
 
 def _make_description(candidate: Candidate, why: str) -> str:
     """Describe in Markdown where it comes from, why it is the champion or not, and the certification's table."""
-    winner, found, shown = candidate.winner, candidate.certification, candidate.shown
+    winner, found = candidate.winner, candidate.certification
     lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}."]
     if measured := winner.measured:
         lines += [
             "",
-            f"On {len(measured.returns)} episodes by which nothing was chosen its mean {shown.name} is "
-            f"{format_objective(shown(measured.mean))}; 95% interval of the mean of as many fresh ones: "
-            f"{format_interval(shown.turn(vars(measured)))} (wider where one episode in hundreds fails badly).",
+            f"On {len(measured.returns)} episodes by which nothing was chosen its mean {candidate.objective.name} is "
+            f"{format_objective(measured.mean)}; 95% interval of the mean of as many fresh ones: "
+            f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly).",
         ]
     if found and found.policy:
         lines += [
@@ -226,8 +227,8 @@ def _make_description(candidate: Candidate, why: str) -> str:
         ]
         for one in found.configurations:
             odds = "" if one.improvement is None else f"{one.improvement:.0%}"
-            span = format_interval(shown.turn(vars(one)))
-            score, failed = format_objective(shown(one.iqm if one.per_seed else None)), len(one.failed_seeds)
+            span = format_interval(vars(one))
+            score, failed = format_objective(one.iqm if one.per_seed else None), len(one.failed_seeds)
             lines.append(f"| {one.label} | {score} | {span} | {odds} | {failed} | {found.verdict(one)} |")
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.checkpoints.store import find_store
 from rltune.ledger.ranking import rank_records
 from rltune.policies.rllib_policy import is_rllib_policy
-from rltune.records import RunKey, TrialRecord
+from rltune.records import Direction, RunKey, TrialRecord
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -89,16 +89,16 @@ class Finalist:
 
     @property
     def score(self) -> float:
-        """What finalists are ranked by: the evaluation's mean, else the search's own objective."""
+        """The score that policies are compared by: the evaluation's mean, else the search's score; NaN without both."""
         if self.evaluation is not None:
             return self.evaluation.mean
-        return self.objective if self.objective is not None else -math.inf
+        return math.nan if self.objective is None else self.objective
 
 
-def rank_finalists(sweep: Path, records: Sequence[TrialRecord]) -> Iterator[Finalist]:
+def rank_finalists(sweep: Path, records: Sequence[TrialRecord], direction: Direction) -> Iterator[Finalist]:
     """Yield the trials with a whole checkpoint, best first, as `rank_records` sorts them."""
     store = find_store(sweep)
-    for record in rank_records(records):
+    for record in rank_records(records, direction):
         folder = store.open(record.checkpoint)
         if folder is not None:
             yield Finalist(record.name, record.number, record.params, record.score, folder, record.run_key)

@@ -7,11 +7,13 @@ The ledger keeps it (`Certification.to_dict`), ``summary.json`` without the sing
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from rltune.records import BASELINE, RunKey
+from rltune.records import BASELINE, Direction, RunKey
 from rltune.statistics import interquartile_mean, median_interval, probability_of_improvement
 
 MIN_RUNS = 5  # that `median_interval` has an interval of
@@ -54,7 +56,7 @@ class Configuration:
         search_score: What the search believed: that trial's score; None without a trial.
         per_seed: The runs.
         failed_seeds: Seeds whose training failed.
-        failed_score: What each of them counts as: the lowest return of all runs. None without one that failed.
+        failed_score: What each of them counts as: the worst return of all runs. None if no seed failed.
         mean: Of the scores.
         raw_iqm: Interquartile mean of the scores, by which the winner is chosen; None in a record that lacks it.
         broken: The constraint that it breaks, in words: it cannot win. None without one.
@@ -110,11 +112,6 @@ class Configuration:
         failed = {} if self.failed_score is None else dict.fromkeys(self.failed_seeds, self.failed_score)
         return {result.seed: result.mean for result in self.per_seed} | failed
 
-    @property
-    def worst(self) -> float:
-        """The lowest return of any episode, or score of any run, which may be the mean of all of its training."""
-        return min(value for result in self.per_seed for value in (*result.returns, result.mean))
-
     def without(self, seed: int) -> Configuration:
         """Return it as it would be without one of its seeds."""
         return replace(
@@ -126,7 +123,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class CertifiedPolicy:
-    """The one policy that is registered: of the winner's runs the one with the highest score.
+    """The one policy that is registered: of the winner's runs the one with the best score.
 
     It was chosen by the certification's episodes, and champions are compared on those that are the same in every sweep;
     it is measured on the sweep's own, so that neither choice flatters it.
@@ -205,9 +202,9 @@ class Certification:
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row a configuration, without params and single runs."""
-        shown = ("name", "trial", "search_score", "mean", "iqm", "raw_iqm", "low", "high", "improvement")
+        columns = ("name", "trial", "search_score", "mean", "iqm", "raw_iqm", "low", "high", "improvement")
         return [
-            {key: getattr(one, key) for key in shown}
+            {key: getattr(one, key) for key in columns}
             | {"seeds": len(one.per_seed), "failed_seeds": len(one.failed_seeds), "failed_score": one.failed_score}
             | {"verdict": self.verdict(one)}
             for one in self.configurations
@@ -259,77 +256,108 @@ def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configurati
 
 
 def judge_configurations(
-    configurations: Sequence[Configuration], seeds: Sequence[int], episodes: int
+    configurations: Sequence[Configuration],
+    seeds: Sequence[int],
+    episodes: int,
+    direction: Direction = Direction.MAX,
 ) -> Certification | None:
     """Judge configurations by their runs: IQM, intervals, winner, ties.
 
-    The highest of several IQMs is too high: among four equals by half a standard deviation of a run at five seeds. So
-    what is shown of the winner is free of the choice. Its score comes from every seed in turn, as that of the
-    configuration which the other seeds choose: cross-validation of the whole choice (Stone 1974; Varma & Simon 2006).
-    Its interval reaches down to where a third of its runs and those of the configurations that it overlaps are lower:
-    among equals these runs would all be one sample. `benchmarks/coverage.py` simulates both.
+    The best of several IQMs is too good: among four equals by half a standard deviation of a run at five seeds. So the
+    winner's reported score is corrected for the choice: each seed contributes the score of the configuration that the
+    other seeds choose, which is cross-validation of the whole choice (Stone 1974; Varma & Simon 2006). The worse end of
+    its interval extends to where a third of its runs and those of the configurations that it overlaps are worse: among
+    equals these runs would all be one sample. `benchmarks/coverage.py` simulates both.
 
     Args:
-        configurations: With their runs. A failed run counts as the lowest return of all: it is known to be bad, and not
-            how bad, so that a configuration of which more runs failed than the IQM leaves out ranks below those with
+        configurations: With their runs. A failed run counts as the worst return of all, because it is not known how bad
+            it would have been. So a configuration with more failed runs than the IQM leaves out ranks below those with
             fewer.
-        seeds: That every configuration was to be trained on.
-        episodes: Of each run.
+        seeds: The seeds that every configuration was to be trained on.
+        episodes: The number of episodes of each run.
+        direction: Which scores are better.
 
     Returns:
-        Winner first: by excess failures, then by IQM, then by mean, then by what the search believed, so that the
-        baseline is the winner only where it is better. None when no run succeeded of those that can win.
+        Winner first: by excess failures, then by IQM, then by mean, then by the search's score, so that the baseline
+        wins only if it is better. None if none of the runs that can win succeeded.
     """
     if not any(one.per_seed and not one.broken for one in configurations):
         return None
-    lowest = min(one.worst for one in configurations if one.per_seed)
-    begun = [replace(one, failed_score=lowest if one.failed_seeds else None) for one in configurations if one.num_seeds]
-    ranked = sorted(begun, key=_rank, reverse=True)
+    runs = [run for configuration in configurations for run in configuration.per_seed]
+    # A run's score may be worse than each of its returns if it is the mean of all of its training.
+    worst = direction.find_worst(score for run in runs for score in (*run.returns, run.mean))
+    begun = [replace(one, failed_score=worst if one.failed_seeds else None) for one in configurations if one.num_seeds]
+    ranked = sorted(begun, key=partial(_rank, direction), reverse=True)
     baseline = next((one for one in ranked if one.name == BASELINE), None)
-    judged = [_judge(one, one.scores, baseline) for one in ranked]
-    judged[0] = _correct_for_choice(judged, baseline)
+    judged = [_judge(one, one.scores, baseline, direction) for one in ranked]
+    judged[0] = _correct_for_choice(judged, baseline, direction)
     winner = judged[0]
     ties = tuple(one.name for one in judged[1:] if _overlap(one, winner))
     return Certification(tuple(seeds), episodes, 0, tuple(judged), winner.name, ties)
 
 
-def _rank(one: Configuration) -> tuple[float, ...]:
-    """Return what configurations are ranked by, the highest first."""
-    scores = one.scores
-    believed = float("-inf") if one.name == BASELINE or one.search_score is None else one.search_score
-    return not one.broken, -one.excess_failures, float(interquartile_mean(scores)), sum(scores) / len(scores), believed
-
-
-def _judge(one: Configuration, scores: Sequence[float], baseline: Configuration | None) -> Configuration:
-    """Fill in a configuration's numbers; ``scores`` are what its own are shown as."""
-    own = one.scores
-    low, high = (median_interval(own) if one.has_interval else None) or (None, None)
-    rival = baseline if one.name != BASELINE else None
-    return replace(
-        one,
-        mean=sum(own) / len(own),
-        raw_iqm=float(interquartile_mean(own)),
-        iqm=float(interquartile_mean(scores)),
-        low=low,
-        high=high,
-        improvement=probability_of_improvement(scores, rival.scores) if rival else None,
+def _rank(direction: Direction, configuration: Configuration) -> tuple[float, ...]:
+    """Return the key that configurations are ranked by, the highest first."""
+    scores, search_score = configuration.scores, configuration.search_score
+    is_searched = configuration.name != BASELINE
+    return (
+        not configuration.broken,
+        -configuration.excess_failures,
+        direction.sign * float(interquartile_mean(scores)),
+        direction.sign * sum(scores) / len(scores),
+        direction.sign * search_score if is_searched and search_score is not None else -math.inf,
     )
 
 
-def _correct_for_choice(judged: Sequence[Configuration], baseline: Configuration | None) -> Configuration:
-    """Return the winner, the first of all, as it is shown: without what it owes to being chosen."""
+def _judge(
+    configuration: Configuration,
+    corrected_scores: Sequence[float],
+    baseline: Configuration | None,
+    direction: Direction,
+) -> Configuration:
+    """Compute a configuration's numbers.
+
+    Args:
+        configuration: With its runs.
+        corrected_scores: Its scores, or those of `_correct_for_choice`.
+        baseline: The baseline, if it was trained.
+        direction: Which scores are better.
+    """
+    scores = configuration.scores
+    low, high = (median_interval(scores) if configuration.has_interval else None) or (None, None)
+    improvement = None
+    if baseline is not None and configuration.name != BASELINE:
+        improvement = probability_of_improvement(corrected_scores, baseline.scores, direction)
+    return replace(
+        configuration,
+        mean=sum(scores) / len(scores),
+        raw_iqm=float(interquartile_mean(scores)),
+        iqm=float(interquartile_mean(corrected_scores)),
+        low=low,
+        high=high,
+        improvement=improvement,
+    )
+
+
+def _correct_for_choice(
+    judged: Sequence[Configuration], baseline: Configuration | None, direction: Direction
+) -> Configuration:
+    """Return the winner, the first of all, with its numbers corrected for its having been chosen."""
     winner = judged[0]
     held_out = []
     for seed in winner.by_seed:
         rivals = [one for one in judged if seed in one.by_seed and one.num_seeds > 1]
-        chosen = max(rivals, key=lambda one: _rank(one.without(seed)), default=winner)
+        chosen = max(rivals, key=lambda one: _rank(direction, one.without(seed)), default=winner)
         held_out.append(chosen.by_seed[seed])
-    shown = _judge(winner, held_out, baseline)
-    if shown.low is None or shown.high is None:
-        return shown
-    pooled = sorted(score for one in judged if one is winner or _overlap(one, winner) for score in one.scores)
-    third = pooled[len(pooled) // 3]
-    return replace(shown, low=min(shown.low, third, shown.iqm), high=max(shown.high, shown.iqm))
+    corrected = _judge(winner, held_out, baseline, direction)
+    if corrected.low is None or corrected.high is None:
+        return corrected
+    pool = [score for one in judged if one is winner or _overlap(one, winner) for score in one.scores]
+    worse_third = sorted(pool, key=lambda score: direction.sign * score)[len(pool) // 3]
+    low, high = min(corrected.low, corrected.iqm), max(corrected.high, corrected.iqm)
+    if direction is Direction.MAX:
+        return replace(corrected, low=min(low, worse_third), high=high)
+    return replace(corrected, low=low, high=max(high, worse_third))
 
 
 def _overlap(one: Configuration, other: Configuration) -> bool:

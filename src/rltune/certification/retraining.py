@@ -70,7 +70,8 @@ class Retraining:
 
     def choose_configurations(self, searched: Sequence[TrialRecord]) -> list[Configuration]:
         """Choose what is to be certified: each set of values once, the baseline first; nothing without a finalist."""
-        able = (one for one in rank_finalists(self._folder, searched) if _can_win(one.folder))
+        direction = self._ledger.criteria.direction
+        able = (one for one in rank_finalists(self._folder, searched, direction) if _can_win(one.folder))
         best = list(itertools.islice(able, max(1, self._settings.top)))
         found = [
             Configuration(finalist.name, finalist.trial, finalist.params, finalist.objective, ())
@@ -138,7 +139,9 @@ class Retraining:
             return None
         runs = self._keyed_runs()
         configurations = [self._with_results(one, runs, searched) for one in self.choose_configurations(searched)]
-        certification = judge_configurations(configurations, self.seeds, self._settings.episodes)
+        certification = judge_configurations(
+            configurations, self.seeds, self._settings.episodes, self._ledger.criteria.direction
+        )
         if certification is None:
             return None
         train_s = sum(runs[key].train_s for key in set(self._keys(configurations)))

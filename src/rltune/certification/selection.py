@@ -28,10 +28,10 @@ from rltune.certification.finalists import (
 )
 from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.checkpoints.store import find_store
-from rltune.envs.objective import AS_RETURN, Shown
+from rltune.envs.objective import Objective
 from rltune.errors import RltuneError
 from rltune.formatting import format_number, format_objective
-from rltune.records import TrialRecord
+from rltune.records import Direction, TrialRecord
 from rltune.statistics import predictive_interval
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class FinalEvaluation:
         episodes: Fresh episodes for each.
         slots: How many play at once.
         aside: Calls a function in a process of its own, with ``progress`` added; None without such processes.
-        shown: Shows scores.
+        objective: What the scores measure; None is the return.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class FinalEvaluation:
         episodes: int,
         slots: int,
         aside: Callable[..., Any] | None,
-        shown: Shown = AS_RETURN,
+        objective: Objective | None = None,
     ) -> None:
         self._sweep, self._top, self._episodes, self._slots = sweep, top, episodes, slots
-        self._aside, self._shown = aside, shown
+        self._aside, self._objective = aside, objective or Objective()
         self._num_evaluations = 1  # The winner is measured once more.
         self._played: list[int] = []  # Episodes of each evaluation that was begun; the evaluations' threads write.
 
@@ -82,14 +82,17 @@ class FinalEvaluation:
             notify: Shows a person a line.
             show: Shows how far the evaluations are.
         """
-        finalists = list(itertools.islice(rank_finalists(self._sweep, records), max(1, self._top)))
+        direction = self._objective.direction
+        ranked = rank_finalists(self._sweep, records, direction)
+        finalists = list(itertools.islice(ranked, max(1, self._top)))
         pool = ThreadPoolExecutor(self._slots if self._aside else 1)
         try:
             evaluated = self._evaluate(pool, finalists[: self._top], notify, show)
             if any((finalist.folder / "seed-1").is_dir() for finalist in finalists):
                 notify("replicates without certification: the policy of its first seed stands for each trial")
             if evaluated:
-                return self._measure(pool, max(evaluated, key=lambda finalist: finalist.score), notify, show)
+                best = max(evaluated, key=lambda finalist: direction.sign * finalist.score)
+                return self._measure(pool, best, notify, show)
             return finalists[0] if finalists else None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -113,7 +116,7 @@ class FinalEvaluation:
             except RltuneError as error:  # A process that died or hangs does not spoil the other results.
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
-            score = f"mean {self._shown.name} {format_objective(self._shown(evaluation.mean))}"
+            score = f"mean {self._objective.name} {format_objective(evaluation.mean)}"
             notify(f"{finalist.name}: {score} on the {self._episodes} episodes that choose the winner")
             evaluated.append(replace(finalist, evaluation=evaluation))
         return evaluated
@@ -125,8 +128,8 @@ class FinalEvaluation:
         except RltuneError as error:  # The choice stands without this measurement.
             notify(f"{winner.name} cannot be measured once more: {error.what}")
             return winner
-        worst = winner.evaluation.min if winner.evaluation else played.min
-        return replace(winner, measured=_bound(played, worst))
+        others = winner.evaluation.returns if winner.evaluation else ()
+        return replace(winner, measured=_bound(played, others, self._objective.direction))
 
     def _wait(self, future: Future[Evaluation], who: str, show: Show) -> Evaluation:
         """Wait for an evaluation, and show meanwhile how many episodes all evaluations have played."""
@@ -144,68 +147,81 @@ class FinalEvaluation:
 
 
 def measure_policies(
-    found: Certification, sweep: Path, episodes: int, show: Show = show_nothing
+    certification: Certification, sweep: Path, episodes: int, direction: Direction, show: Show = show_nothing
 ) -> tuple[Certification, Finalist]:
-    """Measure the winner's policy, of its runs the one with the highest score, on episodes that did not choose it.
+    """Measure the winner's policy, that of its run with the best score, on episodes that did not choose it.
 
-    It plays twice as many: those that are the same in every sweep, by which champions are compared, and as many of the
+    The policy plays the episodes that are the same in every sweep, by which champions are compared, and as many of the
     sweep's own, by which nothing is chosen.
 
     Args:
-        found: The arithmetic's result.
+        certification: How the configurations were judged.
         sweep: The sweep's folder.
-        episodes: How many of each.
-        show: Shows how far it is.
+        episodes: The number of episodes of each kind.
+        direction: Which scores are better.
+        show: Shows how many episodes were played.
 
     Returns:
-        The record with its policy, and the policy; a checkpoint without a policy (its network needs RLlib) is not
-        measured.
+        The certification with its policy, and the policy. A checkpoint without a policy (its network needs RLlib) is
+        not measured.
     """
-    best = found.best()
-    run = max(best.per_seed, key=lambda result: result.mean)
+    best = certification.best()
+    run = max(best.per_seed, key=lambda result: direction.sign * result.mean)
     folder = find_store(sweep).find(run.checkpoint) or sweep / run.checkpoint
     winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.run)
     if not is_playable(folder):
-        return found, winner
+        return certification, winner
 
-    def tell(before: int, done: int, _: int) -> None:
-        show("measuring the winner", before + done, 2 * episodes)
+    def show_progress(num_before: int, num_played: int, _: int) -> None:
+        show("measuring the winner", num_before + num_played, 2 * episodes)
 
-    compared = _play(folder, episodes, EVALUATION_SEED, partial(tell, 0))
-    own = _play(folder, episodes, derive_own_seed(sweep.name), partial(tell, episodes))
-    measured = _bound(own, min(compared.min, *run.returns))
+    compared = _play(folder, episodes, EVALUATION_SEED, partial(show_progress, 0))
+    played = _play(folder, episodes, derive_own_seed(sweep.name), partial(show_progress, episodes))
+    measured = _bound(played, (*compared.returns, *run.returns), direction)
     assert measured.low is not None
     assert measured.high is not None
     numbers = measured.mean, measured.iqm, measured.low, measured.high
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, *numbers)
-    return replace(found, policy=policy), replace(winner, evaluation=compared, measured=measured)
+    return replace(certification, policy=policy), replace(winner, evaluation=compared, measured=measured)
 
 
-def _bound(played: Evaluation, worst: float) -> Evaluation:
-    """Give the policy's own episodes the interval in which the mean of as many fresh ones will lie."""
+def _bound(played: Evaluation, others: Sequence[float], direction: Direction) -> Evaluation:
+    """Set the interval in which the mean of as many fresh episodes will lie.
+
+    Args:
+        played: The episodes.
+        others: Scores of other episodes of the same policy, which may be worse.
+        direction: Which scores are better.
+    """
+    worst = direction.find_worst((*played.returns, *others))
+    assert worst is not None
     low, high = predictive_interval(played.returns, len(played.returns), worst)
     return replace(played, low=low, high=high)
 
 
 def _play(
-    folder: Path, episodes: int, seed: int, tell: Callable[[int, int], None], aside: Callable[..., Any] | None = None
+    folder: Path,
+    episodes: int,
+    seed: int,
+    progress: Callable[[int, int], None],
+    aside: Callable[..., Any] | None = None,
 ) -> Evaluation:
-    """Let a checkpoint's policy play the episodes from a seed on; ``tell`` is called with how far it is."""
-    from rltune.policies.evaluation import evaluate_checkpoint  # brings torch, for which a sweep's start need not wait
+    """Play a checkpoint's policy on the episodes from a seed on."""
+    from rltune.policies.evaluation import evaluate_checkpoint  # Imports torch; the start of a sweep need not wait.
 
     if aside is None:
-        return evaluate_checkpoint(folder, episodes, seed, progress=tell)
-    evaluation: Evaluation = aside(evaluate_checkpoint, folder, episodes, seed, progress=tell)
+        return evaluate_checkpoint(folder, episodes, seed, progress=progress)
+    evaluation: Evaluation = aside(evaluate_checkpoint, folder, episodes, seed, progress=progress)
     return evaluation
 
 
-def write_table(found: Certification, folder: Path, shown: Shown = AS_RETURN) -> list[Path]:
+def write_table(certification: Certification, folder: Path) -> list[Path]:
     """Write the table as CSV and as the JSON that MLflow shows as a table (``mlflow.log_table``).
 
     Returns:
         Both files, in the sweep's folder.
     """
-    rows = [shown.turn(row) for row in found.table()]
+    rows = certification.table()
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()

@@ -1,8 +1,8 @@
-"""Judge a trial by what the sweep asks of it besides its score: the constraints, and the second objective.
+"""Read what a sweep judges trials by: the direction of scores, the constraints, and the second objective.
 
-Both are about a quantity that trials measure, such as ``train_s``. Of a trial that was stopped, the training seconds of
-the whole budget are those per environment step times the budget; any other quantity is that of its newest report.
-Nothing heavy is imported.
+Constraints and the second objective are about a quantity that trials measure, such as ``train_s``. Of a trial that was
+stopped, the training seconds of the whole budget are those per environment step times the budget; any other quantity is
+that of its newest report. Nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from rltune.config.settings_file import flatten_settings
 from rltune.errors import ConfigError
-from rltune.records import SCORED_REPORTS, Check, TrialRecord
+from rltune.records import SCORED_REPORTS, Check, Direction, TrialRecord
 
 TRAIN_S = "train_s"
 TRAINING = "training"  # The value of `objective.over` that makes a score the mean of all reports.
@@ -51,21 +51,23 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Criteria:
-    """What a sweep asks of a trial besides its score.
+    """What a sweep judges trials by.
 
     Attributes:
         constraints: A trial that breaks one cannot win.
         second: What the second objective measures; None without one.
-        direction: ``min`` or ``max``: how the second objective is to be.
+        second_direction: Which values of the second objective are better.
         env_steps: A trial's whole budget.
         scored: How many of a trial's last reports its score is the mean of; None is all.
+        direction: Which scores are better.
     """
 
     constraints: tuple[Constraint, ...] = ()
     second: str | None = None
-    direction: str = "min"
+    second_direction: Direction = Direction.MIN
     env_steps: int = 0
     scored: int | None = SCORED_REPORTS
+    direction: Direction = Direction.MAX
 
     def judge(self, record: TrialRecord) -> TrialRecord:
         """Return a trial with its checks and its second objective."""
@@ -97,12 +99,16 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
     Raises:
         ConfigError: A constraint is not a bound.
     """
-    second = (settings.get("objective") or {}).get("second") or {}
-    constraints = parse_constraints(settings.get("constraints") or {})
-    env_steps = (settings.get("budget") or {}).get("env_steps") or 0
-    over_training = (settings.get("objective") or {}).get("over") == TRAINING
-    scored = None if over_training else SCORED_REPORTS
-    return Criteria(constraints, second.get("key"), second.get("direction", "min"), int(env_steps), scored)
+    objective = settings.get("objective") or {}
+    second = objective.get("second") or {}
+    return Criteria(
+        constraints=parse_constraints(settings.get("constraints") or {}),
+        second=second.get("key"),
+        second_direction=Direction(second.get("direction", Direction.MIN)),
+        env_steps=int((settings.get("budget") or {}).get("env_steps") or 0),
+        scored=None if objective.get("over") == TRAINING else SCORED_REPORTS,
+        direction=Direction(objective.get("direction", Direction.MAX)),
+    )
 
 
 def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:

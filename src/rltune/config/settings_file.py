@@ -17,7 +17,7 @@ from rltune.config.uris import redact_notify, redact_settings
 from rltune.errors import StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
-FORMAT = 6
+FORMAT = 7
 """Of a sweep's folder and its ledger."""
 
 

@@ -75,7 +75,8 @@ def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
     if sweep.stopper.is_urgent():  # A later driver does it.
         return
     winner = str((outcome.winner or {}).get("checkpoint"))
-    finalists = rank_records(sweep.ledger.trials.records())[: sweep.config.certify.top]
+    direction = sweep.plan.criteria.direction
+    finalists = rank_records(sweep.ledger.trials.records(), direction)[: sweep.config.certify.top]
     keep = {trial_dir_of(record.kind, record.number) for record in finalists} | {"/".join(winner.split("/")[:2])}
     for table in (sweep.ledger.trials, sweep.ledger.runs):
         sweep.retention.drop(table.forget_training_states(keep), keep=())

@@ -26,7 +26,7 @@ from rltune.driver.plan import Plan
 from rltune.driver.requests.inbox import Inbox, reopen_failed
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.tune.heartbeats import Heartbeats
-from rltune.envs.objective import Shown
+from rltune.envs.objective import Objective
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy, open_optuna_study
 from rltune.ledger.storage import STUDY, make_storage_url, save_copy
@@ -116,9 +116,9 @@ class OpenSweep:
         return self.context.plan.config
 
     @property
-    def shown(self) -> Shown:
-        """How its scores are shown."""
-        return self.plan.shown
+    def objective(self) -> Objective:
+        """What its scores measure."""
+        return self.plan.objective
 
     def is_certified(self) -> bool:
         """Whether certification has nothing left to train."""
@@ -170,7 +170,8 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
 
 def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> OpenSweep:
     plan, config, folder = context.plan, context.plan.config, context.folder
-    rule = build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
+    direction = plan.criteria.direction
+    rule = build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps, direction)
     if plan.criteria.scored is None:
         rule = ByAllReports(rule)
     store = context.open_store()
@@ -199,6 +200,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         own_file=None if config.study.storage else folder / STUDY,
         shared=context.is_folder_shared(),
         earlier=plan.earlier,
+        direction=direction,
     )
     console = Console(context.stream)
     certify = config.certify
@@ -227,7 +229,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         rule=rule,
         retraining=retraining,
         final_evaluation=FinalEvaluation(
-            folder, top, certify.champion_episodes, slots.count, context.call_aside, plan.shown
+            folder, top, certify.champion_episodes, slots.count, context.call_aside, plan.objective
         ),
         tracker=tracker,
         console=console,
@@ -311,11 +313,11 @@ def _interrupt_unfinished(ledger: Ledger) -> None:
 
 
 def _open_trackers(context: SweepContext, ledger: Ledger, stopper: SweepStopper) -> Feeds:
-    config, folder, shown = context.plan.config, context.folder, context.plan.shown
+    config, folder = context.plan.config, context.folder
     kind = config.tracking.kind
     experiment = config.tracking.experiment or config.env.name
     settings = TrackingSettings(config.tracking.uri, experiment, context.name, folder)
-    mlflow = MLflowTracker(settings, ledger, shown) if kind in MLFLOW else None
+    mlflow = MLflowTracker(settings, ledger) if kind in MLFLOW else None
     trackers: list[Tracker] = [mlflow] if mlflow else []
     if kind == "wandb":
         trackers.append(WandbTracker(settings))
@@ -325,4 +327,4 @@ def _open_trackers(context: SweepContext, ledger: Ledger, stopper: SweepStopper)
         trackers.append(TensorBoardTracker(settings))
     if config.callbacks:
         trackers.append(CallbackTracker(settings, config.callbacks))
-    return Feeds(ledger, folder, trackers, mlflow, shown, stopper.is_urgent)
+    return Feeds(ledger, folder, trackers, mlflow, stopper.is_urgent)

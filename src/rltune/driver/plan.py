@@ -31,7 +31,7 @@ from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MEASURED, MLFLOW, ResourcesConfig, RunConfig
 from rltune.driver.warm_starts import choose_first_trial, collect_earlier_trials, collect_warm_starts, widen_ranges
-from rltune.envs.objective import Shown, check_objective
+from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
 from rltune.envs.validation import check_env, check_rewards, find_time_limit
 from rltune.errors import ConfigError
@@ -77,13 +77,13 @@ class Plan:
 
     @property
     def criteria(self) -> Criteria:
-        """What it asks of a trial besides its score."""
+        """What it judges trials by."""
         return read_criteria(asdict(self.config))
 
     @property
-    def shown(self) -> Shown:
-        """What shows its scores."""
-        return Shown.of(self.build.env.objective)
+    def objective(self) -> Objective:
+        """What its scores measure."""
+        return Objective.from_settings(self.build.env.objective)
 
     def share_of(self, *nodes: Machine) -> Share:
         """Return a trial's share of this machine, or of a cluster."""
@@ -135,13 +135,12 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
         RltuneError: Names the first thing that is wrong.
     """
     check_address(config.cluster)
-    is_cost = Shown.of(asdict(config.objective)).is_cost
-    check_criteria(read_criteria(asdict(config)), find_capabilities(config.algo), config.replicates, is_cost)
+    check_criteria(read_criteria(asdict(config)), find_capabilities(config.algo), config.replicates)
     config = widen_ranges(config)
     searched = build_search_space(config.algo, config.space)
     check_values(config.algo, searched)
     left_to_chance = check_searcher(config.searcher.kind, searched)
-    earlier, shown = collect_earlier_trials(config, searched, resumed)
+    earlier, earlier_notes = collect_earlier_trials(config, searched, resumed)
     first = choose_first_trial(config, searched)
     env_runners = count_env_runners(config.algo)
     request = Request(
@@ -189,7 +188,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     warm, notes = collect_warm_starts(config, searched, first)
     idle = describe_idle_gpu(config.resources.gpus_per_trial)
     few, late = _describe_few_steps(config), _describe_late_episodes(config, spec, env_runners)
-    notes = (*notes, *filter(None, [few, late]), *left_to_chance, *shown, *filter(None, [idle]))
+    notes = (*notes, *filter(None, [few, late]), *left_to_chance, *earlier_notes, *filter(None, [idle]))
     config, how_far = fit_grid(config)
     notes = (*notes, *how_far)
     if config.storage and not config.study.storage:

@@ -21,7 +21,7 @@ from rltune.errors import EXIT_TRY_AGAIN, RltuneError, describe_exception
 from rltune.formatting import format_number
 from rltune.ledger.outcome import EXIT_NONE, Outcome, count_states
 from rltune.ledger.sweep_folder import TOLD, make_resume_command
-from rltune.records import BASELINE, ENQUEUE, RunKey, TrialRecord
+from rltune.records import BASELINE, ENQUEUE, Direction, RunKey, TrialRecord
 from rltune.search.conditions import format_yaml_value
 from rltune.tracking.mlflow_tracker import NOTE_TAG
 from rltune.tracking.notification import LIMIT_S, notify_end
@@ -70,8 +70,8 @@ def start_console(sweep: OpenSweep) -> None:
     logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
     sweep.display.draw()
     if sweep.plan.build.env.objective:
-        better = "lower" if sweep.shown.is_cost else "higher"
-        sweep.console.note(f"objective: {sweep.shown.name}, the mean over episodes; the {better}, the better")
+        better = "lower" if sweep.objective.direction is Direction.MIN else "higher"
+        sweep.console.note(f"objective: {sweep.objective.name}, the mean over episodes; the {better}, the better")
     if sweep.plan.criteria.scored is None:
         sweep.console.note("score: the mean of all of a trial's reports, not of its last ones; in certification, too")
     for one in sweep.plan.criteria.constraints:
@@ -146,7 +146,7 @@ def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
     """Show the certification in MLflow: a table with the sweep, metrics and tags on its configurations."""
     tracker = sweep.tracker
-    for path in write_table(certification, sweep.context.folder, sweep.shown):
+    for path in write_table(certification, sweep.context.folder):
         tracker.artifact(path)
     for one in certification.configurations:
         metrics = {

@@ -42,16 +42,17 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
         The winner, or None without a trial that can win; and the certification, or None if it is not complete.
     """
     folder, certify, stopper = sweep.context.folder, sweep.config.certify, sweep.stopper
+    direction = sweep.plan.criteria.direction
     if stopper.is_urgent():
         try:
-            return next(rank_finalists(folder, records), None), None
+            return next(rank_finalists(folder, records, direction), None), None
         except StoreError:  # The storage does not answer, and there is no time to wait.
             return None, None
     if sweep.retraining:
         sweep.tracker.wait_until_sent()  # The certification names the runs of MLflow.
         if certification := sweep.retraining.judge(records):
             certification, winner = measure_policies(
-                certification, folder, certify.champion_episodes, sweep.display.show_episodes
+                certification, folder, certify.champion_episodes, direction, sweep.display.show_episodes
             )
             return winner, certification
     best = sweep.final_evaluation.select(records, sweep.console.note, sweep.display.show_episodes)

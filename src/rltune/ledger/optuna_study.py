@@ -20,6 +20,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import OptunaError
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
@@ -28,7 +29,7 @@ from rltune.errors import StudyError
 from rltune.ledger.journal import TIMEOUT_S, choose_journal
 from rltune.ledger.ledger import make_storage_error
 from rltune.ledger.tables import file_of, set_pragmas, wait_for_restarts
-from rltune.records import ToldTrial, TrialRecord
+from rltune.records import Direction, ToldTrial, TrialRecord
 
 Draw = Callable[[Callable[[str, BaseDistribution], Any]], dict[str, Any]]
 View = Callable[[TrialRecord, float | None], ToldTrial]
@@ -48,10 +49,11 @@ class OptunaStudy:
     Args:
         url: An Optuna storage URL.
         name: The sweep.
-        view: What the searcher is told of a trial that has ended, from its record and the lowest value told so far.
+        view: What the searcher is told of a trial that has ended, from its record and the worst value told so far.
         distributions: What is searched, by label: a trial that the study lacks is put in with them.
         shared: Whether other hosts see the file of a SQLite address.
         earlier: Trials of earlier sweeps, which the sampler sees before this sweep's. They are in none of its tables.
+        direction: Which scores are better.
 
     Raises:
         StudyError: There is a study of this name that was not made from a ledger.
@@ -66,15 +68,16 @@ class OptunaStudy:
         distributions: Mapping[str, BaseDistribution],
         shared: bool = False,
         earlier: Sequence[TrialRecord] = (),
+        direction: Direction = Direction.MAX,
     ) -> None:
         self._url, self._name, self._view, self._distributions = url, name, view, distributions
-        self._shared, self._earlier = shared, earlier
+        self._shared, self._earlier, self._direction = shared, earlier, direction
         self._open()
 
     def _open(self) -> None:
         self._storage = _open_storage(self._url, self._shared)
         self._study = optuna.create_study(
-            study_name=self._name, storage=self._storage, direction="maximize", load_if_exists=True
+            study_name=self._name, storage=self._storage, direction=self._optuna_direction, load_if_exists=True
         )
         if DERIVED not in self._study.user_attrs:
             if self._study.get_trials(deepcopy=False):  # an older rltune's, or a person's own: it must not be deleted
@@ -87,6 +90,10 @@ class OptunaStudy:
         self._study_id = self._storage.get_study_id_from_name(self._name)
         self._is_behind = False
 
+    @property
+    def _optuna_direction(self) -> StudyDirection:
+        return StudyDirection.MAXIMIZE if self._direction is Direction.MAX else StudyDirection.MINIMIZE
+
     def reconcile(self, records: Sequence[TrialRecord]) -> None:
         """Make the study agree with the ledger, whatever a killed driver, a restored copy or a lost file has left.
 
@@ -96,10 +103,11 @@ class OptunaStudy:
             records: All trials of the search.
         """
         self._memory = InMemoryStorage()
-        self._proposing = optuna.create_study(storage=self._memory, direction="maximize")
+        self._proposing = optuna.create_study(storage=self._memory, direction=self._optuna_direction)
         self._largest: dict[str, float] = {}  # excess, by constraint
         known, kept, kept_by_trial = self._study.get_trials(deepcopy=False), {}, {}
-        if len(known) > len(records) or any(map(_contradicts, known, records)):
+        is_other = self._study.direction != self._optuna_direction or len(known) > len(records)
+        if is_other or any(map(_contradicts, known, records)):
             logger.warning("the study %s is made again from the ledger", self._name)
             kept = self._storage.get_study_system_attrs(self._study_id)
             kept_by_trial = {one.number: one.system_attrs for one in known if _has_values(one, records)}
@@ -107,10 +115,10 @@ class OptunaStudy:
             self.close()
             self._open()
             known = []
-        self._lowest: float | None = None
+        self._worst: float | None = None
         shown = [self._make_trial(record, self._view_of(record)) for record in self._earlier]
         values = [value for trial in (*shown, *known) if (value := _finite_value(trial)) is not None]
-        self._lowest = min(values, default=None)
+        self._worst = self._direction.find_worst(values)
         # In the order in which they ended: what is told of one may depend on those before it.
         untold = [one for one in records if one.state != "RUNNING" and not _has_ended(known, one.number)]
         told = {one.number: self._view_of(one) for one in sorted(untold, key=lambda one: one.ended_s or 0.0)}
@@ -207,9 +215,10 @@ class OptunaStudy:
             check.name: self._largest.get(check.name, 1.0) if math.isnan(check.excess) else check.excess
             for check in record.checks
         }
-        told = replace(self._view(record, self._lowest), excess=excess)
+        told = replace(self._view(record, self._worst), excess=excess)
         if told.value is not None and math.isfinite(told.value):
-            self._lowest = told.value if self._lowest is None else min(self._lowest, told.value)
+            told_values = (told.value,) if self._worst is None else (told.value, self._worst)
+            self._worst = self._direction.find_worst(told_values)
         return replace(told, reports=_thin(told.reports))
 
     def _make_trial(
@@ -238,6 +247,7 @@ def open_optuna_study(
     own_file: Path | None = None,
     shared: bool = False,
     earlier: Sequence[TrialRecord] = (),
+    direction: Direction = Direction.MAX,
 ) -> OptunaStudy:
     """Open a sweep's study so that it agrees with the ledger; a damaged file is made again.
 
@@ -250,12 +260,13 @@ def open_optuna_study(
         own_file: The file at the address where it holds this study alone; None where it holds more, and is left alone.
         shared: Whether other hosts see the file.
         earlier: See `OptunaStudy`.
+        direction: Which scores are better.
 
     Raises:
         StudyError: The database cannot be used.
     """
     try:
-        study = OptunaStudy(url, name, view, distributions, shared, earlier)
+        study = OptunaStudy(url, name, view, distributions, shared, earlier, direction)
         study.reconcile(records)
     except Exception as error:  # Optuna raises whatever it likes about a damaged file, or one of another version
         if own_file is None or not own_file.exists():
@@ -265,7 +276,7 @@ def open_optuna_study(
         logger.warning("%s cannot be used, and is made again from the ledger: %s", own_file, error)
         for part in own_file.parent.glob(f"{own_file.name}*"):  # with its write-ahead log
             part.unlink()
-        study = OptunaStudy(url, name, view, distributions, shared, earlier)
+        study = OptunaStudy(url, name, view, distributions, shared, earlier, direction)
         study.reconcile(records)
     return study
 

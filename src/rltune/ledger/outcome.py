@@ -30,7 +30,7 @@ class Outcome:
         model: name, version, uri, alias; None when nothing was registered.
         cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency; certify_env_steps, certify_train_s.
         certified: `Certification.summary`; None when nothing was certified.
-        front: The whole trials that no other one beats in both objectives, the highest objective first: trial, params,
+        front: The whole trials that no other one beats in both objectives, the best objective first: trial, params,
             objective, and the second objective by its name. None without a second objective.
         reason: Why it ended early; None at its natural end.
         exit_code: What the command ends with.
@@ -91,8 +91,13 @@ def describe_front(records: Sequence[TrialRecord], criteria: Criteria) -> list[d
     if criteria.second is None:
         return None
     return [
-        {"trial": one.number, "objective": one.score, criteria.second: one.second, "params": dict(one.params)}
-        for one in find_front(records, criteria.direction)
+        {
+            "trial": record.number,
+            "objective": record.score,
+            criteria.second: record.second,
+            "params": dict(record.params),
+        }
+        for record in find_front(records, criteria.direction, criteria.second_direction)
     ]
 
 

@@ -6,21 +6,26 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterable
 
-from rltune.records import SCORED_REPORTS, TrialRecord, compute_score
+from rltune.records import SCORED_REPORTS, Direction, TrialRecord, compute_score
 
 
-def rank_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+def rank_records(records: Iterable[TrialRecord], direction: Direction) -> list[TrialRecord]:
     """Sort the trials that can win, best first.
 
-    A trial with its whole budget comes before one that was stopped: its policy is the one that the sweep was to find.
-    The higher score comes first among them, and the lower number among equals.
+    A trial with its whole budget comes before one that was stopped, because only its policy is fully trained. Among
+    those the better score comes first, and among equal scores the lower number.
+
+    Args:
+        records: All trials.
+        direction: Which scores are better.
 
     Returns:
         The trials with a finite report that neither failed nor diverged nor break a constraint.
     """
-    scored = [(record, record.score) for record in records if _can_be_scored(record) and not record.broken]
     ranked = [
-        (record.state != "COMPLETE", -score, record.number, record) for record, score in scored if score is not None
+        (record.state != "COMPLETE", -direction.sign * score, record.number, record)
+        for record, score in _list_scored(records)
+        if not record.broken
     ]
     return [record for *_, record in sorted(ranked)]  # Numbers differ, so that records are not compared.
 
@@ -29,68 +34,67 @@ def find_nearest(records: Iterable[TrialRecord]) -> TrialRecord | None:
     """Find, of the trials that could win but for the constraints, the one that breaks them by least.
 
     Returns:
-        The one with the fewest broken constraints, and of those with the least sum of what each is broken by; None
-        where a trial can win, or none breaks a constraint.
+        The trial with the fewest broken constraints, and of those with the least sum of what each is broken by; None if
+        a trial can win, or if none breaks a constraint.
     """
-    scored = list(_list_scored(records))
-    if not all(one.broken for one in scored):
+    scored = [record for record, _ in _list_scored(records)]
+    if not all(record.broken for record in scored):
         return None
-    return min(scored, key=lambda one: (len(one.broken), _sum_excess(one), one.number), default=None)
+    return min(scored, key=lambda record: (len(record.broken), _sum_excess(record), record.number), default=None)
 
 
 def _sum_excess(record: TrialRecord) -> float:
     return sum(math.inf if math.isnan(check.excess) else check.excess for check in record.broken)
 
 
-def find_front(records: Iterable[TrialRecord], direction: str) -> list[TrialRecord]:
-    """Find the Pareto front: the whole trials that no other one beats in one objective without losing in the other.
+def find_front(records: Iterable[TrialRecord], direction: Direction, second_direction: Direction) -> list[TrialRecord]:
+    """Find the Pareto front: the complete trials that no other one beats in one objective without losing in the other.
 
     Args:
-        records: Trials, with their second objective. Those that cannot win, were stopped or lack it are left out: a
-            stopped one's score is not that of the whole budget.
-        direction: ``min`` or ``max``: how the second objective is to be.
+        records: Trials with their second objective. Those that cannot win or lack it are left out, and so are stopped
+            trials, whose scores are not those of the whole budget.
+        direction: Which scores are better.
+        second_direction: Which values of the second objective are better.
 
     Returns:
-        The highest score first; of trials that are equal in both all.
+        The best score first. Trials that are equal in both objectives are all in it.
     """
-    sign = 1.0 if direction == "min" else -1.0
-    whole = [
-        (-(one.score or 0.0), sign * one.second, one.number, one)
-        for one in rank_records(records)
-        if one.state == "COMPLETE" and one.second is not None
+    points = [
+        (-direction.sign * score, -second_direction.sign * record.second, record.number, record)
+        for record, score in _list_scored(rank_records(records, direction))
+        if record.state == "COMPLETE" and record.second is not None
     ]
     front: list[tuple[float, float, int, TrialRecord]] = []
-    for point in sorted(whole):  # numbers differ, so that records are not compared
+    for point in sorted(points):  # Numbers differ, so that records are not compared.
         if not front or point[1] < front[-1][1] or point[:2] == front[-1][:2]:
             front.append(point)
-    return [one for *_, one in front]
+    return [record for *_, record in front]
 
 
-def _list_scored(records: Iterable[TrialRecord]) -> Iterable[TrialRecord]:
-    return (record for record in records if _can_be_scored(record) and record.score is not None)
-
-
-def _can_be_scored(record: TrialRecord) -> bool:
-    return record.state != "FAIL" and not record.diverged
+def _list_scored(records: Iterable[TrialRecord]) -> list[tuple[TrialRecord, float]]:
+    """List the trials that neither failed nor diverged and have a score, with their scores."""
+    able = ((record, record.score) for record in records if record.state != "FAIL" and not record.diverged)
+    return [(record, score) for record, score in able if score is not None]
 
 
 class BestSoFar:
-    """Follow the highest score while reports come in.
+    """Follow the best score while reports come in.
 
-    It is that of the moment: where the trial that has it becomes worse, it falls.
+    The best score may become worse: if the reports of the trial that has it become worse, its score does, too.
 
     Args:
+        direction: Which scores are better.
         last: As for `compute_score`.
     """
 
-    def __init__(self, last: int | None = SCORED_REPORTS) -> None:
-        self._last = last
+    def __init__(self, direction: Direction, last: int | None = SCORED_REPORTS) -> None:
+        self._direction, self._last = direction, last
         self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=last))
         self._scores: dict[int, float] = {}
         self._best: int | None = None
 
     def add(self, number: int, objective: float) -> float | None:
-        """Take in a trial's next report, and return the highest score by then; None before there is one.
+        """Take in a trial's next report, and return the best score by then; None before there is one.
 
         Args:
             number: The trial.
@@ -99,8 +103,8 @@ class BestSoFar:
         if math.isfinite(objective):
             self._recent[number].append(objective)
             self._scores[number] = compute_score(self._recent[number], self._last) or 0.0
-            if self._best == number:  # it may have fallen behind another one
-                self._best = max(self._scores, key=self._scores.__getitem__)
-            elif self._best is None or self._scores[number] > self._scores[self._best]:
+            if self._best == number:  # Another trial may be better now.
+                self._best = max(self._scores, key=lambda trial: self._direction.sign * self._scores[trial])
+            elif self._best is None or self._direction.is_better(self._scores[number], self._scores[self._best]):
                 self._best = number
         return None if self._best is None else self._scores[self._best]

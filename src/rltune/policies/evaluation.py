@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rltune.envs.objective import Score, make_score
+from rltune.envs.objective import Objective, Score, make_score
 from rltune.errors import PolicyError
 from rltune.formatting import format_interval
 from rltune.policies import bundle_reader
@@ -22,6 +22,7 @@ from rltune.policies.multi_agent import MultiAgentPolicy, play_multi_agent
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, require_own_environment
+from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
 BEAT_S = 1.0  # the longest that an evaluation says nothing: who waits for it may take it for one that hangs
@@ -35,15 +36,15 @@ class Evaluation:
 
     Attributes:
         returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed. Scores in their
-            place where the sweep had another objective: negatives, where less is better (`rltune.envs.objective`).
+            place where the sweep had another objective (`rltune.envs.objective`).
         lengths: Environment steps, one an episode.
         mean: Of the returns.
         std: Of the returns (n - 1 in the denominator; 0 for one episode).
         iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
         low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None below five episodes.
         high: Its upper end.
-        min: The worst return.
-        max: The best return.
+        min: The lowest return.
+        max: The highest return.
     """
 
     returns: tuple[float, ...]
@@ -96,16 +97,18 @@ def evaluate(
     if episodes < 1:
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
     found = load_playable(Source(str(policy))) if isinstance(policy, str | Path) else policy
-    shown = _tell_in_time(progress or (lambda done, total: None))
+    progress = _tell_in_time(progress or (lambda done, total: None))
+    direction = Direction.MAX
     with _limit_threads(found.network):
         if isinstance(found, MultiAgentPolicy):
             spec = environment_of(found, env)
-            returns, lengths = play_multi_agent(found, spec, episodes, seed, deterministic, shown)
+            returns, lengths = play_multi_agent(found, spec, episodes, seed, deterministic, progress)
         else:
             make = _make_env_factory(found, env)
-            score = make_score(environment_of(found, env).get("objective") or {})
-            returns, lengths = _play(found, make, episodes, seed, deterministic, shown, score)
-    return _summarise(returns, lengths)
+            settings = environment_of(found, env).get("objective") or {}
+            score, direction = make_score(settings), Objective.from_settings(settings).direction
+            returns, lengths = _play(found, make, episodes, seed, deterministic, progress, score)
+    return _summarise(returns, lengths, direction)
 
 
 def _tell_in_time(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -240,8 +243,8 @@ def _play(
     return returns, lengths
 
 
-def _summarise(returns: np.ndarray, lengths: np.ndarray) -> Evaluation:
-    low, high = mean_interval(returns) or (None, None)
+def _summarise(returns: np.ndarray, lengths: np.ndarray, direction: Direction) -> Evaluation:
+    low, high = mean_interval(returns, direction) or (None, None)
     return Evaluation(
         returns=tuple(returns.tolist()),
         lengths=tuple(lengths.tolist()),

@@ -26,7 +26,7 @@ from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 
 if TYPE_CHECKING:
-    from rltune.records import CheckpointRecord, TrialRecord
+    from rltune.records import CheckpointRecord, Direction, TrialRecord
 
 FORMS = (
     "models:/<name>@champion, models:/<name>/<version>, runs:/<id>, sweep:<name or latest>, "
@@ -194,8 +194,8 @@ def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
     return winner
 
 
-def _read_trials(folder: Path, source: Source) -> Sequence[TrialRecord]:
-    """Read a sweep's trials from its ledger, in the sweep's folder or in a database."""
+def _read_trials(folder: Path, source: Source) -> tuple[Sequence[TrialRecord], Direction]:
+    """Read a sweep's trials, and which scores are better, from its ledger in the sweep's folder or in a database."""
     from rltune.ledger.storage import open_ledger  # Brings SQLAlchemy, which no other form of URI needs.
 
     try:
@@ -207,12 +207,12 @@ def _read_trials(folder: Path, source: Source) -> Sequence[TrialRecord]:
             f"{error.fix}; or policy={folder}/trials/<number>/<checkpoint>",
         ) from None
     with closing(ledger):
-        return ledger.trials.records()
+        return ledger.trials.records(), ledger.criteria.direction
 
 
 def _read_trial_checkpoint(folder: Path, number: int, source: Source) -> CheckpointRecord:
     """Return the ledger's record of a trial's best checkpoint."""
-    trials = _read_trials(folder, source)
+    trials, _ = _read_trials(folder, source)
     checkpoints = {trial.number: trial.checkpoint for trial in trials if trial.checkpoint}
     allowed = f"trials with a checkpoint: {', '.join(map(str, checkpoints)) or 'none'}"
     if number >= len(trials):
@@ -235,8 +235,8 @@ def _read_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
     from rltune.ledger.outcome import explain_no_winner
     from rltune.ledger.ranking import find_nearest, rank_records
 
-    trials = _read_trials(folder, source)
-    for trial in rank_records(trials):
+    trials, direction = _read_trials(folder, source)
+    for trial in rank_records(trials, direction):
         if trial.checkpoint:
             return trial.checkpoint
     if nearest := find_nearest(trials):
@@ -294,5 +294,5 @@ def keep_with_run(source: Source, folder: Path, name: str) -> str | None:
 def _find_run_in_ledger(source: Source) -> str | None:
     folder, trial = _split_sweep_uri(source)
     number = trial if trial is not None else (_read_winner(folder, source) or {}).get("trial")
-    trials = {trial.number: trial for trial in _read_trials(folder, source)}
-    return trials[number].mlflow_run_id if number in trials else None
+    trials, _ = _read_trials(folder, source)
+    return next((trial.mlflow_run_id for trial in trials if trial.number == number), None)

@@ -1,6 +1,6 @@
-"""Say what a stopping rule is, and build the one that a scheduler file describes.
+"""Define stopping rules, and build the rule that a scheduler file describes.
 
-A rule is one class, which its file names by ``package.module:Class`` or by a short name of RULES. The arguments of its
+A rule is a class, which its file names by ``package.module:Class`` or by a short name of RULES. The arguments of its
 constructor are those that the file may set; it refuses values itself, by `make_argument_error`.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from rltune.errors import ConfigError, choices, describe_exception
-from rltune.records import Report, compute_score
+from rltune.records import Direction, Report, compute_score
 from rltune.search.class_names import import_class
 
 RULES: Mapping[str, str] = {
@@ -62,8 +62,9 @@ class StoppingRule(Protocol):
         """Take in a trial's report and decide about the trial.
 
         Args:
-            report: Its objective is NaN before the first episode has ended: a rule that judges by it stops those
-                whose episodes are long. A trial that failed and trains some steps again reports them again.
+            report: Of two objectives the higher one is better, see `Minimizing`. The objective is NaN before the first
+                episode has ended: a rule that judges by it stops those whose episodes are long. A trial that failed
+                and trains some steps again reports them again.
         """
 
 
@@ -101,6 +102,21 @@ class ByAllReports:
         return self._rule.decide(replace(report, objective=math.nan if area is None else area))
 
 
+class Minimizing:
+    """Let a rule compare trials whose lower objectives are better, by handing the negatives of objectives to it.
+
+    Args:
+        rule: A rule to which higher objectives are better, as they are to every `StoppingRule`.
+    """
+
+    def __init__(self, rule: StoppingRule) -> None:
+        self._rule = rule
+
+    def decide(self, report: Report) -> Decision:
+        """Take in a trial's report and decide about the trial."""
+        return self._rule.decide(replace(report, objective=-report.objective))
+
+
 def replay_reports(rule: StoppingRule, reports: Iterable[Report]) -> dict[int, Decision]:
     """Tell a rule what an earlier driver's was told, and return for each trial what its newest report led to.
 
@@ -111,13 +127,16 @@ def replay_reports(rule: StoppingRule, reports: Iterable[Report]) -> dict[int, D
     return {report.number: rule.decide(report) for report in reports}
 
 
-def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> StoppingRule:
+def build_stopping_rule(
+    kind: str, args: Mapping[str, Any], env_steps: int, direction: Direction = Direction.MAX
+) -> StoppingRule:
     """Build the stopping rule of a scheduler file.
 
     Args:
         kind: A name in RULES, or ``package.module:Class`` of a `StoppingRule`.
         args: The rule's arguments.
         env_steps: A trial's whole budget, in environment steps.
+        direction: Which objectives are better.
 
     Raises:
         ConfigError: The kind or an argument is unknown, missing or out of range.
@@ -142,16 +161,16 @@ def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> S
                 f"add scheduler.args.{name}=...",
             )
     try:
-        made: StoppingRule = cls(env_steps=env_steps, **({} if kind == "none" else args))
+        rule: StoppingRule = cls(env_steps=env_steps, **({} if kind == "none" else args))
     except ConfigError:
         raise
-    except Exception as error:  # a class of one's own raises whatever it likes
+    except Exception as error:  # The constructor of a user's class may raise anything.
         raise ConfigError(
             f"scheduler.args={dict(args)}: {describe_exception(error)}",
             f"values that {kind} accepts",
             "~scheduler.args",
         ) from None
-    return made
+    return rule if direction is Direction.MAX else Minimizing(rule)
 
 
 def make_argument_error(name: str, value: Any, allowed: str, usual: float) -> ConfigError:

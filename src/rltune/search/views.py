@@ -23,7 +23,7 @@ def choose_view(kind: str, view: str = "auto") -> View:
         view: ``pruned``, ``complete``, or ``auto``: by the sampler's class.
 
     Returns:
-        Turns a trial that has ended, and the lowest value told so far, into what is told of it.
+        Turns a trial that has ended, and the worst value told so far, into what is told of it.
 
     Raises:
         ConfigError: There is no sampler of this kind.
@@ -54,10 +54,10 @@ def heeds_constraints(kind: str) -> bool:
 
 def tell_broken_as_diverged(view: View) -> View:
     """Return a view for a sampler that knows no constraints: a trial that breaks one is as bad as one that diverged."""
-    return lambda record, lowest: view(replace(record, diverged=record.diverged or bool(record.broken)), lowest)
+    return lambda record, worst: view(replace(record, diverged=record.diverged or bool(record.broken)), worst)
 
 
-def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:
+def tell_as_pruned(record: TrialRecord, worst: float | None) -> ToldTrial:
     """Tell a sampler that reads the curves of PRUNED trials, or none at all.
 
     A trial that diverged, or that no GPU has the memory for, is told as PRUNED without a curve: it is the worst.
@@ -69,7 +69,7 @@ def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:
 
     Args:
         record: A trial that has ended.
-        lowest: The lowest value told so far; this view needs none.
+        worst: The worst value told so far; this view needs none.
     """
     if record.is_infeasible:
         return ToldTrial("PRUNED")
@@ -82,19 +82,19 @@ def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:
     return ToldTrial("COMPLETE", record.score, record.scores)
 
 
-def tell_as_complete(record: TrialRecord, lowest: float | None) -> ToldTrial:
+def tell_as_complete(record: TrialRecord, worst: float | None) -> ToldTrial:
     """Tell a sampler that fits COMPLETE trials alone, such as Optuna's GP, CMA-ES and NSGA-II: each gets a value.
 
     A stopped trial has the score that it had reached. One that diverged, that no GPU has the memory for, or that never
-    finished an episode, has the lowest value told so far, which is bad and of the others' size: a made-up one, far
-    below, would flatten all differences between the others.
+    finished an episode, has the worst value told so far, which is bad and of the others' size: a made-up one, far
+    worse, would flatten all differences between the others.
 
     Args:
         record: A trial that has ended.
-        lowest: The lowest value told so far; None before the first: such a trial is then told as FAIL.
+        worst: The worst value told so far; None before the first: such a trial is then told as FAIL.
     """
     if record.state == "FAIL" and not record.is_infeasible:
         return ToldTrial("FAIL", reports=record.scores)
     if record.is_infeasible or record.score is None:
-        return ToldTrial("FAIL" if lowest is None else "COMPLETE", lowest, record.scores)
+        return ToldTrial("FAIL" if worst is None else "COMPLETE", worst, record.scores)
     return ToldTrial("COMPLETE", record.score, record.scores)

@@ -22,14 +22,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import find_store
 from rltune.config.uris import redact
-from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import describe_exception
 from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.tracking.tracker import SweepDescription, Tracker, turn_report
+from rltune.tracking.tracker import SweepDescription, Tracker
 
 if TYPE_CHECKING:
     from rltune.tracking.mlflow_tracker import MLflowTracker
@@ -80,17 +79,16 @@ class Feed:
         tracker: The tracker.
         ledger: The sweep's.
         folder: The sweep's, which has the checkpoints.
-        shown: Turns scores into those that a person knows.
 
     Attributes:
         tracker: See above.
         messages: What a person should know, one line each.
     """
 
-    def __init__(self, tracker: Tracker, ledger: Ledger, folder: Path, shown: Shown = AS_RETURN) -> None:
+    def __init__(self, tracker: Tracker, ledger: Ledger, folder: Path) -> None:
         self.tracker, self.messages = tracker, SimpleQueue[str]()
         tracker.notify = self.messages.put
-        self._ledger, self._folder, self._shown = ledger, folder, shown
+        self._ledger, self._folder = ledger, folder
         self._sweep: SweepDescription | None = None
         self._tasks: list[_Task] = []
         self._woken, self._urgent = threading.Event(), threading.Event()
@@ -280,7 +278,6 @@ class Feed:
     def _deliver_page(
         self, page: Sequence[tuple[int, str, Report]], records: Mapping[tuple[str, int], TrialRecord]
     ) -> None:
-        page = [(report_id, kind, turn_report(report, self._shown)) for report_id, kind, report in page]
         curves: dict[tuple[str, int], list[Report]] = defaultdict(list)
         for _, kind, report in page:
             curves[kind, report.number].append(report)
@@ -348,11 +345,7 @@ class Feed:
         for kind, number in keys:
             numbers[kind].append(number)
         records = [record for kind, some in numbers.items() for record in self._ledger.table(kind).records(some)]
-        return {(record.kind, record.number): self._turn_record(record) for record in records}
-
-    def _turn_record(self, record: TrialRecord) -> TrialRecord:
-        reports = {mark: self._shown(value) or 0.0 for mark, value in record.reports.items()}
-        return replace(record, reports=reports, returns=tuple(self._shown(value) or 0.0 for value in record.returns))
+        return {(record.kind, record.number): record for record in records}
 
 
 class Feeds:
@@ -365,7 +358,6 @@ class Feeds:
         folder: The sweep's, which has the checkpoints.
         trackers: Where the sweep is shown.
         models: The one of them that registers models.
-        shown: Turns scores into those that a person knows.
         is_urgent: Whether only seconds are left, as after a signal: then no result is waited for.
     """
 
@@ -375,11 +367,10 @@ class Feeds:
         folder: Path = Path(),
         trackers: Sequence[Tracker] = (),
         models: MLflowTracker | None = None,
-        shown: Shown = AS_RETURN,
         is_urgent: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._feeds = [Feed(tracker, ledger, folder, shown) for tracker in trackers] if ledger else []
-        self._models, self._is_urgent, self._shown = models, is_urgent, shown
+        self._feeds = [Feed(tracker, ledger, folder) for tracker in trackers] if ledger else []
+        self._models, self._is_urgent = models, is_urgent
         self._models_feed = next((feed for feed in self._feeds if feed.tracker is models), None)
 
     @property
@@ -409,9 +400,9 @@ class Feeds:
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Add numbers and tags to a run; see `Tracker.describe`."""
-        name, numbers = f"the description of {key.name if key else 'the sweep'}", self._shown.turn(metrics)
+        name = f"the description of {key.name if key else 'the sweep'}"
         for feed in self._feeds:
-            feed.put(name, partial(feed.tracker.describe, key, numbers, tags))
+            feed.put(name, partial(feed.tracker.describe, key, metrics, tags))
 
     def register(self, *, name: str, **arguments: Any) -> RegisteredModel | None:
         """Log a trial's policy as a model and register it; see `MLflowTracker.register`.

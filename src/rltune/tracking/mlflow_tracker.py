@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rltune.config.criteria import Criteria
 from rltune.config.uris import redact, resolve_uri
-from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import first_line, format_state
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
@@ -20,7 +20,7 @@ from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 from rltune.tracking.model_registry import Rank, RegisteredModel
-from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, TrackingSettings, turn_report
+from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, TrackingSettings
 
 NAME = "MLflow"
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
@@ -42,8 +42,7 @@ class BestScoreCurve:
     """The best score so far over the environment steps of all trials, as reports come in.
 
     Args:
-        shown: Turns scores back, of which the highest is the best.
-        scored: See `BestSoFar`.
+        criteria: Which scores are better, and which reports a score is the mean of.
         replicates: The number of seeds of each trial.
 
     Attributes:
@@ -51,9 +50,9 @@ class BestScoreCurve:
         points: Those of the curve that were not sent yet: one at each change.
     """
 
-    def __init__(self, shown: Shown, scored: int | None, replicates: int) -> None:
+    def __init__(self, criteria: Criteria, replicates: int) -> None:
         self.mark, self.points = 0, list[Point]()
-        self._shown, self._best_so_far, self._replicates = shown, BestSoFar(scored), replicates
+        self._best_so_far, self._replicates = BestSoFar(criteria.direction, criteria.scored), replicates
         self._best: float | None = None
         self._env_steps, self._steps = 0, dict[int, int]()
 
@@ -74,9 +73,7 @@ class BestScoreCurve:
             self._steps[report.number] = report.env_steps
             if report.number in barred:
                 continue
-            objective = self._shown(report.objective)
-            assert objective is not None
-            before, self._best = self._best, self._shown(self._best_so_far.add(report.number, objective))
+            before, self._best = self._best, self._best_so_far.add(report.number, report.objective)
             if self._best is not None and self._best != before:
                 time_ms = int(report.time_s * 1000)
                 for name in ("best_score", f"{FIRST}best_score"):
@@ -89,7 +86,6 @@ class MLflowTracker(Tracker):
     Args:
         settings: Where to.
         ledger: The sweep's, which keeps the ids of the runs.
-        shown: Turns scores into those that a person knows.
 
     Attributes:
         is_champion_known: Whether `champion` has had an answer: else no alias is moved.
@@ -98,9 +94,9 @@ class MLflowTracker(Tracker):
     name = NAME
     takes_checkpoints = True
 
-    def __init__(self, settings: TrackingSettings, ledger: Ledger, shown: Shown = AS_RETURN) -> None:
+    def __init__(self, settings: TrackingSettings, ledger: Ledger) -> None:
         super().__init__(settings)
-        self._ledger, self._shown = ledger, shown
+        self._ledger = ledger
         self._runs = MLflowRuns(resolve_uri(settings.uri), settings.experiment)
         self._sweep = SweepDescription(settings.sweep, "")
         self._is_connected = False
@@ -131,11 +127,11 @@ class MLflowTracker(Tracker):
             barred = {record.number for record in self._ledger.trials.records() if record.broken}
         if self._curve is None:
             replicates = max((len(first.seeds) for first in self._ledger.trials.records([0])), default=0)
-            self._curve = BestScoreCurve(self._shown, self._ledger.criteria.scored, replicates)
+            self._curve = BestScoreCurve(self._ledger.criteria, replicates)
             delivered = self._ledger.read_delivered_report(NAME)
             while self._curve.mark < delivered:  # An earlier driver has sent these.
                 earlier = self._ledger.read_reports_after(self._curve.mark, BATCH_SIZE)
-                self._curve.add((self._turn(entry) for entry in earlier if entry[0] <= delivered), barred)
+                self._curve.add((entry for entry in earlier if entry[0] <= delivered), barred)
                 if not earlier or earlier[-1][0] >= delivered:
                     break
             self._curve.points.clear()
@@ -356,8 +352,7 @@ class MLflowTracker(Tracker):
                     self._runs.drop_tag(run_id, tag)
         points: list[Point] = []
         if is_lost:  # Somebody has erased the run in MLflow.
-            curve = self._ledger.table(trial.kind).read_reports(trial.number)
-            points = _to_points(self._turn((0, trial.kind, report))[2] for report in curve)
+            points = _to_points(self._ledger.table(trial.kind).read_reports(trial.number))
         self._runs.log(run_id, params, tags, points)
         if is_lost:
             self._ledger.mark_trial(NAME, trial.kind, trial.number, revision=0, checkpoint=None)
@@ -383,11 +378,6 @@ class MLflowTracker(Tracker):
             note += f" at {max(trial.reports, default=0):,}{whole} env steps{why}"
             note += "".join(f"; cannot win: {check}" for check in trial.broken)
         return {STATE_TAG: state, NOTE_TAG: note}
-
-    def _turn(self, entry: tuple[int, str, Report]) -> tuple[int, str, Report]:
-        """Turn a report that was read from the ledger, as the feed turns those that it delivers."""
-        report_id, kind, report = entry
-        return report_id, kind, turn_report(report, self._shown)
 
 
 def _status_of(trial: TrialRecord) -> str:

@@ -7,12 +7,11 @@ time, and may raise: the feed then calls it again. Delivery is at least once, so
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rltune.config.entry_points import import_entry_point, is_subclass
-from rltune.envs.objective import Shown
 from rltune.ledger.outcome import Outcome
 from rltune.records import Report, RunKey, TrialRecord
 
@@ -132,13 +131,6 @@ class Tracker:
         By default nothing is a refusal, so that everything is delivered again until it succeeds.
         """
         return False
-
-
-def turn_report(report: Report, shown: Shown) -> Report:
-    """Return a report whose scores are those that a person knows."""
-    objective = shown(report.objective)
-    assert objective is not None
-    return replace(report, objective=objective, numbers=shown.turn(report.numbers))
 
 
 def import_tracker(target: str) -> type[Tracker]:

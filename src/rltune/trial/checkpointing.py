@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.checkpoints.store import REPLAY, Store, compute_digest, find_replay, read_state
+from rltune.envs.objective import Objective
 from rltune.records import CheckpointRecord
 from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
@@ -55,8 +56,8 @@ class TrialCheckpoints:
 
     def __init__(self, task: Assignment, store: Store) -> None:
         self._task, self._store = task, store
+        self._direction = Objective.from_settings(task.build["env"].get("objective")).direction
         self.best = CheckpointRecord(**task.best) if task.best else None
-        self._best = -math.inf if self.best is None or self.best.objective is None else self.best.objective
         self._saved_at = time.monotonic()
         self._paths: set[str] = set()  # of this attempt's checkpoints
         self.notes: list[str] = []
@@ -92,7 +93,7 @@ class TrialCheckpoints:
             self.notes.append(
                 f"starts anew: its checkpoint {records[0].path} is damaged or gone, and there is no other"
             )
-            self.best, self._best = None, -math.inf
+            self.best = None
         return None
 
     def is_due(self) -> bool:
@@ -111,9 +112,9 @@ class TrialCheckpoints:
             The records for the ledger: ``best`` and ``latest``, where written.
         """
         records, keeps_replay = {}, self._keeps_replay(runners)
-        if math.isfinite(objective) and objective > self._best:
+        if self._is_best(objective):
             records["best"] = self._save("best", state, runners, objective)
-            self._best, self.best = objective, CheckpointRecord(**records["best"])
+            self.best = CheckpointRecord(**records["best"])
         if self.is_due():
             # The best state that was just written is the latest one too: one folder serves as both. Not where the
             # latest has a replay memory: the best would carry it for long.
@@ -121,6 +122,10 @@ class TrialCheckpoints:
             records["latest"] = shared or self._save("latest", state, runners, objective, keeps_replay)
             self._saved_at = time.monotonic()
         return records
+
+    def _is_best(self, objective: float) -> bool:
+        before = self.best.objective if self.best else None
+        return math.isfinite(objective) and (before is None or self._direction.is_better(objective, before))
 
     def save_latest(self, state: TrialState, runners: Sequence[Runner]) -> dict[str, Any]:
         """Save the latest state between two reports, and return its record; it has no objective."""

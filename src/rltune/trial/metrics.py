@@ -157,23 +157,20 @@ def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
     return report
 
 
-def check_criteria(
-    criteria: Criteria, algo: Capabilities | None = None, replicates: int = 2, is_cost: bool = False
-) -> None:
+def check_criteria(criteria: Criteria, algo: Capabilities | None = None, replicates: int = 2) -> None:
     """Refuse constraints on what no trial of the sweep reports, and such a second objective.
 
     Args:
         criteria: The sweep's.
         algo: What its algorithm can do; None where that is not known.
         replicates: Seeds a trial.
-        is_cost: Whether the objective's reports are negatives, which nobody would mean.
 
     Raises:
         ConfigError: Names the key, and the number that was meant.
     """
     rows = TABLE.values() if algo is None else [algo]
     known = {*METRICS, *(LEARNER + name for row in rows for name in row.statistics)}
-    known -= ({"return_std_over_seeds"} if replicates == 1 else set()) | ({"objective"} if is_cost else set())
+    known -= {"return_std_over_seeds"} if replicates == 1 else set()
     for one in criteria.constraints:
         if one.name not in known:
             meant = (nearest(one.name, known) or "train_s").replace("/", ".")

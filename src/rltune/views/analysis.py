@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rltune.algorithms.arguments import build_search_space
 from rltune.errors import RltuneError
 from rltune.ledger.ranking import BestSoFar
+from rltune.records import Direction
 from rltune.search.dimensions import Dimension
 from rltune.search.samplers import quieten_optuna
 from rltune.search.schedulers import build_stopping_rule
@@ -27,7 +28,7 @@ class Moment:
     Attributes:
         env_steps: Of all trials and seeds together, up to here.
         seconds: Since the first trial was proposed.
-        best: The best score by then, with its natural sign.
+        best: The best score by then.
     """
 
     env_steps: int
@@ -56,12 +57,12 @@ def follow_best_so_far(view: SweepView) -> list[Moment]:
     moments: list[Moment] = []
     before: Counter[int] = Counter()
     barred = {trial.number for trial in view.trials if trial.broken}
-    total, following = 0, BestSoFar(view.criteria.scored)
+    total, following = 0, BestSoFar(view.criteria.direction, view.criteria.scored)
     for report in view.reports:
         total += (report.env_steps - before[report.number]) * view.replicates
         before[report.number] = report.env_steps
         if report.number not in barred and (best := following.add(report.number, report.objective)) is not None:
-            moments.append(Moment(total, report.time_s - began, view.shown(best) or 0.0))
+            moments.append(Moment(total, report.time_s - began, best))
     return moments
 
 
@@ -70,7 +71,7 @@ def axis_of(one: Dimension) -> str:
     return one.name if one.kind == "pow2" else one.label
 
 
-def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], *, is_cost: bool) -> optuna.Study:
+def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction: Direction) -> optuna.Study:
     """Put trials into a study in memory, for Optuna's figures, which read complete trials only.
 
     A parameter's value outside the space, which a resume may have changed since, is left out.
@@ -78,13 +79,13 @@ def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], *, is_cost
     Args:
         space: The search space.
         trials: The trials, in the study's order. Each has a score.
-        is_cost: Whether a lower score is better.
+        direction: Which scores are better.
     """
     import optuna
 
     known = space.distributions()
     with quieten_optuna():
-        study = optuna.create_study(direction="minimize" if is_cost else "maximize")
+        study = optuna.create_study(direction="maximize" if direction is Direction.MAX else "minimize")
     for trial in trials:
         raw, params, distributions = space.encode(trial.params), {}, {}
         for dimension in space.dimensions:

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rltune.certification.result import MIN_RUNS, label
-from rltune.envs.objective import AS_RETURN, Shown
+from rltune.envs.objective import Objective
 from rltune.formatting import (
     classify_failure,
     first_line,
@@ -31,7 +31,7 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.ledger.outcome import Outcome
-from rltune.records import SCORED_REPORTS, TRIALS, trial_dir_of
+from rltune.records import SCORED_REPORTS, TRIALS, Direction, trial_dir_of
 from rltune.views.sweep_view import SweepView, TrialSnapshot
 from rltune.views.wording import describe_verdict
 
@@ -57,8 +57,8 @@ class ClosingPage:
         verdict: Who won, by how much, and how sure that is.
         num_broken: Trials that cannot win for a constraint.
         second: What the second objective measures; None without one.
-        front: The trials that no other one beats in both objectives, the highest score first.
-        shown: Shows scores of the certification.
+        front: The trials that no other one beats in both objectives, the best score first.
+        objective: What the scores measure.
         scored: How many of a trial's last reports its score is the mean of; None is all.
         failed: The trials whose reasons are listed.
     """
@@ -80,7 +80,7 @@ class ClosingPage:
     num_broken: int = 0
     second: str | None = None
     front: Sequence[TrialSnapshot] = ()
-    shown: Shown = AS_RETURN
+    objective: Objective = field(default_factory=Objective)
     scored: int | None = SCORED_REPORTS
     failed: Sequence[TrialSnapshot] = ()
 
@@ -112,7 +112,7 @@ def make_closing_page(view: SweepView, outcome: Outcome, tracking_uri: str | Non
         num_broken=sum(bool(trial.broken) for trial in view.trials if trial.score is not None),
         second=view.criteria.second,
         front=view.front if view.criteria.second else (),
-        shown=view.shown,
+        objective=view.objective,
         scored=view.criteria.scored,
         failed=[trial for trial in view.trials if trial.state == "FAIL"],
     )
@@ -124,7 +124,7 @@ def render_closing_page(page: ClosingPage) -> Iterator[RenderableType]:
     if page.second:
         yield from render_front(page.second, page.front)
     if page.certified:
-        yield from describe_certification(page.certified, page.shown)
+        yield from describe_certification(page.certified, page.objective)
     if page.top and (page.certified or (page.winner or {}).get("evaluation")):
         yield Text(explain_scores(page.scored, bool(page.certified)))
     if page.model:
@@ -217,12 +217,12 @@ def _describe_champion(model: Mapping[str, Any], sweep: str) -> Iterator[Rendera
         yield f'          this sweep\'s winner is version {model["version"]}: rltune.load_policy("sweep:{sweep}")'
 
 
-def describe_certification(certified: Mapping[str, Any], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
+def describe_certification(certified: Mapping[str, Any], objective: Objective) -> Iterator[RenderableType]:
     """Render the certification's table, and what follows from it.
 
     Args:
         certified: `Certification.summary`.
-        shown: Shows scores.
+        objective: What the scores measure.
     """
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("certified", min_width=len("certified"))  # what wraps does so that all fits into 80 columns
@@ -230,7 +230,7 @@ def describe_certification(certified: Mapping[str, Any], shown: Shown = AS_RETUR
         wraps = name in ("search said", "beats baseline", "seeds")
         table.add_column(name, justify="right", no_wrap=not wraps, min_width=max(map(len, name.split())))
     table.add_column("", no_wrap=True)
-    rows = [shown.turn(row) for row in certified["configurations"]]
+    rows = certified["configurations"]
     failed, counted = [], ""
     for row in rows:
         odds = "-" if row["improvement"] is None else f"{row['improvement']:.0%}"
@@ -265,15 +265,15 @@ def describe_certification(certified: Mapping[str, Any], shown: Shown = AS_RETUR
     if ties:
         yield f"tied with {certified['winner']}, their intervals overlap: {', '.join(ties)}"
     if failed:
-        worst = "highest" if shown.is_cost else "lowest"
-        yield f"a failed seed counts as the {worst} {shown.name} of all runs, {counted}: {', '.join(failed)}"
+        worst = "lowest" if objective.direction is Direction.MAX else "highest"
+        yield f"a failed seed counts as the {worst} {objective.name} of all runs, {counted}: {', '.join(failed)}"
     if few := warn_of_few_seeds(num_seeds):
         yield few
     policy = certified.get("policy")
     if policy:
         yield Text(
-            f"policy    mean {shown.name} {format_objective(shown(policy['mean']))} (95% interval "
-            f"{format_interval(shown.turn(policy))}) over {policy['episodes']} fresh episodes; {policy['name']} "
+            f"policy    mean {objective.name} {format_objective(policy['mean'])} (95% interval "
+            f"{format_interval(policy)}) over {policy['episodes']} fresh episodes; {policy['name']} "
             f"retrained on seed {policy['seed']}"
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.config.schema import ObjectiveConfig
-from rltune.envs.objective import AS_RETURN, Shown
+from rltune.envs.objective import Objective
 from rltune.errors import StudyError
 from rltune.formatting import format_count, format_duration, format_interval, format_objective, spell_command
 from rltune.ledger.outcome import load_outcome
@@ -35,7 +35,6 @@ class ComparisonRow:
             unknown.
         cost: The sweep's cost, as in ``summary.json``.
         measured: How the score was measured, for a person.
-        shown: Turns scores into the values that a person knows.
     """
 
     name: str
@@ -47,14 +46,14 @@ class ComparisonRow:
     better: float | None
     cost: dict[str, float]
     measured: str
-    shown: Shown = AS_RETURN
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sweeps on one environment, in the order in which the user named them."""
+    """Sweeps on one environment and with one objective, in the order in which the user named them."""
 
     env: str
+    objective: Objective
     rows: tuple[ComparisonRow, ...]
 
     def cells(self) -> list[tuple[str, ...]]:
@@ -63,8 +62,8 @@ class Comparison:
             (
                 row.name,
                 row.winner,
-                format_objective(row.shown(row.score)),
-                format_interval(row.shown.turn(vars(row))),
+                format_objective(row.score),
+                format_interval(vars(row)),
                 "-" if row.better is None else f"{row.better:.2f}",
                 format_count(row.cost.get("env_steps", 0)),
                 format_duration(row.cost.get("wall_s", 0.0)),
@@ -75,7 +74,7 @@ class Comparison:
 
     def markdown(self) -> str:
         """Return the table as Markdown."""
-        headings = tuple(heading.format(self.rows[0].shown.label) for heading in HEADINGS)
+        headings = tuple(heading.format(self.objective.label) for heading in HEADINGS)
         lines = [headings, tuple("---" for _ in headings), *self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         note = "Intervals of a certified sweep are over training seeds, of another one over one policy's episodes."
@@ -89,12 +88,17 @@ class Comparison:
         text, page = folder / "comparison.md", folder / "comparison.html"
         text.write_text(self.markdown(), encoding="utf-8")
         rows: list[dict[str, Any]] = [
-            {"name": f"{row.name}<br>{row.winner}", "iqm": row.shown(row.score), **row.shown.turn(vars(row))}
-            | {"per_seed": [{"mean": row.shown(score)} for score in row.scores]}
+            {
+                "name": f"{row.name}<br>{row.winner}",
+                "iqm": row.score,
+                "low": row.low,
+                "high": row.high,
+                "per_seed": [{"mean": score} for score in row.scores],
+            }
             for row in self.rows
         ]
-        best = max(zip(self.rows, rows, strict=True), key=lambda pair: pair[0].score)[1]["name"]
-        draw_intervals(rows, best, f"{self.rows[0].shown.label} on {self.env}").write_html(page)
+        best = max(rows, key=lambda row: self.objective.direction.sign * row["iqm"])["name"]
+        draw_intervals(rows, best, f"{self.objective.label} on {self.env}").write_html(page)
         return [text, page]
 
 
@@ -127,7 +131,7 @@ def compare_sweeps(
     rows: list[ComparisonRow] = []
     for view in compared:
         rows.append(_make_row(view, rows[0].scores if rows else ()))
-    return Comparison(environments[0], tuple(rows))
+    return Comparison(environments[0], compared[0].objective, tuple(rows))
 
 
 def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: Sequence[str], allowed: str) -> None:
@@ -170,12 +174,12 @@ def _make_row(view: SweepView, first_scores: Sequence[float]) -> ComparisonRow:
     if best:
         failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
         scores = (*(float(seed["mean"]) for seed in best["per_seed"]), *failed)
-        better = probability_of_improvement(scores, list(first_scores)) if first_scores else None
+        better = probability_of_improvement(scores, first_scores, view.criteria.direction) if first_scores else None
         per_seed = "all reports" if view.criteria.scored is None else f"{certification['episodes']} episodes"
         measured = f"{len(scores)} fresh seeds x {per_seed}"
         interval = float(best["iqm"]), best["low"], best["high"]
         label = f"{algo}, {best['name']}"
-        return ComparisonRow(view.name, label, *interval, scores, better, cost, measured, view.shown)
+        return ComparisonRow(view.name, label, *interval, scores, better, cost, measured)
     winner = view.record.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:
@@ -186,4 +190,4 @@ def _make_row(view: SweepView, first_scores: Sequence[float]) -> ComparisonRow:
         )
     interval = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"
-    return ComparisonRow(view.name, f"{algo}, trial {winner['trial']}", *interval, (), None, cost, measured, view.shown)
+    return ComparisonRow(view.name, f"{algo}, trial {winner['trial']}", *interval, (), None, cost, measured)

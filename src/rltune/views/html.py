@@ -85,7 +85,7 @@ def render_page(view: SweepView) -> str:
     from rltune.views.importance import MIN_TRIALS, NUM_NULL_SWEEPS, NUM_SHUFFLES, measure_importance
     from rltune.views.plotly_figures import draw_figures
 
-    importance = measure_importance(build_space(view), [trial.record for trial in view.trials])
+    importance = measure_importance(build_space(view), [trial.record for trial in view.trials], view.criteria.direction)
     drawn = draw_figures(view, importance)
     numbered = list(enumerate((name, figure) for name, figures in drawn.items() for figure in figures))
     pages = Environment(

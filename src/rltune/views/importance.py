@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from rltune.records import TrialRecord
+from rltune.records import Direction, TrialRecord
 from rltune.search.searchers.random_forest import fill_missing, grow_trees, list_examples, rank_normally
 from rltune.search.searchers.unit_cube import Array, UnitCube
 from rltune.search.space import Space
@@ -51,9 +51,11 @@ class Importance:
 class _OutOfBagForest:
     """An estimator for scikit-learn, one row a trial, that is scored on the trials that its trees have not seen."""
 
-    def __init__(self, cube: UnitCube, trials: list[FrozenTrial], rng: np.random.Generator) -> None:
+    def __init__(
+        self, cube: UnitCube, trials: list[FrozenTrial], direction: Direction, rng: np.random.Generator
+    ) -> None:
         self._cube, self._rng = cube, rng
-        self._owners, self._fractions, objectives = list_examples(trials)
+        self._owners, self._fractions, objectives = list_examples(trials, direction)
         self._targets = rank_normally(objectives)
         self.can_differ = bool(np.ptp(self._targets) > 0)
 
@@ -77,12 +79,13 @@ class _OutOfBagForest:
         return np.column_stack([self._cube.expand(fill_missing(places, self._rng))[self._owners], self._fractions])
 
 
-def measure_importance(space: Space, trials: Sequence[TrialRecord], seed: int = 0) -> Importance:
+def measure_importance(space: Space, trials: Sequence[TrialRecord], direction: Direction, seed: int = 0) -> Importance:
     """Measure what a sweep's scores depend on; takes some seconds.
 
     Args:
         space: The search space.
         trials: The trials of the search.
+        direction: Which scores are better.
         seed: The seed of all shuffles and trees.
     """
     records = [trial for trial in trials if trial.state != "FAIL" and (trial.score is not None or trial.diverged)]
@@ -96,7 +99,7 @@ def measure_importance(space: Space, trials: Sequence[TrialRecord], seed: int = 
         return Importance(len(frozen), {}, 0.0)
     distributions, rng = space.distributions(), np.random.default_rng(seed)
     cube = UnitCube({label: distributions[label] for label in names})
-    forest, places = _OutOfBagForest(cube, frozen, rng), cube.place(frozen)
+    forest, places = _OutOfBagForest(cube, frozen, direction, rng), cube.place(frozen)
     if not forest.can_differ:
         return Importance(len(frozen), {}, 0.0)
     increases = _permute(forest, places, rng)

@@ -78,12 +78,11 @@ def draw_figures(view: SweepView, importance: Importance | None = None) -> dict[
     if tried:
         drawn["best"] = draw_best_so_far(view)
     if view.certified:
-        rows = [row | {"per_seed": [view.shown.turn(run) for run in row["per_seed"]]} for row in view.certified]
-        drawn["certification"] = [draw_intervals(rows, rows[0]["name"], f"certified {view.label}")]
+        drawn["certification"] = [draw_intervals(view.certified, view.certified[0]["name"], f"certified {view.label}")]
     if importance and importance.outstanding:
         drawn["importance"] = [draw_importance(importance)]
     space = build_space(view)
-    study = build_optuna_study(space, tried, is_cost=view.shown.is_cost)
+    study = build_optuna_study(space, tried, view.criteria.direction)
     if len(view.ranked) > 1 and (varied := list_varied_parameters(space, study)):
         drawn["slices"] = [draw_slice(view, tried, study, dimension) for dimension in varied]
         drawn["parallel"] = [draw_parallel(study, varied)]

@@ -26,7 +26,7 @@ from rltune.formatting import (
     format_objective,
     format_params,
 )
-from rltune.records import BASELINE
+from rltune.records import BASELINE, Direction
 from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 
 LONG_SWEEP_S = 3600.0  # A sweep that takes longer is announced, with the settings that make it shorter.
@@ -231,7 +231,8 @@ def _render_running(view: SweepView, num_rows: int) -> RenderableType:
     table.add_column("trial", justify="right", no_wrap=True)
     table.add_column("progress", width=BAR_WIDTH)
     table.add_column("env steps", justify="right", no_wrap=True)
-    table.add_column(view.shown.name if view.shown.is_cost else "objective", justify="right", no_wrap=True)
+    heading = "objective" if view.criteria.direction is Direction.MAX else view.objective.name
+    table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
     table.add_column("params", ratio=1, no_wrap=True, overflow="ellipsis")
     for trial in running[:num_rows]:

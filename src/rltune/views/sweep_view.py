@@ -19,7 +19,7 @@ import yaml
 
 from rltune.certification.result import spell_params
 from rltune.config.criteria import Criteria, read_criteria
-from rltune.envs.objective import Shown
+from rltune.envs.objective import Objective
 from rltune.errors import StudyUnavailableError
 from rltune.formatting import STATE_WORDS, first_line
 from rltune.ledger.outcome import count_states
@@ -82,13 +82,11 @@ class TrialSnapshot:
     """One trial of the search, or one of the certification's runs.
 
     Attributes:
-        record: The trial as the ledger has it, where a higher score is always the better one.
+        record: The trial as the ledger has it.
         state: A state of the ledger, `INTERRUPTED` or `WAITING`.
         env_steps: Environment steps of each seed, also those since the last report if they are known.
         heard_steps: The newest number of steps that the worker or the ledger has reported. It falls if the trial
             repeats steps after an interruption.
-        score: The score by which trials are ranked, with its natural sign; None before the first finite report.
-        shown: Gives values their natural sign.
         last_report_s: When the newest report came, in seconds of the epoch; None before the first.
     """
 
@@ -96,8 +94,6 @@ class TrialSnapshot:
     state: str
     env_steps: int
     heard_steps: int
-    score: float | None
-    shown: Shown
     last_report_s: float | None = None
 
     @property
@@ -150,15 +146,20 @@ class TrialSnapshot:
         """The value in the sweep's second objective; None without one."""
         return self.record.second
 
+    @cached_property
+    def score(self) -> float | None:
+        """The score by which trials are ranked; None before the first finite report."""
+        return self.record.score
+
     @property
-    def curve(self) -> dict[int, float]:
-        """The objective by nominal steps, with its natural sign; NaN while no episode has ended."""
-        return {steps: self.shown(objective) or 0.0 for steps, objective in self.record.reports.items()}
+    def curve(self) -> Mapping[int, float]:
+        """The objective by nominal steps; NaN while no episode has ended."""
+        return self.record.reports
 
     @property
     def objective(self) -> float | None:
-        """The objective of the newest report, with its natural sign; None before the first report."""
-        return self.shown(list(self.record.reports.values())[-1]) if self.record.reports else None
+        """The objective of the newest report; None before the first report."""
+        return list(self.record.reports.values())[-1] if self.record.reports else None
 
 
 @dataclass(frozen=True)
@@ -215,13 +216,13 @@ class Pace:
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep at one moment, in the units that a person knows.
+    """A sweep at one moment.
 
     Attributes:
         record: What the ledger knows of the sweep as a whole.
         settings: The sweep's composed settings; empty before its driver has begun.
-        criteria: What trials are judged by besides their scores.
-        shown: Turns scores of the ledger into values with their natural sign.
+        criteria: What trials are judged by.
+        objective: What the scores measure.
         trials: The search's trials, in order.
         runs: The certification's runs, in order.
         driver: What only the driver knows.
@@ -234,7 +235,7 @@ class SweepView:
     record: SweepRecord
     settings: Mapping[str, Any]
     criteria: Criteria
-    shown: Shown
+    objective: Objective
     trials: tuple[TrialSnapshot, ...]
     runs: tuple[TrialSnapshot, ...]
     driver: DriverState
@@ -331,7 +332,7 @@ class SweepView:
     @property
     def label(self) -> str:
         """The name of what the score measures, with its direction if less is better."""
-        return self.shown.label
+        return self.objective.label
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -470,16 +471,15 @@ class SweepView:
 
     @cached_property
     def certified(self) -> list[dict[str, Any]]:
-        """The certified configurations, the best first, with natural scores; empty without certification."""
-        rows = (self.record.certification or {}).get("configurations") or ()
-        return [self.shown.turn(row) for row in rows]
+        """The certified configurations, the best first; empty without certification."""
+        return list((self.record.certification or {}).get("configurations") or ())
 
     # -- ranks --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def ranked(self) -> list[TrialSnapshot]:
         """The trials that can win, the best first; see `rltune.ledger.ranking.rank_records`."""
-        return self._select(rank_records(trial.record for trial in self.trials))
+        return self._select(rank_records((trial.record for trial in self.trials), self.criteria.direction))
 
     @cached_property
     def ordered(self) -> list[TrialSnapshot]:
@@ -489,8 +489,9 @@ class SweepView:
 
     @cached_property
     def front(self) -> list[TrialSnapshot]:
-        """The whole trials that no other one beats in both objectives, the highest score first."""
-        return self._select(find_front((trial.record for trial in self.trials), self.criteria.direction))
+        """The complete trials that no other one beats in both objectives, the best score first."""
+        records = (trial.record for trial in self.trials)
+        return self._select(find_front(records, self.criteria.direction, self.criteria.second_direction))
 
     def _select(self, records: Iterable[TrialRecord]) -> list[TrialSnapshot]:
         """Return the trials of some of their records."""
@@ -566,7 +567,7 @@ def load_view(folder: Path, ledger_url: str | None = None) -> SweepView:
 
 
 def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: DriverState, now_s: float) -> SweepView:
-    settings, criteria, shown = _read_settings(snapshot.record, since)
+    settings, criteria, objective = _read_settings(snapshot.record, since)
     known = {(trial.record.kind, trial.number): trial for trial in (*since.trials, *since.runs)} if since else {}
     is_running, replicates = snapshot.record.status in (None, "running"), int(settings.get("replicates") or 1)
     trials: dict[str, list[TrialSnapshot]] = {TRIALS: [], CERTIFY: []}
@@ -593,8 +594,6 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
             state=state,
             env_steps=max(record.env_steps, heard),
             heard_steps=heard,
-            score=shown(record.score),
-            shown=shown,
             last_report_s=snapshot.last_reports_s.get(row_id),
         )
         trials[record.kind].append(trial)
@@ -606,7 +605,7 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
         record=snapshot.record,
         settings=settings,
         criteria=criteria,
-        shown=shown,
+        objective=objective,
         trials=tuple(trials[TRIALS]),
         runs=tuple(trials[CERTIFY]),
         driver=driver,
@@ -617,12 +616,12 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
     )
 
 
-def _read_settings(record: SweepRecord, since: SweepView | None) -> tuple[Mapping[str, Any], Criteria, Shown]:
+def _read_settings(record: SweepRecord, since: SweepView | None) -> tuple[Mapping[str, Any], Criteria, Objective]:
     """Read a sweep's settings, what they ask of trials, and what their scores measure."""
     if since and since.record.config == record.config:
-        return since.settings, since.criteria, since.shown
+        return since.settings, since.criteria, since.objective
     settings = load_settings(record.config or "")
-    return settings, read_criteria(settings), Shown.of(settings.get("objective"))
+    return settings, read_criteria(settings), Objective.from_settings(settings.get("objective"))
 
 
 def load_settings(text: str) -> Mapping[str, Any]:

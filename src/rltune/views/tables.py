@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rltune.certification.result import Certification
-from rltune.envs.objective import Shown
+from rltune.envs.objective import Objective
 from rltune.errors import RltuneError
 from rltune.formatting import (
     first_line,
@@ -21,6 +21,7 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.ledger.sweep_ref import SweepRef
+from rltune.records import Direction
 
 # The settings of a command line that distinguish one sweep from another.
 DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
@@ -109,12 +110,12 @@ def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
 
     with closing(open_ledger(folder, ref.ledger_url)) as ledger:
         view = read_folder(folder, ledger)
-    shown, criteria, record = view.shown, view.criteria, view.record
+    criteria, record = view.criteria, view.record
     out = _open_console(stream)
     out.print(f"{folder.name}: {record.status or '?'}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     second = [criteria.second] if criteria.second else []
-    score_heading = shown.label if shown.is_cost else "score"
+    score_heading = "score" if criteria.direction is Direction.MAX else view.label
     for heading in ("trial", "state", score_heading, *second, "env steps", "values", "why it ended, or where it runs"):
         table.add_column(heading, overflow="fold")
     front = {trial.number for trial in view.front}
@@ -126,7 +127,7 @@ def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
     if second:
         out.print(f"* on the front: no other complete trial beats it in both score and {criteria.second}")
     if record.certification:
-        for part in describe_certification(Certification.from_dict(record.certification).summary(), shown):
+        for part in describe_certification(Certification.from_dict(record.certification).summary(), view.objective):
             out.print(part)
     if view.trials:
         out.print(describe_verdict(view), style="bold", soft_wrap=True)
@@ -150,13 +151,12 @@ def show_evaluation(
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, trial {info.get('trial', '?')})")
     table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
-    shown = Shown.of((info.get("env") or {}).get("objective"))
-    values = shown.turn(vars(result))
-    has_interval = values["low"] is not None  # Fewer than five episodes give no interval.
-    interval = f"  (95% interval {values['low']:.2f} to {values['high']:.2f})" if has_interval else ""
-    table.add_row(f"mean {shown.label}", f"{values['mean']:.2f}{interval}")
-    table.add_row("IQM", f"{values['iqm']:.2f}")
-    table.add_row("least, greatest", "{:.2f}, {:.2f}".format(*sorted((values["min"], values["max"]))))
+    objective = Objective.from_settings((info.get("env") or {}).get("objective"))
+    has_interval = result.low is not None  # Fewer than five episodes give no interval.
+    interval = f"  (95% interval {result.low:.2f} to {result.high:.2f})" if has_interval else ""
+    table.add_row(f"mean {objective.label}", f"{result.mean:.2f}{interval}")
+    table.add_row("IQM", f"{result.iqm:.2f}")
+    table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
     mean_length = sum(result.lengths) / len(result.lengths)
     table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
     _open_console(stream).print(table)

@@ -12,7 +12,6 @@ from typing import Any
 
 from rltune.algorithms.arguments import values_of
 from rltune.config.uris import redact_address
-from rltune.envs.objective import Shown
 from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective, format_value, spell_command
 from rltune.ledger.outcome import explain_no_winner
@@ -24,11 +23,11 @@ from rltune.views.sweep_view import SweepView
 
 def describe_verdict(view: SweepView) -> str:
     """Describe in a sentence or two who won, by how much, and how sure that is."""
-    shown, opening = view.shown, ""
+    objective, opening = view.objective.name, ""
     if begun := {"interrupted": "Interrupted", "running": "Still running"}.get(view.status):
         opening = f"{begun} after {view.num_ended} of {view.num_trials} trials. "
     if view.record.certification and view.certified:
-        verdict = opening + _describe_certification(view.record.certification, shown)
+        verdict = opening + _describe_certification(view.record.certification, objective)
         published = (view.settings.get("published") or {}).get("env_steps")
         if published and published > view.env_steps:
             here = f"{published:,} environment steps; here: {view.env_steps:,}"
@@ -42,33 +41,33 @@ def describe_verdict(view: SweepView) -> str:
         return f"{opening}{why[0].upper()}{why[1:]}."
     if evaluation := best.get("evaluation"):
         return (
-            f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {shown.name} of "
-            f"{format_objective(shown(evaluation['mean']))} on {evaluation['episodes']} fresh episodes (95% interval "
-            f"{format_interval(shown.turn(evaluation))}). It was not certified on fresh seeds, so training it "
+            f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {objective} of "
+            f"{format_objective(evaluation['mean'])} on {evaluation['episodes']} fresh episodes (95% interval "
+            f"{format_interval(evaluation)}). It was not certified on fresh seeds, so training it "
             "again may end worse."
         )
-    score = format_objective(shown(best["objective"]))
+    score = format_objective(best["objective"])
     return (
         f"{opening}Trial {best['trial']} has the best score of {len(view.trials)} trials, {score}. "
         "This is the search's own score, the luckiest of many: expect a worse one on fresh seeds."
     )
 
 
-def _describe_certification(record: Mapping[str, Any], shown: Shown) -> str:
-    """Say who won the certification, with ties and failed seeds; scores are shown under their own name."""
+def _describe_certification(record: Mapping[str, Any], objective: str) -> str:
+    """Describe who won the certification, with ties and failed seeds; ``objective`` names what scores measure."""
     by_name = {one["name"]: one for one in record["configurations"]}
     best, baseline = by_name[record["winner"]], by_name.get(BASELINE)
     num_seeds = len(best["per_seed"]) + len(best.get("failed_seeds", ()))
-    scores = f"{_format_score(best, shown)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
+    scores = f"{_format_score(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
     ties = [str(name) for name in record.get("ties") or ()]
     if best is baseline:
         text = "The published settings stand: nothing that the search found is better. "
         same = f"are the values of trial {baseline['trial']} and " if baseline.get("trial") is not None else ""
-        text += f"They {same}reach {shown.name} {scores}."
+        text += f"They {same}reach {objective} {scores}."
     else:
-        text = f"{str(best['name']).capitalize()} wins with {shown.name} {scores}"
+        text = f"{str(best['name']).capitalize()} wins with {objective} {scores}"
         if baseline:
-            text += f"; the baseline's is {_format_score(baseline, shown)}"
+            text += f"; the baseline's is {_format_score(baseline)}"
             if baseline.get("broken"):
                 text += f", but it cannot win: {baseline['broken']}"
         text += "."
@@ -85,12 +84,12 @@ def _describe_certification(record: Mapping[str, Any], shown: Shown) -> str:
     return text
 
 
-def _format_score(one: Mapping[str, Any], shown: Shown) -> str:
+def _format_score(one: Mapping[str, Any]) -> str:
     """Format a configuration's IQM, with its interval where it has enough runs for one."""
     if not one["per_seed"]:
         return "unknown, all of its seeds failed"
-    span = "" if one["low"] is None else f" (95% interval {format_interval(shown.turn(one))})"
-    return format_objective(shown(one["iqm"])) + span
+    span = "" if one["low"] is None else f" (95% interval {format_interval(one)})"
+    return format_objective(one["iqm"]) + span
 
 
 @dataclass(frozen=True)

@@ -138,11 +138,10 @@ class Sweep:
         Columns: ``trial``, ``env_steps`` (the mark at which trials are compared), ``objective`` (the mean return
         unless the sweep has another objective), and one for each number that is logged.
         """
-        shown = self.view.shown
         with self._ledger() as ledger:
             reports = [report for _, kind, report in ledger.read_reports_after(0, ALL_REPORTS) if kind == TRIALS]
         rows = [
-            {"trial": report.number, "env_steps": report.nominal_steps, "objective": shown(report.objective)}
+            {"trial": report.number, "env_steps": report.nominal_steps, "objective": report.objective}
             | {name: value for name, value in report.numbers.items() if name not in ("objective", "env_steps")}
             for report in reports
         ]
@@ -251,7 +250,7 @@ def _find_best(view: SweepView) -> Best | None:
         trial=number,
         params=winner["params"],
         score=next((trial.score for trial in view.trials if trial.number == number), None),
-        evaluation=view.shown.turn(winner["evaluation"]) if winner.get("evaluation") else None,
+        evaluation=winner.get("evaluation"),
         certified=_find_certified(view),
         model=(view.record.model or {}).get("uri"),
     )

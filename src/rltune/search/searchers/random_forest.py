@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from rltune.records import Direction
 from rltune.search.searchers.unit_cube import Array, UnitCube
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ NUM_CANDIDATES = 1000
 
 
 class RandomForestSampler(BaseSampler):
-    """Sampler for a study that maximises, of trials that report scores by environment steps.
+    """Sampler for a study of one objective, of trials that report scores by environment steps.
 
     A trial without a number, such as one that diverged, counts as the worst report of all at the end of a whole
     training. A parameter that a trial lacks, because its condition is not met, has a random value in each of the
@@ -74,14 +76,15 @@ class RandomForestSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Propose the candidate that is predicted the highest at the end of a whole training."""
+        """Propose the candidate that is predicted the best at the end of a whole training."""
         ended = _list_ended(study)
         is_early = len(ended) < self._n_startup_trials or not search_space
         if is_early or self._rng.random() < self._random_fraction:
             return {}
+        direction = Direction.MIN if study.direction == StudyDirection.MINIMIZE else Direction.MAX
         cube = UnitCube(search_space)
         tried = cube.place(ended)
-        owners, fractions, objectives = list_examples(ended)
+        owners, fractions, objectives = list_examples(ended, direction)
         examples = np.column_stack([cube.expand(fill_missing(tried[owners], self._rng)), fractions])
         trees, _ = grow_trees(examples, rank_normally(objectives), owners, self._n_estimators, self._rng)
         candidates = cube.snap(self._rng.random((NUM_CANDIDATES, tried.shape[1])))
@@ -132,11 +135,12 @@ def _list_ended(study: Study) -> list[FrozenTrial]:
     return ended
 
 
-def list_examples(trials: Sequence[FrozenTrial]) -> tuple[NDArray[np.intp], Array, Array]:
+def list_examples(trials: Sequence[FrozenTrial], direction: Direction) -> tuple[NDArray[np.intp], Array, Array]:
     """Return for each example the trial, the fraction of a whole training, and the objective.
 
     A whole training is the longest that was seen. Of each trial there are as many reports as `MAX_EXAMPLES` allows,
-    evenly spread, the last among them. What breaks a constraint is below the worst by what it breaks it by.
+    evenly spread, the last among them. What breaks a constraint is below the worst by what it breaks it by. Objectives
+    that are to be minimized are negated: of those returned, the higher one is always better.
     """
     whole = max((step for trial in trials for step in trial.intermediate_values), default=1)
     most = max(1, MAX_EXAMPLES // len(trials))
@@ -151,7 +155,7 @@ def list_examples(trials: Sequence[FrozenTrial]) -> tuple[NDArray[np.intp], Arra
         every = -(-len(steps) // most) or 1
         rows += [(owner, step / whole, curve[step]) for step in steps[::-1][::every]] or [(owner, 1.0, np.nan)] * LEAF
     numbers, fractions, objectives = np.array(rows, dtype=float).T
-    owners = numbers.astype(np.intp)
+    owners, objectives = numbers.astype(np.intp), direction.sign * objectives
     worst = np.nanmin(objectives) if np.isfinite(objectives).any() else 0.0
     return owners, fractions, np.where(np.isnan(objectives), worst - below[owners], objectives)
 
