@@ -149,7 +149,7 @@ def ray_starts(root: Path) -> list[str]:
 def untested(root: Path) -> list[str]:
     """Modules without the test file of their name; a package's ``__init__`` needs none.
 
-    Nor does a command: ``tests/whole/test_commands.py`` types each of them.
+    Nor does a command: ``tests/whole/test_commands.py`` types or calls each of them.
     """
     source = root / "src" / "rltune"
     modules = (path for path in source.rglob("*.py") if not path.stem.startswith("__"))

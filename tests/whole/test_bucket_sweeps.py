@@ -56,32 +56,33 @@ def _toy() -> type:
 
 
 @pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
-@pytest.mark.parametrize("verb", ["resume", "run"])
-def test_a_killed_driver_loses_nothing_but_its_machine(verb: str, tmp_path: Path, s3: str) -> None:
+@pytest.mark.parametrize("verb", [pytest.param("resume", marks=pytest.mark.nightly), "run"])
+def test_a_killed_driver_loses_nothing_but_its_machine(
+    verb: str, tmp_path: Path, s3: str, postgres_server: str
+) -> None:
     s3 = s3.replace("/runs", f"/killed-{verb}")
     words = [f"storage={s3!r}", "cluster.address=null", "budget.trials=4", "+space.seconds=0.2", "resume=auto"]
     words += ["checkpoint.every_s=1", "scheduler=none"]
-    with postgres.server() as address:
-        url = postgres.database(address, "rl")
-        typed = start_sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", LEDGER=url)
-        store = open_store(tmp_path, make_address(s3, "toy"))
-        deadline = time.monotonic() + 120
-        while not any("best-" in name for name in store.list()) and time.monotonic() < deadline:
-            assert typed.poll() is None, finish(typed)
-            time.sleep(0.2)
-        typed.send_signal(signal.SIGKILL)
-        finish(typed)
-        shutil.rmtree(tmp_path / "outputs")
-        assert postgres.HALVES[0] not in (store.read("config.yaml") or b"").decode()
-        env = {"LEDGER": url, HURRY: "1"}
-        if verb == "run":  # the same command again
-            code, out = sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", **env)
-        else:
-            code, out = sweep("resume", tmp_path, f"storage={s3}", "study.storage=${oc.env:LEDGER}", **env)
-        assert code == 0, out
-        ledger = Ledger(url, "toy")
-        records = ledger.trials.records()
-        ledger.close()
+    url = postgres.database(postgres_server, f"killed-{verb}")
+    typed = start_sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", LEDGER=url)
+    store = open_store(tmp_path, make_address(s3, "toy"))
+    deadline = time.monotonic() + 120
+    while not any("best-" in name for name in store.list()) and time.monotonic() < deadline:
+        assert typed.poll() is None, finish(typed)
+        time.sleep(0.2)
+    typed.send_signal(signal.SIGKILL)
+    finish(typed)
+    shutil.rmtree(tmp_path / "outputs")
+    assert postgres.HALVES[0] not in (store.read("config.yaml") or b"").decode()
+    env = {"LEDGER": url, HURRY: "1"}
+    if verb == "run":  # the same command again
+        code, out = sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", **env)
+    else:
+        code, out = sweep("resume", tmp_path, f"storage={s3}", "study.storage=${oc.env:LEDGER}", **env)
+    assert code == 0, out
+    ledger = Ledger(url, "toy")
+    records = ledger.trials.records()
+    ledger.close()
     assert [record.state for record in records] == ["COMPLETE"] * 4
     assert all(list(record.reports) == list(range(100, 2001, 100)) for record in records), "each report once"
     assert "its checkpoint" not in out, "nothing was damaged"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
+import importlib
 import os
 import re
 import signal
@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -106,11 +107,15 @@ UNAVAILABLE = (  # what may be answered otherwise when it is typed again
     "submit service.address=http://127.0.0.1:9",
     "logs sweep=nope",
 )
-ANSWERED = ("run --help", "run --cfg job", "probe --help", "run env=pendulum --help", "list -m output_dir=a,b")
-SLOW = (  # what loads a policy needs torch; own callbacks, and a first job in which nothing is wrong, Optuna
-    "evaluate policy=sweep:nope",
-    "run callbacks=[os:system]",
-    "run -m env.id=CartPole-v1,NoSuchEnv-v0",
+TYPED = (  # In processes of their own, which show the exit code, and what is imported before the answer.
+    "run algo=pp0",
+    "run env.id=NoSuchEnv-v0",
+    "run -m algo=ppo,pp0",
+    "run study.storage=postgresql://me:s3cret's@db.example/rl",
+    "submit service.address=http://127.0.0.1:9",
+    "run --help",
+    "run --cfg job",
+    "list -m output_dir=a,b",
 )
 
 
@@ -134,39 +139,40 @@ def type_in(command: str, folder: Path) -> Typed:
     return Typed(done.returncode, done.stdout, said, frozenset(loaded), list_files(folder))
 
 
-def type_forked(commands: list[str], root: Path) -> dict[str, Typed]:
-    """Type commands in folders below a folder, each in a process that begins with Hydra's imports done."""
-    folders = {command: root / str(place) for place, command in enumerate(commands)}
-    lines = [json.dumps([str(folder), *f"sweeps.{command}".split()]) for command, folder in folders.items()]
-    typist = [sys.executable, str(Path(__file__).parents[1] / "support" / "typist.py")]
-    root.mkdir()
-    subprocess.run(typist, env=make_environment(), input="\n".join(lines), text=True, timeout=900, check=True)
-
-    def collect(folder: Path) -> Typed:
-        code, out, err, loaded = (folder.with_suffix(end).read_text() for end in (".code", ".out", ".err", ".loaded"))
-        return Typed(int(code), out, err.removesuffix("\n"), frozenset(loaded.splitlines()), list_files(folder))
-
-    return {command: collect(folder) for command, folder in folders.items()}
-
-
 def list_files(folder: Path) -> tuple[str, ...]:
     return tuple(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory):
-    """All the commands of this file, two at a time."""
+    """Type the commands of `TYPED`, two at a time."""
     root = tmp_path_factory.mktemp("typed")
-    whole, others = list(ANSWERED), list(REFUSED)
     with ThreadPoolExecutor(2) as pool:
-        forked = [pool.submit(type_forked, others[first::2], root / f"forked-{first}") for first in range(2)]
-        done = pool.map(lambda item: type_in(item[1], root / str(item[0])), enumerate(whole))
-        return dict(zip(whole, done, strict=True)) | forked[0].result() | forked[1].result()
+        done = pool.map(lambda item: type_in(item[1], root / str(item[0])), enumerate(TYPED))
+        return dict(zip(TYPED, done, strict=True))
 
 
-@pytest.mark.parametrize("command", REFUSED)
-def test_a_request_that_cannot_be_met_is_refused(typed, command):
-    done = typed[command]
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """Call a command in this process, in an empty folder."""
+
+    def run(command: str) -> Typed:
+        name, *words = command.split()
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", [f"sweeps.{name}", *words])
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+        monkeypatch.setattr("rltune.cli.run.begin_fork_server", lambda: None)
+        with mock.patch.dict(os.environ, make_environment(), clear=True), pytest.raises(SystemExit) as left:
+            importlib.import_module(f"rltune.cli.{name}").main()
+        shown = capsys.readouterr()
+        return Typed(int(left.value.code or 0), shown.out, shown.err, frozenset(), list_files(folder))
+
+    return run
+
+
+def check_refusal(command: str, done: Typed) -> None:
     assert done.code == (75 if command in UNAVAILABLE else 2), done.err
     *_, what, allowed, fix = done.err.rstrip("\n").splitlines()
     assert what.startswith(f"error: {REFUSED[command]}")
@@ -174,6 +180,23 @@ def test_a_request_that_cannot_be_met_is_refused(typed, command):
     assert "Traceback" not in done.err
     assert "s3cret" not in done.err + done.out
     assert len(done.out.splitlines()) <= 1, "the line that says what is checked"
+    assert done.left == (), "nothing is left behind"
+
+
+@pytest.mark.parametrize("command", [command for command in REFUSED if command not in TYPED])
+def test_a_request_that_cannot_be_met_is_refused(call, command):
+    check_refusal(command, call(command))
+
+
+@pytest.mark.parametrize("command", [command for command in TYPED if command in REFUSED])
+def test_a_typo_is_answered_before_anything_heavy_is_loaded(typed, command):
+    check_refusal(command, typed[command])
+    assert sorted(typed[command].loaded & set(LATE)) == []
+
+
+@pytest.mark.parametrize("command", [command for command in TYPED if command not in REFUSED])
+def test_a_command_that_runs_no_sweep_leaves_nothing_behind(typed, command):
+    assert typed[command].left == ()
 
 
 def test_a_sweep_says_something_before_anything_heavy_is_loaded():
@@ -192,16 +215,6 @@ def test_a_sweep_says_something_before_anything_heavy_is_loaded():
     assert "CartPole-v1" in text
 
 
-@pytest.mark.parametrize("command", [*REFUSED, *ANSWERED])
-def test_a_command_that_runs_no_sweep_leaves_nothing_behind(typed, command):
-    assert typed[command].left == ()
-
-
-@pytest.mark.parametrize("command", [command for command in REFUSED if command not in SLOW])
-def test_a_typo_is_answered_before_anything_heavy_is_loaded(typed, command):
-    assert sorted(typed[command].loaded & set(LATE)) == []
-
-
 def list_choices(page: str, group: str) -> set[str]:
     """List what the help page offers for a group; ``group`` is written with its default."""
     (line,) = [line for line in page.splitlines() if line.startswith(f"  {group} ")]
@@ -218,16 +231,16 @@ def test_help_names_the_groups_with_their_choices_and_every_setting_with_its_com
     assert not typed["run --help"].loaded & {*LATE, "hydra"}
 
 
-def test_help_has_all_that_a_commands_file_says_and_its_groups_alone(typed):
-    done = typed["probe --help"]
+def test_help_has_all_that_a_commands_file_says_and_its_groups_alone(call):
+    done = call("probe --help")
     assert done.code == 0
     assert re.search(r"^limit_s: 300 # .+", done.out, re.MULTILINE)
     assert list_choices(done.out, "env=cartpole") >= {"acrobot", "bipedalwalker"}
     assert not re.search(r"^  searcher=", done.out, re.MULTILINE)
 
 
-def test_help_after_overrides_names_the_command_and_shows_what_they_compose(typed):
-    done = typed["run env=pendulum --help"]
+def test_help_after_overrides_names_the_command_and_shows_what_they_compose(call):
+    done = call("run env=pendulum --help")
     assert done.code == 0
     assert "sweeps.run" in done.out.splitlines()[0].split()
     assert "Pendulum-v1" in done.out

@@ -20,6 +20,8 @@ from rltune.errors import StudyError
 from rltune.ledger.storage import open_ledger
 from rltune.records import TrialRecord, compute_score
 
+pytestmark = pytest.mark.nightly
+
 PATIENCE_S = 300.0
 WARM = (
     "{quality:0.9,fault:null,seconds:0.0}",

@@ -312,6 +312,7 @@ def smoked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Project]:
     return projects
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("algo", SMOKE)
 def test_a_smoke_sweep_finds_a_winner_that_acts(algo: str, smoked: dict[str, Project]) -> None:
     project, env = smoked[algo], SMOKE[algo]

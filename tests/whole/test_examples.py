@@ -44,6 +44,7 @@ def test_the_examples_are_there() -> None:
     assert {script.stem for script in SCRIPTS} >= wanted
 
 
+@pytest.mark.nightly
 def test_code_for_stable_baselines3_evaluates_the_champion(finished_sweep: Project) -> None:
     done = finished_sweep.type(str(EXAMPLES / "evaluate_sb3_style.py"))
     assert done.code == 0, done.out[-2000:]
@@ -63,6 +64,7 @@ def test_an_exported_winner_plays_where_neither_torch_nor_ray_nor_rltune_is_impo
     assert not re.search(r"\|\s+(torch|ray|rltune)$", done.out, re.MULTILINE)
 
 
+@pytest.mark.nightly
 def test_an_own_env_runner_and_learner_are_swept(tmp_path: Path) -> None:
     """Each in every trial; the weight of the loss's new term is searched; the returns are the environment's own."""
     short = ("budget.trials=2", "budget.env_steps=8000", "certify=off", "certify.top=0", "report=false", "~tuned")
@@ -82,6 +84,7 @@ def test_an_own_env_runner_and_learner_are_swept(tmp_path: Path) -> None:
     assert all(value == int(value) for value in best), "CartPole's own returns, without the bonus"
 
 
+@pytest.mark.nightly
 def test_two_sweeps_are_compared_as_markdown_with_a_figure(finished_sweep: Project) -> None:
     name = finished_sweep.summary["name"]
     done = finished_sweep.type(str(EXAMPLES / "compare_algorithms.py"), name, name)
@@ -90,6 +93,7 @@ def test_two_sweeps_are_compared_as_markdown_with_a_figure(finished_sweep: Proje
     assert (finished_sweep.folder / "comparison" / "comparison.html").stat().st_size > 1_000_000
 
 
+@pytest.mark.nightly
 def test_the_notebook_opens_the_finished_sweep(finished_sweep: Project) -> None:
     cells = json.loads((EXAMPLES / "open_sweep.ipynb").read_text())["cells"]
     code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
@@ -99,6 +103,7 @@ def test_the_notebook_opens_the_finished_sweep(finished_sweep: Project) -> None:
     assert re.search(r"mean [\d.]+, 95% interval", done.out)
 
 
+@pytest.mark.nightly
 def test_the_notebook_runs_a_sweep_and_shows_its_progress(tmp_path: Path) -> None:
     nbformat, nbclient = (pytest.importorskip(name) for name in ("nbformat", "nbclient"))
     pytest.importorskip("ipykernel")
@@ -147,6 +152,7 @@ def winner(project: Project) -> Path:
     return project.sweep / str(project.summary["winner"]["checkpoint"])
 
 
+@pytest.mark.nightly
 def test_continue_training_goes_on_from_the_checkpoints_step_count(finished_sweep: Project, continued: Command) -> None:
     assert continued.code == 0, continued.out[-2000:]
     counted = [int(steps) for steps in re.findall(r"^(\d+) environment steps: mean return", continued.out, re.M)]
@@ -156,6 +162,7 @@ def test_continue_training_goes_on_from_the_checkpoints_step_count(finished_swee
     assert counted[-1] >= begun + 600
 
 
+@pytest.mark.nightly
 def test_continue_training_starts_from_the_winners_weights_and_changes_them(
     finished_sweep: Project, continued: Command
 ) -> None:

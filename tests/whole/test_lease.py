@@ -152,6 +152,7 @@ def end(*drivers: Any) -> None:
             driver.communicate()
 
 
+@pytest.mark.nightly
 @needs_postgres
 def test_a_restart_of_postgresql_lets_no_second_driver_in(address: str, tmp_path: Path) -> None:
     database = Database(address, "restart")
@@ -170,6 +171,7 @@ def test_a_restart_of_postgresql_lets_no_second_driver_in(address: str, tmp_path
         end(first, second)
 
 
+@pytest.mark.nightly
 @needs_postgres
 def test_three_restarts_of_postgresql_lose_no_report(address: str, tmp_path: Path) -> None:
     database = Database(address, "thrice")
@@ -188,6 +190,7 @@ def test_three_restarts_of_postgresql_lose_no_report(address: str, tmp_path: Pat
         end(first)
 
 
+@pytest.mark.nightly
 @needs_postgres
 def test_a_driver_that_was_replaced_writes_nothing(address: str, tmp_path: Path) -> None:
     database = Database(address, "fence")
@@ -226,6 +229,7 @@ def test_in_one_folder_a_replaced_driver_writes_nothing(tmp_path: Path) -> None:
         end(first)
 
 
+@pytest.mark.nightly
 def test_a_driver_whose_machine_slept_goes_on(tmp_path: Path) -> None:
     words = ("+space.seconds=0.2", "budget.trials=2")
     first = start_driver("run", tmp_path / "one", None, *WORDS, *words)
@@ -240,6 +244,7 @@ def test_a_driver_whose_machine_slept_goes_on(tmp_path: Path) -> None:
         end(first)
 
 
+@pytest.mark.nightly
 @needs_namespaces
 def test_an_observer_that_slept_as_well_takes_nothing_over(tmp_path: Path) -> None:
     first = start_driver("run", tmp_path / "one", None, *WORDS, "+space.seconds=0.5", "budget.trials=500")
@@ -268,6 +273,7 @@ def test_of_two_drivers_that_start_at_once_one_is_refused(tmp_path: Path) -> Non
     assert len(read_file(tmp_path / "one")[1]) == 4
 
 
+@pytest.mark.nightly
 @needs_postgres
 @needs_namespaces
 def test_of_two_hosts_that_start_at_once_one_is_refused(address: str, tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ import sqlite3
 import time
 from pathlib import Path
 
+import pytest
 from joined import finish, ray_head, start_sweep
+
+pytestmark = pytest.mark.nightly  # The same is shown by test_bucket_sweeps and the simulated crashes.
 
 OPEN = {"RAY_AUTH_MODE": "disabled"}
 NUM_TRIALS = 4
