@@ -11,7 +11,7 @@ import yaml
 from queueing import begin_sweep
 
 from rltune.errors import RltuneError
-from rltune.service.checking import CheckedSweep, CheckRequest, check_here, check_in_child
+from rltune.service.checking import LIMIT_S, CheckedSweep, check_change, check_submission, run_in_child
 
 HOOK = "https://hooks.slack.com/services/T0/B0/s3cret"
 SLOW = "import time\ntime.sleep(60)\n"
@@ -29,7 +29,8 @@ gymnasium.register("Mine-v0", Env)
 
 
 def check(tmp_path: Path, *words: str, name: str | None = "one", settings: str = "") -> CheckedSweep:
-    return check_here(CheckRequest(words, str(tmp_path / "outputs"), name, settings))
+    output_dir = str(tmp_path / "outputs")
+    return check_change(words, output_dir, settings) if settings else check_submission(words, output_dir, name)
 
 
 def test_a_sweep_gets_a_name_or_keeps_its_own(tmp_path: Path) -> None:
@@ -117,37 +118,37 @@ def test_another_sweeps_settings_are_no_resume(tmp_path: Path, word: str) -> Non
     assert refused.value.key == word.partition("=")[0]
 
 
-def request_mine(tmp_path: Path) -> CheckRequest:
+def check_mine(tmp_path: Path, limit_s: float = LIMIT_S) -> CheckedSweep:
     words = ("env=gym", "env.id=mine:Mine-v0", "env.name=mine")
-    return CheckRequest(words, str(tmp_path / "outputs"), "one")
+    return run_in_child(check_submission, words, str(tmp_path / "outputs"), "one", limit_s=limit_s)
 
 
 def test_a_corrected_module_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(ENV.replace("0.0, True", "[][action], True"))
     with pytest.raises(RltuneError, match="IndexError"):
-        check_in_child(request_mine(tmp_path))
+        check_mine(tmp_path)
     (tmp_path / "mine.py").write_text("print('a module that talks')\n" + ENV)
     os.utime(tmp_path / "mine.py", (1, 1))  # Python tells compiled files apart by size and whole seconds.
-    assert check_in_child(request_mine(tmp_path)).name == "one"
+    assert check_mine(tmp_path).name == "one"
 
 
 @pytest.mark.parametrize("module", ["import os\nos._exit(3)\n", "import os\nos.abort()\n"])
 def test_a_module_that_ends_the_process_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(module)
     with pytest.raises(RltuneError) as refused:
-        check_in_child(request_mine(tmp_path))
+        check_mine(tmp_path)
     assert refused.value.exit_code == 2
 
 
 def test_a_module_that_hangs_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(SLOW)
     began = time.monotonic()
     with pytest.raises(RltuneError) as refused:
-        check_in_child(request_mine(tmp_path), limit_s=6.0)
+        check_mine(tmp_path, limit_s=6.0)
     assert refused.value.exit_code == 2
     assert time.monotonic() - began < 40

@@ -18,8 +18,8 @@ from rltune.cli.resume import work as resume
 from rltune.compose.composing import compose_settings
 from rltune.errors import RltuneError
 from rltune.service.client import Client, ServiceError, TokenError
-from rltune.service.dispatcher import Ending
 from rltune.service.folder import ADDRESS, TOKEN
+from rltune.service.processes import Ending
 
 
 @pytest.fixture

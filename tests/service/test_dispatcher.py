@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +14,9 @@ from queueing import FakeProcesses
 
 from rltune.errors import StudyError
 from rltune.service import dispatcher as dispatcher_module
-from rltune.service.dispatcher import ON_REQUEST, Dispatcher, Ending, choose_next, decide_state
+from rltune.service.dispatcher import ON_REQUEST, Dispatcher, choose_next, decide_state
 from rltune.service.folder import ServiceFolder
-from rltune.service.processes import SweepProcesses
+from rltune.service.processes import Ending, SweepProcesses
 from rltune.service.submissions import (
     COMPLETE,
     FAILED,
@@ -80,12 +79,15 @@ def test_the_next_ones_begin_in_their_order_and_as_many_as_fit() -> None:
         (Ending(None, "interrupted"), True, INTERRUPTED, "stopped on request"),
         (Ending(None, "interrupted", is_stop_requested=True), False, INTERRUPTED, "stopped on request"),
         (Ending(None, "complete", is_stop_requested=True), False, COMPLETE, None),
-        (Ending(None, "interrupted", was_adopted=True), False, INTERRUPTED, "whoever started it has ended it"),
-        (Ending(None, "running", was_adopted=True), False, QUEUED, "its process is gone"),
     ],
 )
 def test_each_way_to_end_is_one_state(ending: Ending, is_stopping: bool, state: str, reason: str | None) -> None:
     assert decide_state(submission(is_stopping=is_stopping), ending) == (state, reason)
+
+
+@pytest.mark.parametrize(("status", "state"), [("interrupted", INTERRUPTED), ("running", QUEUED)])
+def test_an_adopted_sweep_that_its_user_interrupts_is_not_started_again(status: str, state: str) -> None:
+    assert decide_state(submission(is_adopted=True), Ending(None, status))[0] == state
 
 
 def test_sweeps_begin_in_order_two_at_a_time(queue: Submissions, processes: FakeProcesses) -> None:
@@ -107,7 +109,7 @@ def test_a_new_service_adopts_what_runs_and_starts_the_lost_before_the_waiting(
     for name in "abcd":
         queue.add(name, [])
     Dispatcher(queue, processes, 2).step()  # this service is killed
-    del processes.alive["b"]  # and so was a sweep
+    processes.alive.remove("b")  # and so was a sweep
     fresh = Dispatcher(queue, processes, 2)
     fresh.step()
     assert processes.started == ["a", "b", "b"], "a goes on, b begins again before c"
@@ -137,7 +139,7 @@ def test_a_sweep_that_somebody_drives_is_not_started(queue: Submissions, process
     dispatcher.step()
     assert (states(queue), processes.started) == ({"a": RUNNING, "b": QUEUED}, [])
     del processes.driven_by_others["a"]
-    processes.endings["a"] = Ending(None, "interrupted", was_adopted=True)
+    processes.endings["a"] = Ending(None, "interrupted")
     dispatcher.step()
     assert (states(queue), processes.started) == ({"a": INTERRUPTED, "b": RUNNING}, ["b"])
 
@@ -154,7 +156,7 @@ def test_a_sweep_that_another_driver_took_over_is_running(queue: Submissions, pr
     assert dispatcher.stop("a").is_stopping
     assert processes.stopped == ["a"]
     del processes.driven_by_others["a"]
-    processes.endings["a"] = Ending(None, "interrupted", was_adopted=True)
+    processes.endings["a"] = Ending(None, "interrupted")
     dispatcher.step()
     assert (queue.get("a").state, queue.get("a").reason) == (INTERRUPTED, ON_REQUEST)
 
@@ -345,10 +347,10 @@ def test_after_its_end_a_service_notes_and_starts_nothing(queue: Submissions, pr
 
 def test_a_sweep_that_cannot_be_started_keeps_no_other_from_it(queue: Submissions) -> None:
     class Broken(FakeProcesses):
-        def start(self, submission: Submission, claim: Any) -> None:
+        def start(self, submission: Submission) -> None:
             if submission.name == "a":
                 raise OSError("no process left")
-            super().start(submission, claim)
+            super().start(submission)
 
     processes = Broken()
     for name in "ab":
@@ -362,12 +364,9 @@ def test_a_sweep_that_cannot_be_started_keeps_no_other_from_it(queue: Submission
 
 def test_one_that_was_taken_from_the_queue_meanwhile_is_not_started(queue: Submissions) -> None:
     class Slow(FakeProcesses):
-        def start(self, submission: Submission, claim: Any) -> None:
-            def claim_late(values: Mapping[str, Any]) -> bool:
-                queue.change(submission, state=INTERRUPTED)
-                return bool(claim(values))
-
-            super().start(submission, claim_late)
+        def read_history(self, submission: Submission) -> dict[str, Any]:
+            queue.change(submission, state=INTERRUPTED)
+            return super().read_history(submission)
 
     processes = Slow()
     queue.add("a", [])

@@ -16,8 +16,8 @@ from serviced import TOKEN, Serviced, run_service
 
 from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
-from rltune.service.dispatcher import Ending
 from rltune.service.page import find_wrong, read_arguments, spell_form
+from rltune.service.processes import Ending
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Sweeps as processes: nothing starts before the queue knows it, all outlives the service, and no sweep runs twice."""
+"""Sweeps as processes: they outlive the service, and no sweep runs twice."""
 
 from __future__ import annotations
 
@@ -13,23 +13,19 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 import yaml
 from ended import write_sweep
 
 from rltune.cluster.resources import available_cpus
-from rltune.cluster.stale_processes import mark_process, read_pid_namespace
 from rltune.errors import StudyError, StudyUnavailableError
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
 from rltune.records import STOP
 from rltune.service import processes as processes_module
-from rltune.service.dispatcher import Ending
 from rltune.service.folder import ServiceFolder
-from rltune.service.processes import SweepProcesses, share_machine
+from rltune.service.processes import START_S, Ending, SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submission
 
 ONE = Submission(1, "one", ("algo=ppo",), RUNNING, 1, settings="seed: 3\n")
@@ -46,11 +42,9 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
-def start(processes: SweepProcesses, one: Submission = ONE, agree: bool = True) -> Submission:
-    """Start one; the row as the queue has it then."""
-    claimed: list[Any] = []
-    processes.start(one, lambda values: (claimed.append(values), agree)[1])
-    return replace(one, **claimed[0])
+def start(processes: SweepProcesses, submission: Submission = ONE) -> Submission:
+    processes.start(submission)
+    return submission
 
 
 def wait(processes: SweepProcesses, one: Submission) -> Ending:
@@ -95,22 +89,6 @@ def test_sweeps_at_the_same_time_share_the_machine() -> None:
     assert share_machine(2, "head:6379") == {"address": "head:6379"}
 
 
-def test_nothing_begins_before_the_queue_has_its_number(folder: ServiceFolder, tmp_path: Path) -> None:
-    touch = python(f"open({str(tmp_path / 'begun')!r}, 'w')")
-    processes = SweepProcesses(folder, {}, touch)
-
-    def claim(values: Any) -> bool:
-        time.sleep(0.3)
-        assert psutil.pid_exists(values["process"]["pid"])
-        assert not (tmp_path / "begun").exists()
-        return False
-
-    processes.start(ONE, claim)
-    (child,) = processes._children.values()
-    assert child.wait(10) != 0
-    assert not (tmp_path / "begun").exists()
-
-
 @pytest.mark.parametrize(
     ("code", "ending"),
     [
@@ -135,54 +113,34 @@ def test_an_earlier_commands_error_is_not_the_next_ones(folder: ServiceFolder) -
     assert wait(right, start(right)).message == ""
 
 
-def test_the_next_service_finds_a_process_by_its_start(folder: ServiceFolder) -> None:
-    first = SweepProcesses(folder, {}, python("import time; time.sleep(60)"))
-    submission = start(first)
-    pid = submission.process["pid"]
-    assert os.getsid(pid) == pid, "what ends the service's session does not reach it"
-    fresh = SweepProcesses(folder, {}, ())
-    assert fresh.find_ending(submission) is None
-    later = replace(submission, process=submission.process | {"started": "1"})
-    assert SweepProcesses(folder, {}, ()).find_ending(later) == Ending(None), "the system uses numbers again"
-    fresh.stop(later)
-    assert psutil.pid_exists(pid)
-    fresh.stop(submission)
+def test_a_process_gets_the_signal_that_ends_it_and_no_other_service_waits_for_it_long(folder: ServiceFolder) -> None:
+    first, fresh = SweepProcesses(folder, {}, python("import time; time.sleep(60)")), SweepProcesses(folder, {}, ())
+    submission = start(first, replace(ONE, started_s=time.time()))
+    (child,) = first._children.values()
+    assert os.getsid(child.pid) == child.pid, "what ends the service's session does not reach it"
+    assert (first.find_ending(submission), fresh.find_ending(submission)) == (None, None), "it has no lease yet"
+    late = replace(submission, started_s=time.time() - START_S)
+    assert (first.find_ending(late), fresh.find_ending(late)) == (None, Ending(None))
+    with pytest.raises(StudyError):  # Neither a signal nor a request reaches it from there.
+        fresh.stop(submission)
+    first.stop(submission)
     assert wait(first, submission).code == -signal.SIGTERM
-    assert fresh.find_ending(submission) == Ending(None)
 
 
-def make_unseen(submission: Submission) -> Submission:
-    """A submission whose process runs on another machine, or in another container."""
-    process = mark_process(psutil.Process()) | {"pid_namespace": "pid:[1]"}
-    return replace(submission, process=process)
-
-
-def test_a_sweep_that_is_driven_unseen_runs_until_it_ends(folder: ServiceFolder) -> None:
+@pytest.mark.parametrize("is_adopted", [True, False])
+def test_a_sweep_that_another_process_drives_runs_until_it_ends(folder: ServiceFolder, is_adopted: bool) -> None:
     processes = SweepProcesses(folder, {}, ())
+    submission = replace(ONE, is_adopted=is_adopted, started_s=time.time())
     with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "running"))) as ledger:
-        for submission in (ONE, make_unseen(replace(ONE, id=2))):
-            with take_lease(ledger):
-                for _ in range(3):
-                    assert processes.is_driven(submission) is True
-                    assert processes.find_ending(submission) is None
-            ledger.change_sweep(status="complete")
-            ending = processes.find_ending(submission)
-            assert ending is not None
-            assert (ending.code, ending.status) == (None, "complete")
-            assert ending.was_adopted == (submission is ONE)
-
-
-def test_a_sweep_that_others_went_on_with_is_theirs(folder: ServiceFolder) -> None:
-    processes, gone = SweepProcesses(folder, {}, ()), make_unseen(ONE)
-    gone = replace(gone, process=gone.process | {"pid_namespace": read_pid_namespace(), "started": "1"})
-    with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "running"))) as ledger:
+        assert (processes.find_ending(submission) is None) == (not is_adopted), "what a service starts may come"
         with take_lease(ledger):
-            assert processes.find_ending(gone) == Ending(None, is_driven=True)
-            adopted = replace(gone, process={})  # as the queue has it from then on
-            assert processes.find_ending(adopted) is None
-        ending = processes.find_ending(adopted)
+            for _ in range(3):
+                assert processes.is_driven(submission) is True
+                assert processes.find_ending(submission) is None
+        ledger.change_sweep(status="complete")
+        ending = processes.find_ending(submission)
         assert ending is not None
-        assert ending.was_adopted
+        assert (ending.code, ending.status) == (None, "complete")
 
 
 def test_a_refused_second_driver_leaves_the_sweep_running(folder: ServiceFolder) -> None:
@@ -192,13 +150,11 @@ def test_a_refused_second_driver_leaves_the_sweep_running(folder: ServiceFolder)
         assert (ending.code, ending.is_driven) == (75, True)
 
 
-def test_an_unseen_driver_is_stopped_by_a_request(folder: ServiceFolder) -> None:
+def test_a_driver_that_the_service_has_not_started_is_stopped_by_a_request(folder: ServiceFolder) -> None:
     processes = SweepProcesses(folder, {}, ())
-    with pytest.raises(StudyError):  # Neither a signal nor a request reaches it before it has a ledger.
-        processes.stop(make_unseen(ONE))
     with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "running"))) as ledger, take_lease(ledger):
-        for submission in (ONE, make_unseen(ONE)):
-            processes.stop(submission)
+        for _ in range(2):
+            processes.stop(ONE)
             (request,) = ledger.read_requests(STOP)
             assert processes.read_history(ONE)["last_request"] == request.id
 
@@ -244,7 +200,7 @@ from rltune.service.processes import SweepProcesses
 from rltune.service.submissions import Submission
 program = (sys.executable, "-c", "import time; time.sleep(1); open('done', 'w')")
 one = Submission(1, "one", (), "running", 1)
-SweepProcesses(ServiceFolder({str(folder.sweeps)!r}), {{}}, program).start(one, lambda values: True)
+SweepProcesses(ServiceFolder({str(folder.sweeps)!r}), {{}}, program).start(one)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)

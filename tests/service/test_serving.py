@@ -28,7 +28,7 @@ from rltune.ledger.storage import open_ledger
 from rltune.service.client import Client
 from rltune.service.dispatcher import ON_REQUEST
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
-from rltune.service.processes import HEADING
+from rltune.service.processes import HEADING, read_lease
 from rltune.service.serving import ServiceSettings, listen, serve
 from rltune.service.submissions import Submission, Submissions
 
@@ -93,10 +93,12 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Project:
         wait_until(lambda: all((project.folder / "outputs" / name / "ledger.db").exists() for name in NAMES[:2]))
         for command in ("list", "stop sweep=s0", "resume sweep=s0"):
             project.replies[command] = project.type("-m", *f"sweeps.{command}".split())
-        pid = queue_of(project)["s1"].process["pid"]
+        wait_until(lambda: has_driver(project.folder / "outputs" / "s1"))
+        driver = read_lease(project.folder / "outputs" / "s1").driver
+        assert driver is not None
         process.send_signal(signal.SIGKILL)
         process.wait()
-        os.kill(pid, signal.SIGKILL)
+        os.kill(driver.pid, signal.SIGKILL)
     with served(project) as (process, client):
         client.wait(*NAMES, timeout_s=PATIENCE_S)
         project.replies["logs"] = project.type("-m", "sweeps.logs", "sweep=s3", "follow=true")
@@ -219,8 +221,8 @@ def test_a_typed_sweep_is_adopted_and_not_begun_again(project: Project) -> None:
 
 def has_driver(folder: Path) -> bool:
     """Whether a driver holds a sweep's lease."""
-    with contextlib.suppress(StudyError), closing(open_ledger(folder)) as ledger:
-        return ledger.read_lease().driver is not None
+    with contextlib.suppress(StudyError):
+        return read_lease(folder).driver is not None
     return False
 
 

@@ -28,11 +28,11 @@ def test_submissions_stand_in_the_order_in_which_they_came(queue: Submissions) -
 def test_one_that_is_queued_again_waits_behind_all_others(queue: Submissions) -> None:
     first = queue.add("first", [])
     queue.add("second", [])
-    queue.change(first, state=COMPLETE, ended_s=1.0, reason="old", process={"pid": 1, "started": 2.0})
+    queue.change(first, state=COMPLETE, ended_s=1.0, reason="old", is_adopted=True)
     assert queue.queue_again(queue.get("first"))
     again = queue.get("first")
     assert [one.name for one in queue.list()] == ["second", "first"]
-    assert (again.state, again.reason, again.process, again.ended_s) == (QUEUED, None, {}, None)
+    assert (again.state, again.reason, again.is_adopted, again.ended_s) == (QUEUED, None, False, None)
 
 
 def test_a_setting_that_is_given_again_takes_the_others_place(queue: Submissions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 from ended import write_sweep
-from queueing import FakeProcesses, begin_sweep
+from queueing import FakeProcesses, begin_sweep, check_at_once
 
 from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
 from rltune.records import ENQUEUE, RETRY
-from rltune.service.checking import CheckedSweep, CheckRequest, check_here
-from rltune.service.dispatcher import Dispatcher, Ending
+from rltune.service.checking import CheckedSweep
+from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
+from rltune.service.processes import Ending
 from rltune.service.submissions import Submissions
 from rltune.service.sweep_service import SweepService
 from rltune.service.views import Views
@@ -28,7 +29,7 @@ from rltune.service.views import Views
 def service(tmp_path: Path) -> Iterator[SweepService]:
     folder = ServiceFolder(tmp_path / "outputs")
     with folder.hold(), closing(Submissions(folder.database, "here")) as queue:
-        yield SweepService(folder, queue, Dispatcher(queue, FakeProcesses(), 1), Views(folder), check_here)
+        yield SweepService(folder, queue, Dispatcher(queue, FakeProcesses(), 1), Views(folder), check_at_once)
 
 
 def end(service: SweepService, name: str, code: int = 0) -> None:
@@ -131,12 +132,12 @@ def test_the_queue_moves_while_a_submission_is_checked(service: SweepService) ->
     end(service, "one", 1)
     begun, go_on = threading.Event(), threading.Event()
 
-    def hang(request: CheckRequest) -> CheckedSweep:
+    def hang(check: Callable[..., CheckedSweep], *arguments: object) -> CheckedSweep:
         begun.set()
         assert go_on.wait(30)
-        return check_here(request)
+        return check(*arguments)
 
-    slow = replace(service, check=hang)
+    slow = replace(service, run_check=hang)
     thread = threading.Thread(target=slow.act, args=("resume", "one", {"overrides": ["budget.trials=30"]}))
     thread.start()
     assert begun.wait(30)

@@ -12,11 +12,10 @@ from typing import Any
 
 import requests
 import uvicorn
-from queueing import FakeProcesses
+from queueing import FakeProcesses, check_at_once
 
 from rltune.service.access import Access
 from rltune.service.api import make_app
-from rltune.service.checking import check_here
 from rltune.service.client import Client
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
@@ -64,7 +63,7 @@ def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
     with folder.hold(), listen("127.0.0.1", 0) as listening:
         processes = FakeProcesses()
         queue = Submissions(folder.database, folder.make_id())
-        sweeps = SweepService(folder, queue, Dispatcher(queue, processes, width), Views(folder), check_here)
+        sweeps = SweepService(folder, queue, Dispatcher(queue, processes, width), Views(folder), check_at_once)
         port = listening.getsockname()[1]
         access = Access(TOKEN, port)
         app = make_app(sweeps, access)

@@ -6,16 +6,14 @@ since is read again, and one that hangs or ends its process harms nobody.
 
 from __future__ import annotations
 
-import json
+import contextlib
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -25,7 +23,7 @@ from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secrets
-from rltune.errors import EXIT_TRY_AGAIN, ConfigError, RltuneError, UnavailableError
+from rltune.errors import ConfigError, RltuneError, describe_exception
 from rltune.formatting import spell_command
 
 LIMIT_S = 50.0  # A client waits 60 s for the response.
@@ -34,24 +32,6 @@ RESERVED = {  # The settings that the service gives each sweep, and why a submis
     "resume": "it starts each with resume=auto",
 }
 _OVERRIDE = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class CheckRequest:
-    """A submission, or a change of one, that is to be checked.
-
-    Attributes:
-        overrides: As they are typed after ``rltune run``.
-        output_dir: The folder of the service's sweeps.
-        name: The sweep's name; None is the one in the overrides, or one that is made.
-        settings: The composed settings of a sweep that is submitted already, to which the overrides apply; empty for a
-            new one.
-    """
-
-    overrides: Sequence[str]
-    output_dir: str
-    name: str | None = None
-    settings: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,79 +45,113 @@ class CheckedSweep:
     """
 
     name: str
-    overrides: Sequence[str] = field(default_factory=tuple)
-    settings: str = ""
+    overrides: tuple[str, ...]
+    settings: str
 
 
-def check_in_child(request: CheckRequest, limit_s: float = LIMIT_S) -> CheckedSweep:
-    """Check a request as `check_here` does, in a new process.
+def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s: float = LIMIT_S) -> CheckedSweep:
+    """Run a check in a new process, and end that process with everything that it has started.
+
+    Args:
+        check: `check_submission` or `check_change`.
+        arguments: The arguments of the check.
+        limit_s: The longest time that the check may take.
 
     Raises:
-        RltuneError: It cannot be run, or the check does not end in time.
+        RltuneError: The sweep cannot be run, or the check does not end in time.
     """
     try_alone = spell_command("run ... with the same settings shows what it prints")
-    # Files are used because a process that a user's module leaves running would keep a pipe open.
-    with tempfile.TemporaryFile() as request_file, tempfile.TemporaryFile() as response_file:
-        request_file.write(json.dumps(asdict(request)).encode())
-        request_file.seek(0)
-        command = [sys.executable, "-m", "rltune.service.checking"]
-        child = subprocess.Popen(
-            command, stdin=request_file, stdout=response_file, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_isolate) as pool:
+        session = pool.submit(os.getpid).result()
         try:
-            code = child.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+            return pool.submit(check, *arguments).result(limit_s)
+        except RltuneError:
+            raise
+        except TimeoutError:
             raise ConfigError(
                 f"checking the settings took more than {limit_s:g} s",
                 "modules that are imported, and an environment that is reset and stepped, within seconds",
                 try_alone,
             ) from None
-        response_file.seek(0)
-        content = response_file.read()
-    if not content:
-        raise ConfigError(
-            f"checking the settings ended its process with {code}", "modules that only define things", try_alone
-        )
-    response: dict[str, Any] = json.loads(content)
-    if "error" in response:
-        error_type = UnavailableError if response["exit_code"] == EXIT_TRY_AGAIN else ConfigError
-        raise error_type(*response["error"])
-    return CheckedSweep(**response)
+        except Exception as error:
+            problem = f"checking the settings failed: {describe_exception(error)}"
+            raise ConfigError(problem, "modules that only define things", try_alone) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(session, signal.SIGKILL)
 
 
-def check_here(request: CheckRequest) -> CheckedSweep:
+def _isolate() -> None:
+    """Make the process the leader of a session, without output, which also ends if the service is killed."""
+    os.setsid()
+    signal.alarm(round(LIMIT_S) + 10)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    os.dup2(1, 2)
+
+
+def check_submission(overrides: Sequence[str], output_dir: str, name: str | None = None) -> CheckedSweep:
     """Check that a sweep can be run as far as that needs no RLlib, and compose its settings.
+
+    Args:
+        overrides: As they are typed after ``rltune run``.
+        output_dir: The folder of the service's sweeps.
+        name: The sweep's name; None is the one in the overrides, or one that is made.
 
     Raises:
         RltuneError: It cannot be run.
     """
-    overrides = [word for word in request.overrides if not _is_name(word)]
-    refuse_typed_secrets(request.overrides)
-    for word in request.overrides:
-        _check_override(word)
-    if request.settings:
-        settings = change_settings(request.settings, overrides)
-        settings.output_dir = request.output_dir  # The folder may have been moved since the sweep was submitted.
-    else:
-        names = [word.partition("=")[2].strip("'\"") for word in request.overrides if _is_name(word)]
-        name = request.name or (names[-1] if names and names[-1] != "null" else None)
-        reserved = {"output_dir": request.output_dir, "name": name}
-        reserved_overrides = [f"{key}={spell_value(key, value)}" for key, value in reserved.items()]
-        settings = compose_settings("run", RunConfig, [*overrides, *reserved_overrides])
+    names = [word.partition("=")[2].strip("'\"") for word in overrides if _is_name(word)]
+    chosen = {"output_dir": output_dir, "name": name or (names[-1] if names and names[-1] != "null" else None)}
+    words = [*_check_overrides(overrides), *(f"{key}={spell_value(key, value)}" for key, value in chosen.items())]
+    return _check(compose_settings("run", RunConfig, words), overrides)
+
+
+def check_change(overrides: Sequence[str], output_dir: str, settings: str) -> CheckedSweep:
+    """Check that a sweep that was submitted can be resumed with other settings, and apply them.
+
+    Args:
+        overrides: The settings that change, as they are typed.
+        output_dir: The folder of the service's sweeps, which may have been moved since the sweep was submitted.
+        settings: The composed settings of the sweep.
+
+    Raises:
+        RltuneError: It cannot be run.
+    """
+    changed = change_settings(settings, _check_overrides(overrides))
+    changed.output_dir = output_dir
+    return _check(changed, overrides)
+
+
+def _check_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides without the sweep's name.
+
+    Raises:
+        ConfigError: One of them is no override, has a secret, or gives a reserved setting.
+    """
+    refuse_typed_secrets(overrides)
+    for word in overrides:
+        if not _OVERRIDE.fullmatch(word):
+            raise ConfigError(
+                f"{redact_address(word)}: no setting",
+                "group=option, key=value, +key=value, ~key",
+                "algo=ppo env=cartpole",
+            )
+        key = word.partition("=")[0]
+        if reason := RESERVED.get(key.lstrip("+")):
+            raise ConfigError(f"{word}: a service takes no {key} of a sweep", reason, f"leave {key}= out")
+    return [word for word in overrides if not _is_name(word)]
+
+
+def _check(settings: DictConfig, typed: Sequence[str]) -> CheckedSweep:
     for key, value in flatten_settings(OmegaConf.to_container(settings, resolve=False)):
         if isinstance(value, str):
             refuse_secret(key, value)
+    overrides = tuple(word for word in typed if not _is_name(word))
     config = read_request(settings, overrides)
     _check_config(config)
-    return CheckedSweep(make_sweep_name(config), tuple(overrides), _format_settings(settings, make_sweep_name(config)))
-
-
-def _format_settings(settings: DictConfig, name: str) -> str:
-    copied = OmegaConf.create(OmegaConf.to_container(settings, resolve=False))
-    copied.name, copied.resume = name, "auto"
-    return OmegaConf.to_yaml(copied)
+    kept = OmegaConf.create(OmegaConf.to_container(settings, resolve=False))
+    kept.name, kept.resume = make_sweep_name(config), "auto"
+    return CheckedSweep(kept.name, overrides, OmegaConf.to_yaml(kept))
 
 
 def _check_config(config: RunConfig) -> None:
@@ -155,31 +169,3 @@ def _check_config(config: RunConfig) -> None:
 
 def _is_name(word: str) -> bool:
     return word.partition("=")[0].lstrip("+") == "name"
-
-
-def _check_override(word: str) -> None:
-    """Refuse a word that is no override, or that gives a reserved setting."""
-    key = word.partition("=")[0]
-    if not _OVERRIDE.fullmatch(word):
-        raise ConfigError(
-            f"{redact_address(word)}: no setting", "group=option, key=value, +key=value, ~key", "algo=ppo env=cartpole"
-        )
-    if reason := RESERVED.get(key.lstrip("+")):
-        raise ConfigError(f"{word}: a service takes no {key} of a sweep", reason, f"leave {key}= out")
-
-
-def main() -> None:
-    """Check the request on standard input, and write the checked sweep or the error's parts to standard output."""
-    output = os.dup(1)
-    os.dup2(2, 1)  # What the user's modules print is no part of the response.
-    signal.alarm(round(LIMIT_S) + 10)  # The service may have been killed meanwhile.
-    try:
-        response: dict[str, Any] = asdict(check_here(CheckRequest(**json.load(sys.stdin))))
-    except RltuneError as error:
-        response = {"error": [error.what, error.allowed, error.fix], "exit_code": error.exit_code}
-    os.write(output, json.dumps(response).encode())
-    os.killpg(0, signal.SIGKILL)  # No thread or process that a user's module has started stays behind.
-
-
-if __name__ == "__main__":
-    main()

@@ -16,14 +16,15 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from rltune.errors import EXIT_REQUEST, EXIT_TRY_AGAIN, StudyError, describe_exception
 from rltune.formatting import spell_command
 from rltune.ledger.outcome import EXIT_NONE, EXIT_WINNER
+from rltune.service.processes import Ending, SweepProcesses
 from rltune.service.submissions import (
     COMPLETE,
     ENDED,
@@ -44,53 +45,6 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 1800.0  # The back-off doubles from the fir
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SIGNAL_CODES = {*(128 + number for number in ENDING_SIGNALS), *(-number for number in ENDING_SIGNALS)}
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a sweep's process has ended.
-
-    Attributes:
-        code: Its exit code, negative for a signal; None if this service is not its parent.
-        status: The status in the sweep's ledger; None without a ledger.
-        message: The last message that it printed.
-        is_stop_requested: Whether somebody has asked the sweep to stop since its process started, with or without a
-            service.
-        progress: Environment steps and ended trials in its ledger; it grows with each report and each end of a trial.
-        is_driven: Whether another process drives the sweep now.
-        was_adopted: Whether the process that ended was not started by a service.
-    """
-
-    code: int | None
-    status: str | None = None
-    message: str = ""
-    is_stop_requested: bool = False
-    progress: int = 0
-    is_driven: bool = False
-    was_adopted: bool = False
-
-
-class Processes(Protocol):
-    """Start, observe and end the processes of sweeps."""
-
-    def start(self, submission: Submission, claim: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Start a sweep's process, which does nothing before ``claim`` has got the row's new values and agreed."""
-
-    def is_driven(self, submission: Submission) -> bool | None:
-        """Return whether any process drives a sweep; None if that is not known yet."""
-
-    def find_ending(self, submission: Submission) -> Ending | None:
-        """Return how a running sweep's process has ended; None while it runs, or may run."""
-
-    def read_history(self, submission: Submission) -> dict[str, Any]:
-        """Return ``last_request`` and ``last_driver`` of a sweep that is about to start, see `Submission`."""
-
-    def stop(self, submission: Submission) -> None:
-        """Ask a sweep's driver to end cleanly.
-
-        Raises:
-            StudyError: The driver cannot be reached.
-        """
 
 
 def choose_next(submissions: Sequence[Submission], width: int) -> list[Submission]:
@@ -117,7 +71,7 @@ def decide_state(submission: Submission, ending: Ending) -> tuple[str, str | Non
             return states[ending.status], message if ending.status == "failed" else None
         if is_stopped:
             return INTERRUPTED, ON_REQUEST
-        if ending.was_adopted and ending.status == "interrupted":
+        if submission.is_adopted and ending.status == "interrupted":
             return INTERRUPTED, "whoever started it has ended it"
         # Without a request to stop, the shutdown of the service's machine may have ended the sweep, too.
         return QUEUED, "its process is gone"
@@ -160,7 +114,7 @@ class Dispatcher:
         width: How many sweeps run at a time.
     """
 
-    def __init__(self, submissions: Submissions, processes: Processes, width: int) -> None:
+    def __init__(self, submissions: Submissions, processes: SweepProcesses, width: int) -> None:
         self._submissions, self._processes, self._width = submissions, processes, width
         self._attempts: dict[int, Attempts] = {}
         self._lock = threading.Lock()
@@ -217,7 +171,8 @@ class Dispatcher:
             self._attempts.pop(submission.id, None)
         logger.info("%s: %s %s", submission.name, state, reason or "")
         ended_s = time.time() if state in ENDED else None
-        self._submissions.change(submission, state=state, reason=reason, ended_s=ended_s, process=None)
+        values = {"state": state, "reason": reason, "ended_s": ended_s, "is_adopted": state == RUNNING}
+        self._submissions.change(submission, **values)
 
     def _plan_next_attempt(self, submission: Submission, ending: Ending, reason: str | None) -> tuple[str, str | None]:
         """Decide when a sweep that could not end starts again; return its state and why it waits or has failed."""
@@ -244,22 +199,21 @@ class Dispatcher:
         is_driven = self._processes.is_driven(submission)
         if is_driven is None:
             return
-        values = {**self._processes.read_history(submission), "state": RUNNING, "is_stopping": False}
-        values["started_s"] = time.time()
+        values: dict[str, Any] = {"state": RUNNING, "is_stopping": False, "started_s": time.time()}
+        values |= self._processes.read_history(submission)
         if is_driven:
-            logger.info("%s: %s", submission.name, ADOPTED)
-            self._submissions.change(submission, **values | {"last_driver": None}, reason=ADOPTED, process=None)
+            values |= {"is_adopted": True, "reason": ADOPTED, "last_driver": None}
+        else:
+            values |= {"is_adopted": False, "reason": None}
+        logger.info("%s: %s", submission.name, values["reason"] or "starts")
+        if not self._submissions.change(submission, **values) or is_driven:
             return
-
-        def claim(more_values: Mapping[str, Any]) -> bool:
-            return self._submissions.change(submission, **values, reason=None, **more_values)
-
-        logger.info("%s: starts", submission.name)
+        # The row says so first: if the service is killed in between, the next service finds no driver and starts one.
         try:
-            self._processes.start(submission, claim)
+            self._processes.start(submission)
         except OSError as error:
-            reason = f"cannot be started: {describe_exception(error)}"
-            self._submissions.change(submission, state=FAILED, reason=reason, ended_s=time.time())
+            failed = {"state": FAILED, "reason": f"cannot be started: {describe_exception(error)}"}
+            self._submissions.change(replace(submission, state=RUNNING), **failed, ended_s=time.time())
 
     # -- requests of users --------------------------------------------------------------------------------------------
 

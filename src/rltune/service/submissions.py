@@ -1,15 +1,14 @@
 """Keep the submissions of a service: one row for each sweep, with its position in the queue and how it ended.
 
-The sweeps themselves are in their ledgers. A row has a sweep's settings, as they were composed when it was submitted,
-and the process that runs it. The table is in a SQLite file in the service's folder, or beside the ledgers in
-PostgreSQL.
+The sweeps themselves are in their ledgers. A row has a sweep's settings, as they were composed when it was submitted.
+The table is in a SQLite file in the service's folder, or beside the ledgers in PostgreSQL.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import (
@@ -49,8 +48,7 @@ QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "refused",
 )
 ENDED = (COMPLETE, FAILED, INTERRUPTED, REFUSED)
-FORMAT = 3
-"""The version of the queue's tables. Format 2 knew a service by the path of its folder, and a process by clocks."""
+FORMAT = 4  # The version of the queue's tables.
 _metadata = MetaData()
 _ID = BigInteger().with_variant(Integer, "sqlite")
 TABLE = Table(
@@ -65,9 +63,9 @@ TABLE = Table(
     Column("state", String(16), nullable=False),
     Column("position", BigInteger, nullable=False),  # A new position is larger than all others.
     Column("reason", Text),
-    Column("process", JSON),
     Column("last_request", BigInteger, nullable=False, default=0),
     Column("last_driver", String(32)),
+    Column("is_adopted", Boolean, nullable=False, default=False),
     Column("is_stopping", Boolean, nullable=False, default=False),
     Column("submitted_s", Float, nullable=False),
     Column("started_s", Float),
@@ -89,11 +87,11 @@ class Submission:
         position: Its position in the queue: the smallest one starts first.
         group: The group that it was submitted with.
         reason: Why it is in this state; None if there is nothing to say.
-        process: What identifies the process that the service has started for it; empty if there is none.
-        last_request: The id of the newest request in the sweep's ledger when that process was started; later ones are
-            addressed to it.
-        last_driver: The id of the last driver in the sweep's lease when that process was started; None if there was
+        last_request: The id of the newest request in the sweep's ledger when its process was started; later ones are
+            addressed to that process.
+        last_driver: The id of the last driver in the sweep's lease when its process was started; None if there was
             none, and for a process that the service did not start.
+        is_adopted: Whether it is driven by a process that no service has started.
         is_stopping: Whether its driver was asked to end.
         submitted_s: When it was submitted, in seconds of the epoch.
         started_s: When its driver was started last.
@@ -108,9 +106,9 @@ class Submission:
     position: int
     group: str | None = None
     reason: str | None = None
-    process: Mapping[str, Any] = field(default_factory=dict)
     last_request: int = 0
     last_driver: str | None = None
+    is_adopted: bool = False
     is_stopping: bool = False
     submitted_s: float = 0.0
     started_s: float | None = None
@@ -190,9 +188,7 @@ class Submissions:
         statement = select(*_COLUMNS, *more_columns).where(condition).order_by(TABLE.c.position, TABLE.c.id)
         with self._engine.connect() as connection:
             rows: Sequence[Any] = connection.execute(statement).mappings().all()
-        return [
-            Submission(**{**row, "overrides": tuple(row["overrides"]), "process": row["process"] or {}}) for row in rows
-        ]
+        return [Submission(**{**row, "overrides": tuple(row["overrides"])}) for row in rows]
 
     def add(self, name: str, overrides: Sequence[str], group: str | None = None, settings: str = "") -> Submission:
         """Put a sweep at the queue's end; a submission of this name that has ended and left nothing behind is replaced.
@@ -235,7 +231,7 @@ class Submissions:
         changed_keys = {word.partition("=")[0] for word in more_overrides}
         kept = (word for word in submission.overrides if word.partition("=")[0] not in changed_keys)
         values: dict[str, Any] = {"overrides": [*kept, *more_overrides], "position": _next_position()}
-        values |= {"is_stopping": False, "reason": None, "process": None, "started_s": None, "ended_s": None}
+        values |= {"is_stopping": False, "is_adopted": False, "reason": None, "started_s": None, "ended_s": None}
         values |= {} if settings is None else {"settings": settings}
         return self.change(submission, state=QUEUED, **values)
 

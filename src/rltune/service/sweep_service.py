@@ -18,7 +18,7 @@ from rltune.compose.composing import change_settings
 from rltune.driver.requests.actions import enqueue_configuration, request_retry
 from rltune.errors import ConfigError, StudyError, choices
 from rltune.ledger.sweep_ref import SweepRef
-from rltune.service.checking import CheckedSweep, CheckRequest, check_in_child
+from rltune.service.checking import CheckedSweep, check_change, check_submission, run_in_child
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import COMPLETE, ENDED, Submission, Submissions
@@ -35,7 +35,7 @@ class SweepService:
     submissions: Submissions
     dispatcher: Dispatcher
     views: Views
-    check: Callable[[CheckRequest], CheckedSweep] = check_in_child
+    run_check: Callable[..., CheckedSweep] = run_in_child
 
     def submit(self, overrides: Sequence[str], name: str | None = None, group: str | None = None) -> dict[str, Any]:
         """Put a sweep into the queue.
@@ -45,7 +45,7 @@ class SweepService:
         """
         if group is not None and not re.fullmatch(r"[\w.-]+", group, re.ASCII):
             raise ConfigError(f"group={group!r} is no name", "letters, digits, - _ .", "group=first-try")
-        checked = self.check(CheckRequest(overrides, str(self.folder.sweeps), name))
+        checked = self.run_check(check_submission, overrides, str(self.folder.sweeps), name)
         self.submissions.add(checked.name, checked.overrides, group, checked.settings)
         self.dispatcher.wake()
         return self.show(checked.name)
@@ -99,7 +99,7 @@ class SweepService:
             )
         settings = submission.settings
         if overrides and submission.state in ENDED:
-            settings = self.check(CheckRequest(overrides, str(self.folder.sweeps), name, settings)).settings
+            settings = self.run_check(check_change, overrides, str(self.folder.sweeps), settings).settings
         self.dispatcher.resume(submission, overrides, settings)
 
     def _request(self, submission: Submission, write_request: Callable[[], Sequence[str]]) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 
 from rltune.cluster.gpus import list_devices, open_nvml, read_state
-from rltune.cluster.stale_processes import is_running
 from rltune.errors import StudyError
 from rltune.formatting import first_line, format_count, format_objective
 from rltune.ledger.sweep_folder import SETTINGS
 from rltune.service.folder import ServiceFolder
+from rltune.service.processes import read_lease
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
 from rltune.views.analysis import build_space
 from rltune.views.closing_page import explain_scores
@@ -110,7 +110,7 @@ class Views:
         view = self._reader.read([folder])[folder]
         has_view = isinstance(view, SweepView) and bool(view.settings)
         return {
-            "load": describe_load(submission),
+            "load": describe_load(folder),
             "view": view if has_view else None,
             **(_describe_view(view) if isinstance(view, SweepView) and has_view else {}),
         }
@@ -204,8 +204,8 @@ def list_ticks(low: float, high: float) -> list[float]:
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def describe_load(submission: Submission) -> dict[str, Any]:
-    """Describe the load of the machine, and how much memory a sweep's processes use."""
+def describe_load(folder: Path) -> dict[str, Any]:
+    """Describe the load of the machine, and how much memory the processes of a sweep use if its driver runs here."""
     memory = psutil.virtual_memory()
     load: dict[str, Any] = {
         "cpu": f"{psutil.cpu_percent(CPU_INTERVAL_S):.0f}%",
@@ -214,10 +214,11 @@ def describe_load(submission: Submission) -> dict[str, Any]:
         "processes": None,
         "sweep_memory": None,
     }
-    if submission.state == RUNNING and submission.process and is_running(submission.process):
-        with contextlib.suppress(psutil.Error):
-            driver = psutil.Process(int(submission.process["pid"]))
-            processes = [driver, *driver.children(recursive=True)]
+    with contextlib.suppress(Exception):  # The page also shows a sweep whose ledger is missing or damaged.
+        driver = read_lease(folder).driver
+        if driver and driver.is_alive():
+            process = psutil.Process(driver.pid)
+            processes = [process, *process.children(recursive=True)]
             load["processes"] = len(processes)
             load["sweep_memory"] = f"{sum(map(_read_memory, processes)) / 2**30:.1f} GB"
     return load
