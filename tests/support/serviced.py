@@ -19,7 +19,7 @@ from rltune.service.api import make_app
 from rltune.service.client import Client
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
-from rltune.service.page import make_router
+from rltune.service.page import Page
 from rltune.service.serving import listen
 from rltune.service.submissions import Submissions
 from rltune.service.sweep_service import SweepService
@@ -67,7 +67,7 @@ def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
         port = listening.getsockname()[1]
         access = Access(TOKEN, port)
         app = make_app(sweeps, access)
-        app.include_router(make_router(sweeps, access))
+        app.include_router(Page(sweeps, access).make_router())
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

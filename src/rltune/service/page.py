@@ -6,13 +6,12 @@ import importlib.resources
 import json
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
 from urllib.parse import parse_qs, quote
 
 import yaml
-from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -41,122 +40,136 @@ def find_tracking_server() -> str | None:
     return redact_address(store) if store.startswith(("http://", "https://")) else None
 
 
-def make_router(service: SweepService, access: Access) -> APIRouter:
-    """Make the routes of the page.
+async def read_form(request: Request) -> dict[str, str]:
+    """Read a form that a browser has posted."""
+    body = (await request.body()).decode(errors="replace")
+    return {name: values[-1] for name, values in parse_qs(body, keep_blank_values=True).items()}
+
+
+Form = Annotated[dict[str, str], Depends(read_form)]
+
+
+class Page:
+    """Respond to the requests of browsers.
 
     Args:
         service: Carries out the requests.
         access: Checks the token.
     """
-    router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-    # Templates are not reloaded, because after an upgrade they would not fit the code that runs.
-    loader = PackageLoader("rltune.service")
-    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
-    templates.filters |= {"count": format_count, "params": format_params, "score": format_objective}
-    templates.filters["interval"] = format_interval
 
-    def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        defaults: dict[str, Any] = {"mlflow": find_tracking_server(), "error": None, "part": False}
-        return HTMLResponse(templates.get_template(template).render(**defaults | values), status)
+    def __init__(self, service: SweepService, access: Access) -> None:
+        self._service, self._access = service, access
+        # Templates are not reloaded, because after an upgrade they would not fit the code that runs.
+        loader = PackageLoader("rltune.service")
+        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
+        self._templates.filters |= {"count": format_count, "params": format_params, "score": format_objective}
+        self._templates.filters["interval"] = format_interval
+        templates = importlib.resources.files("rltune.service").joinpath("templates")
+        self._static = {file: templates.joinpath(file).read_text(encoding="utf-8") for file in STATIC}
 
-    def show_list(part: bool = False, error: RltuneError | None = None) -> Response:
-        values = {"sweeps": service.list(), "part": part, "error": error, "ended": ENDED}
-        return render("list.html", 422 if error else 200, **values)
+    def make_router(self) -> APIRouter:
+        """Make the routes of the page."""
+        router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+        router.get("/")(self.show_list)
+        router.get("/sweeps/{name}")(self.show_sweep)
+        router.get("/sweeps/{name}/{verb}")(self.go_back)
+        router.post("/sweeps/{name}/{verb}")(self.act)
+        router.get("/sweeps/{name}/report/{file}")(self.send_report)
+        router.get("/submit")(self.show_form)
+        router.post("/submit")(self.submit)
+        router.get("/login")(self.show_login)
+        router.post("/login")(self.log_in)
+        for file in STATIC:
+            router.get(f"/{file}")(self.send_static)
+        return router
 
-    def show_sweep(
-        name: str, part: bool = False, error: RltuneError | None = None, given: dict[str, str] | None = None
+    def _render(self, template: str, error: RltuneError | None = None, status: int = 422, **values: Any) -> Response:
+        """Render a template.
+
+        Args:
+            template: The template's file.
+            error: What was wrong with the request; the page shows it.
+            status: The status of the response if there is an error.
+            values: What the template names.
+        """
+        defaults: dict[str, Any] = {"mlflow": find_tracking_server(), "error": error, "part": False, "ended": ENDED}
+        content = self._templates.get_template(template).render(**defaults | values)
+        return HTMLResponse(content, status if error else 200)
+
+    def show_list(self, part: bool = False) -> Response:
+        """Show all sweeps."""
+        return self._render("list.html", sweeps=self._service.list(), part=part)
+
+    def show_sweep(self, name: str, part: bool = False) -> Response:
+        """Show one sweep."""
+        return self._render_sweep(name, {}, part=part)
+
+    def _render_sweep(
+        self, name: str, given: Mapping[str, str], error: RltuneError | None = None, part: bool = False
     ) -> Response:
-        log = service.folder.read_log(name, -LOG_BYTES)[0]
-        values = {"sweep": service.show(name), "log": log, "part": part, "error": error, "ended": ENDED}
-        values |= {"given": given or {}, "first_trials": FIRST_TRIALS}
-        details = service.views.show(service.submissions.get(name))
-        return render("sweep.html", 422 if error else 200, **values, **details)
+        details = self._service.views.show(self._service.submissions.get(name))
+        details |= {"sweep": self._service.show(name), "log": self._service.folder.read_log(name, -LOG_BYTES)[0]}
+        return self._render("sweep.html", error, part=part, given=given, first_trials=FIRST_TRIALS, **details)
 
-    def show_form(given: Mapping[str, str] | None = None, error: RltuneError | None = None) -> Response:
-        given = given or {}
-        try:
-            form = make_form(spell_form(given, list_groups()))
-        except RltuneError:  # The choice of files is what is wrong; the form shows the usual defaults beside the error.
-            form = make_form()
-        values = {"form": form, "hidden": HIDDEN, "wrong": find_wrong(error, given, form.keys) if error else ""}
-        return render("submit.html", 422 if error else 200, **values, given=given, error=error)
-
-    @router.get("/")
-    def index(part: bool = False) -> Response:
-        return show_list(part)
-
-    @router.get("/sweeps/{name}")
-    def sweep(name: str, part: bool = False) -> Response:
-        return show_sweep(name, part)
-
-    @router.get("/submit")
-    def submit_form(request: Request) -> Response:  # The script sends choices of files, to show their defaults.
-        return show_form({**request.query_params})
-
-    @router.post("/submit")
-    async def submit(request: Request) -> Response:
-        given = await read_form(request)
-        try:
-            overrides, name, group = spell_form(given), given.get("name") or None, given.get("group") or None
-            submitted = await run_in_threadpool(service.submit, overrides, name, group)
-        except RltuneError as error:
-            return await run_in_threadpool(show_form, given, error)
-        return RedirectResponse(f"/sweeps/{quote(submitted['name'])}", 303)
-
-    @router.post("/sweeps/{name}/{verb}")
-    async def act(name: str, verb: str, request: Request) -> Response:
-        given = await read_form(request)
+    def act(self, name: str, verb: str, given: Form) -> Response:
+        """Carry out what a button of a sweep asks for."""
         try:
             if verb not in VERBS:
                 raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "a button of the page")
-            await run_in_threadpool(service.act, verb, name, read_arguments(verb, given))
+            self._service.act(verb, name, read_arguments(verb, given))
         except RltuneError as error:
-            return await run_in_threadpool(show_sweep, name, False, error, given)
+            return self._render_sweep(name, given, error)
         return RedirectResponse("/" if given.get("from") == "list" else f"/sweeps/{quote(name)}", 303)
 
-    @router.get("/sweeps/{name}/{verb}")
-    def go_back(name: str, verb: str) -> Response:  # A browser that reloads a refused request sends it as GET.
+    def go_back(self, name: str, verb: str) -> Response:
+        """Show the sweep after a refused request, which a browser that reloads the page sends as GET."""
         return RedirectResponse(f"/sweeps/{quote(name)}", 303)
 
-    @router.get("/sweeps/{name}/report/{file}")
-    def report(name: str, file: str) -> Response:
-        service.submissions.get(name)
-        folder = service.folder.sweeps / name / "report"
+    def send_report(self, name: str, file: str) -> Response:
+        """Send a file of a sweep's report."""
+        self._service.submissions.get(name)
+        folder = self._service.folder.sweeps / name / "report"
         if file not in {path.name for path in folder.glob("[!.]*")}:
             raise ConfigError(f"{file}: the report has no such file", "index.html", f"/sweeps/{name}")
         return FileResponse(folder / file, headers={"Content-Security-Policy": REPORT_POLICY})
 
-    @router.get("/login")
-    def login_form() -> Response:
-        return render("login.html")
+    def show_form(self, request: Request) -> Response:
+        """Show the form of a new sweep; the script sends the choices of files, to show their defaults."""
+        return self._render_form({**request.query_params})
 
-    @router.post("/login")
-    async def login(request: Request) -> Response:
-        given = await read_form(request)
-        if not access.is_token(given.get("token", "")):
+    def _render_form(self, given: Mapping[str, str], error: RltuneError | None = None) -> Response:
+        try:
+            form = make_form(spell_form(given, list_groups()))
+        except RltuneError:  # The choice of files is what is wrong; the form shows the usual defaults beside the error.
+            form = make_form()
+        wrong = find_wrong(error, given, form.keys) if error else ""
+        return self._render("submit.html", error, form=form, hidden=HIDDEN, wrong=wrong, given=given)
+
+    def submit(self, given: Form) -> Response:
+        """Submit a sweep."""
+        try:
+            name, group = given.get("name") or None, given.get("group") or None
+            submitted = self._service.submit(spell_form(given), name, group)
+        except RltuneError as error:
+            return self._render_form(given, error)
+        return RedirectResponse(f"/sweeps/{quote(submitted['name'])}", 303)
+
+    def show_login(self) -> Response:
+        """Show the form that asks for the token."""
+        return self._render("login.html")
+
+    def log_in(self, request: Request, given: Form) -> Response:
+        """Log a browser in that has sent the token."""
+        if not self._access.is_token(given.get("token", "")):
             wrong = ConfigError("this is not the service's token", "what rltune serve printed", "copy it from there")
-            return render("login.html", 401, error=wrong)
+            return self._render("login.html", wrong, 401)
         request.session[LOGGED_IN] = True
         return RedirectResponse("/", 303)
 
-    for file, media_type in STATIC.items():
-        router.add_api_route(f"/{file}", _make_static(file, media_type))
-    return router
-
-
-def _make_static(file: str, media_type: str) -> Callable[[], Response]:
-    content = importlib.resources.files("rltune.service").joinpath("templates", file).read_text(encoding="utf-8")
-
-    def respond() -> Response:
-        return Response(content, media_type=media_type)
-
-    return respond
-
-
-async def read_form(request: Request) -> dict[str, str]:
-    """Read a form that a browser has posted."""
-    body = (await request.body()).decode(errors="replace")
-    return {name: values[-1] for name, values in parse_qs(body, keep_blank_values=True).items()}
+    def send_static(self, request: Request) -> Response:
+        """Send the style sheet or the script."""
+        file = request.url.path.removeprefix("/")
+        return Response(self._static[file], media_type=STATIC[file])
 
 
 def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) -> list[str]:

@@ -19,7 +19,7 @@ from rltune.service.access import Access
 from rltune.service.api import make_app
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
-from rltune.service.page import find_tracking_server, make_router
+from rltune.service.page import Page, find_tracking_server
 from rltune.service.processes import SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submissions
 from rltune.service.sweep_service import SweepService
@@ -82,7 +82,7 @@ def serve(settings: ServiceSettings) -> int:
         dispatcher.start()
         stack.callback(dispatcher.close)
         app = make_app(service, access)
-        app.include_router(make_router(service, access))
+        app.include_router(Page(service, access).make_router())
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
         server = _Server(config, dispatcher, folder)
         server.run(sockets=[listening])
