@@ -162,5 +162,7 @@ def test_a_resume_may_say_whether_the_cluster_grows(
     page.pop("defaults")  # Hydra's own
     asked: dict[str, Any] = {}
     monkeypatch.setattr(run, "resume_sweep", lambda _, **given: asked.update(given) or SimpleNamespace(exit_code=0))
-    resume.work(OmegaConf.merge(OmegaConf.structured(resume.ResumeConfig), page, {"cluster": {"autoscale": autoscale}}))
+    resume.main.work(
+        OmegaConf.merge(OmegaConf.structured(resume.ResumeConfig), page, {"cluster": {"autoscale": autoscale}})
+    )
     assert run._without_none(asked["changes"]) == changed

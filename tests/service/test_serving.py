@@ -21,7 +21,7 @@ import serviced
 from real import PATIENCE_S, Project, finish
 from serviced import run_service
 
-from rltune.cli.serve import ServeConfig, work
+from rltune.cli.serve import ServeConfig, main
 from rltune.compose.composing import compose_settings
 from rltune.errors import ConfigError, StudyError
 from rltune.ledger.storage import open_ledger
@@ -303,7 +303,7 @@ def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("port", [-1, 65536, 99999])
 def test_a_port_that_cannot_be_is_refused(tmp_path: Path, port: int) -> None:
     with pytest.raises(ConfigError) as error:
-        work(compose_settings("serve", ServeConfig, [f"port={port}", f"output_dir={tmp_path}"]))
+        main.work(compose_settings("serve", ServeConfig, [f"port={port}", f"output_dir={tmp_path}"]))
     assert (error.value.key, error.value.exit_code) == ("port", 2)
     assert list(tmp_path.iterdir()) == []
 

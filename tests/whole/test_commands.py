@@ -205,7 +205,7 @@ def test_a_sweep_says_something_before_anything_heavy_is_loaded():
         "import builtins, sys; from composing import compose; import sweeps.run;"
         f"end = lambda text, flush: sys.exit(str([flush, *({{*{LATE!r}}} & set(sys.modules)), text]));"
         "builtins.print = end;"
-        "sweeps.run.work(compose('run'))"
+        "sweeps.run.run.work(compose('run'))"
     )
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, env=env, check=False)

@@ -12,20 +12,21 @@ from checkpoints import make_sweep
 from ended import make_certification, write_sweep
 from omegaconf import OmegaConf
 
-from rltune.cli.application.command import SweepConfig
+from rltune.cli.application.command import Command, SweepConfig
 from rltune.config.settings_file import FORMAT
 from rltune.errors import RltuneError
 
 REDACTED = "postgresql+psycopg://***@db.example/rl"
 
 
-def run(command: str, **given: Any) -> int:
+def run(name: str, **given: Any) -> int:
     """Do a command's work as it is done when it was typed."""
-    module = importlib.import_module(f"rltune.cli.{command}")
-    page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{command}.yaml")
+    module = importlib.import_module(f"rltune.cli.{name}")
+    page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{name}.yaml")
     page.pop("defaults")  # Hydra's own
-    schema = OmegaConf.structured(getattr(module, f"{command.capitalize()}Config", SweepConfig))
-    return int(module.work(OmegaConf.merge(schema, page, given)))
+    schema = OmegaConf.structured(getattr(module, f"{name.capitalize()}Config", SweepConfig))
+    (command,) = (value for value in vars(module).values() if isinstance(value, Command))
+    return int(command.work(OmegaConf.merge(schema, page, given)))
 
 
 READERS = {

@@ -21,7 +21,8 @@ class CompareConfig(SweepsConfig):
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
-def work(settings: DictConfig) -> int:
+@command("compare", CompareConfig)
+def main(settings: DictConfig) -> int:
     """Print the comparison as Markdown, and write it with its figure."""
     if settings.group is not None:
         settings.sweeps = list_group(settings)
@@ -59,11 +60,6 @@ def list_group(settings: DictConfig) -> list[str]:
             spell_command("list") if client else spell_command("serve"),
         )
     return complete
-
-
-def main() -> None:
-    """Run the command."""
-    command("compare", CompareConfig, work)
 
 
 if __name__ == "__main__":

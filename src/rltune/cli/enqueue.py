@@ -18,7 +18,8 @@ class EnqueueConfig(SweepConfig):
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
-def work(settings: DictConfig) -> int:
+@command("enqueue", EnqueueConfig)
+def enqueue(settings: DictConfig) -> int:
     """Enqueue the configuration."""
     values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
     if client := find_service_of(settings):
@@ -38,7 +39,7 @@ def open_space(words: list[str]) -> list[str]:
 def main() -> None:
     """Run the command."""
     sys.argv[1:] = open_space(sys.argv[1:])
-    command("enqueue", EnqueueConfig, work)
+    enqueue()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ class EvaluateConfig(PolicyConfig):
     trust: bool = MISSING
 
 
-def work(settings: DictConfig) -> int:
+@command("evaluate", EvaluateConfig)
+def main(settings: DictConfig) -> int:
     """Evaluate the policy and print the result."""
     source = make_source(settings, "evaluate")
     use_tracking(settings)
@@ -69,11 +70,6 @@ def _read_environment(settings: DictConfig) -> Any:
     if not env.get("id"):
         return None
     return env if set(env) > {"id"} else env["id"]
-
-
-def main() -> None:
-    """Run the command."""
-    command("evaluate", EvaluateConfig, work)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ class ExportConfig(PolicyConfig):
     format: str = bounded(choices=("onnx", "torch"))
 
 
-def work(settings: DictConfig) -> int:
+@command("export", ExportConfig)
+def main(settings: DictConfig) -> int:
     """Export the policy and print how the file was checked."""
     source = make_source(settings, "export")
     use_tracking(settings)
@@ -29,11 +30,6 @@ def work(settings: DictConfig) -> int:
         f"{export.path}: acts as the policy on {export.num_checked:,} observations, difference {export.difference:.2g}"
     )
     return 0
-
-
-def main() -> None:
-    """Run the command."""
-    command("export", ExportConfig, work)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ class ListConfig(SweepsConfig):
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
-def work(settings: DictConfig) -> int:
+@command("list", ListConfig)
+def list_sweeps(settings: DictConfig) -> int:
     """Print one line for each sweep, the newest last, after the sweeps that a service runs or has queued."""
     if client := find_service(settings):
         for sweep in client.list():
@@ -33,9 +34,9 @@ def work(settings: DictConfig) -> int:
             elif sweep["state"] in ("queued", "refused"):
                 print_state(sweep)
         print()
-    from rltune.views.tables import list_sweeps
+    from rltune.views import tables
 
-    list_sweeps(make_sweep_ref(settings))
+    tables.list_sweeps(make_sweep_ref(settings))
     return 0
 
 
@@ -60,7 +61,7 @@ def show_catalogue(words: list[str]) -> bool:
 def main() -> None:
     """Run the command."""
     if not show_catalogue(sys.argv[1:]):
-        command("list", ListConfig, work)
+        list_sweeps()
 
 
 if __name__ == "__main__":

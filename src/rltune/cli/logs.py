@@ -20,7 +20,8 @@ class LogsConfig:
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
-def work(settings: DictConfig) -> int:
+@command("logs", LogsConfig)
+def main(settings: DictConfig) -> int:
     """Print the log."""
     if OmegaConf.is_missing(settings, "sweep"):
         raise ConfigError("sweep has no value", "a sweep that was submitted", spell_command("list"))
@@ -32,11 +33,6 @@ def work(settings: DictConfig) -> int:
     for part in client.logs(settings.sweep, follow=settings.follow):
         print(part, end="", flush=True)
     return 0
-
-
-def main() -> None:
-    """Run the command."""
-    command("logs", LogsConfig, work)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,12 @@ from rltune.probe.probe import ProbeConfig, parse_probe_config, run_probe
 from rltune.probe.table import print_result
 
 
-def work(settings: DictConfig) -> int:
+@command("probe", ProbeConfig)
+def main(settings: DictConfig) -> int:
     """Measure, and print the table with its recommendation; progress goes to standard error."""
     probe = run_probe(parse_probe_config(settings), functools.partial(print, file=sys.stderr, flush=True))
     print_result(probe)
     return 130 if probe.interrupted else 0
-
-
-def main() -> None:
-    """Run the command."""
-    command("probe", ProbeConfig, work)
 
 
 if __name__ == "__main__":

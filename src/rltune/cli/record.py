@@ -21,7 +21,8 @@ class RecordConfig(PolicyConfig):
     trust: bool = MISSING
 
 
-def work(settings: DictConfig) -> int:
+@command("record", RecordConfig)
+def main(settings: DictConfig) -> int:
     """Play the episodes, write them to a file and print a summary."""
     source = make_source(settings, "record")
     use_tracking(settings)
@@ -37,11 +38,6 @@ def work(settings: DictConfig) -> int:
     )
     print("next:", spell_command(f"run algo=bc env=... algo.offline_data.input_={settings.out}"))
     return 0
-
-
-def main() -> None:
-    """Run the command."""
-    command("record", RecordConfig, work)
 
 
 if __name__ == "__main__":

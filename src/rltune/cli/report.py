@@ -5,7 +5,8 @@ from omegaconf import DictConfig
 from rltune.cli.application.command import SweepConfig, command, make_sweep_ref
 
 
-def work(settings: DictConfig) -> int:
+@command("report", SweepConfig)
+def main(settings: DictConfig) -> int:
     """Write the report and print its path."""
     ref = make_sweep_ref(settings)
     folder = ref.folder()
@@ -14,11 +15,6 @@ def work(settings: DictConfig) -> int:
 
     print(write_report(folder, ledger_url=ref.ledger_url) / html.PAGE)
     return 0
-
-
-def main() -> None:
-    """Run the command."""
-    command("report", SweepConfig, work)
 
 
 if __name__ == "__main__":

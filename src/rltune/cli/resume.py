@@ -54,7 +54,8 @@ class ResumeConfig(SweepConfig):
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
-def work(settings: DictConfig) -> int:
+@command("resume", ResumeConfig, early=begin_fork_server)
+def main(settings: DictConfig) -> int:
     """Resume the sweep with `rltune.driver.run.resume_sweep`."""
     given: Any = OmegaConf.to_container(settings, resolve=True)
     changes = {key: given[key] for key in CHANGEABLE}
@@ -67,11 +68,6 @@ def work(settings: DictConfig) -> int:
     ref = make_sweep_ref(settings)
     done = resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over)
     return done.exit_code
-
-
-def main() -> None:
-    """Run the command."""
-    command("resume", ResumeConfig, work, early=begin_fork_server)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ class RetryConfig(SweepConfig):
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
-def work(settings: DictConfig) -> int:
+@command("retry", RetryConfig)
+def main(settings: DictConfig) -> int:
     """Retry failed trials, and resume the sweep for them where it does not run."""
     trials = None if settings.trials is None else list(settings.trials)
     if client := find_service_of(settings):
@@ -28,11 +29,6 @@ def work(settings: DictConfig) -> int:
     changes = {"tracking": {"uri": settings.tracking.uri}}
     outcome = retry_failed(ref, trials, changes=changes)
     return outcome.exit_code if outcome else 0
-
-
-def main() -> None:
-    """Run the command."""
-    command("retry", RetryConfig, work)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,6 @@ from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 
 
-def work(settings: DictConfig) -> int:
-    """Run the sweep that the settings describe."""
-    return _run(read_request(settings, sys.argv[1:]))
-
-
 def work_composed() -> int:
     """Run a sweep whose composed settings a service passes on standard input."""
     request = json.load(sys.stdin)
@@ -56,12 +51,18 @@ def check(requests: Sequence[DictConfig]) -> None:
         check_request(config)
 
 
+@command("run", RunConfig, early=begin_fork_server, check=check)
+def run(settings: DictConfig) -> int:
+    """Run the sweep that the settings describe."""
+    return _run(read_request(settings, sys.argv[1:]))
+
+
 def main() -> None:
     """Run the command."""
     if sys.argv[1:2] == [COMPOSED]:
         begin_fork_server()
         carry_out(work_composed)
-    command("run", RunConfig, work, early=begin_fork_server, check=check)
+    run()
 
 
 if __name__ == "__main__":

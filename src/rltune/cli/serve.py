@@ -31,7 +31,8 @@ class ServeConfig:
     cluster: Cluster = field(default_factory=Cluster)
 
 
-def work(settings: DictConfig) -> int:
+@command("serve", ServeConfig)
+def main(settings: DictConfig) -> int:
     """Run the service."""
     config = to_typed(ServeConfig, settings)
     print("starting the service ...", flush=True)
@@ -49,11 +50,6 @@ def find_program() -> tuple[str, ...]:
     """Return the program that runs a sweep, started in the same way as this one: ``rltune run`` or ``sweeps.run``."""
     start = read_start()
     return (sys.executable, *start[1:-1], f"{start[-1].removesuffix('serve')}run")
-
-
-def main() -> None:
-    """Run the command."""
-    command("serve", ServeConfig, work)
 
 
 if __name__ == "__main__":

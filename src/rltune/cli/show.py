@@ -5,17 +5,13 @@ from omegaconf import DictConfig
 from rltune.cli.application.command import SweepConfig, command, make_sweep_ref
 
 
-def work(settings: DictConfig) -> int:
+@command("show", SweepConfig)
+def main(settings: DictConfig) -> int:
     """Print one line for each trial, the best first."""
     from rltune.views.tables import show_sweep
 
     show_sweep(make_sweep_ref(settings))
     return 0
-
-
-def main() -> None:
-    """Run the command."""
-    command("show", SweepConfig, work)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ class StopConfig(SweepConfig):
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
-def work(settings: DictConfig) -> int:
+@command("stop", StopConfig)
+def main(settings: DictConfig) -> int:
     """Request that the sweep's driver ends the sweep."""
     if client := find_service_of(settings):
         done = client.stop(settings.sweep)
@@ -26,11 +27,6 @@ def work(settings: DictConfig) -> int:
 
     stop_sweep(ref, wait=settings.wait)
     return 0
-
-
-def main() -> None:
-    """Run the command."""
-    command("stop", StopConfig, work)
 
 
 if __name__ == "__main__":

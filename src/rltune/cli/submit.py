@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rltune.cli.application.command import ServiceConfig, command
+from rltune.cli.application.command import Command, ServiceConfig
 from rltune.cli.application.multirun import Job
 from rltune.cli.application.serviced import describe
 from rltune.compose.composing import read_request, store_schema
@@ -68,7 +68,7 @@ def check(job: Job) -> None:
 def main() -> None:
     """Run the command."""
     store_schema("run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
-    command("submit", SubmitConfig, None, work_all=submit)
+    Command("submit", SubmitConfig, None, work_all=submit)()
 
 
 if __name__ == "__main__":

@@ -5,17 +5,13 @@ from omegaconf import DictConfig
 from rltune.cli.application.command import SweepConfig, command, locate_sweep
 
 
-def work(settings: DictConfig) -> int:
+@command("watch", SweepConfig)
+def main(settings: DictConfig) -> int:
     """Show the sweep until it ends, and return its exit code."""
     ref = locate_sweep(settings)
     from rltune.driver.requests.watching import watch_sweep
 
     return watch_sweep(ref)
-
-
-def main() -> None:
-    """Run the command."""
-    command("watch", SweepConfig, work)
 
 
 if __name__ == "__main__":

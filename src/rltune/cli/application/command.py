@@ -1,4 +1,4 @@
-"""Turn a function into a command: Hydra composes its settings, and errors are printed in three parts.
+"""Make a command of a function: Hydra composes its settings, and errors are printed in three parts.
 
 The only place that touches Hydra's runtime.
 """
@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -92,78 +92,105 @@ class PolicyConfig(SweepsConfig):
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
-def command(
-    root: str,
-    schema: type,
-    work: Callable[[DictConfig], int] | None,
-    early: Callable[[], None] = lambda: None,
-    check: Callable[[Sequence[DictConfig]], None] = lambda _: None,
-    work_all: Callable[[Sequence[Job]], int] | None = None,
-) -> None:
-    """Run a command and exit.
+@dataclass(frozen=True)
+class Command:
+    """A command: calling it composes its settings from the command line by Hydra, does the work and exits.
 
-    Args:
+    Attributes:
         root: The command's file in conf/, without .yaml.
         schema: The dataclass of that file's settings, stored as ``base_<root>``.
-        work: Does the work of one job and returns the exit code. None where ``work_all`` does it.
+        work: Does the work of one job and returns the exit code; None if ``work_all`` does it.
         early: Starts slow preparations that run while the settings are composed.
         check: Refuses the jobs of ``-m`` together, before the first of them starts.
         work_all: Does the work of all jobs at once, those of ``-m`` or the only job; None runs each job by itself.
     """
-    if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
-        print(write_help(root, shutil.get_terminal_size().columns))
-        sys.exit(0)
-    sys.excepthook = print_without_logins
-    if not {"-m", "--multirun", *COMPLETION} & set(sys.argv):
-        early()
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.errors import HydraException
 
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Otherwise Hydra prints the error itself and exits with 1.
-    store_schema(root, schema)
-    use_own_dir()
-    jobs: list[Job] = []
+    root: str
+    schema: type
+    work: Callable[[DictConfig], int] | None
+    early: Callable[[], None] = lambda: None
+    check: Callable[[Sequence[DictConfig]], None] = lambda _: None
+    work_all: Callable[[Sequence[Job]], int] | None = None
 
-    def take(settings: DictConfig) -> None:
-        if not jobs:
-            tell_unused(HydraConfig.get())
-        jobs.append(collect_job(settings))
+    def __call__(self) -> None:
+        """Run the command, as the command line says, and exit."""
+        if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
+            print(write_help(self.root, shutil.get_terminal_size().columns))
+            sys.exit(0)
+        sys.excepthook = print_without_logins
+        if not {"-m", "--multirun", *COMPLETION} & set(sys.argv):
+            self.early()
+        from hydra.errors import HydraException
 
-    try:
-        # Hydra only composes. The work runs outside of it, where no handler of Hydra's reports or swallows its errors.
-        with exit_on_signals():
-            refuse_typed_secrets(sys.argv[1:])
-            refuse_launchers(sys.argv[1:])
-            sys.argv[1:] = [write_whole_numbers(quote_free_text(word), schema) for word in sys.argv[1:]]
+        try:
+            with exit_on_signals():
+                code = self._work(self._compose())
+        except RltuneError as error:
+            leave(error)
+        except (HydraException, OmegaConfBaseException) as error:
+            leave(explain(error, self.root, self.schema, sys.argv[1:]))
+        except BrokenPipeError:
+            sys.exit(0)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), self.root)
+            leave(ConfigError(f"{key}=...: longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
+        end_command(code)
+
+    def _compose(self) -> list[Job]:
+        """Let Hydra compose the settings of each job of the command line.
+
+        Hydra only composes. The work is done outside of it, where no handler of Hydra's reports or swallows its errors.
+        """
+        import hydra
+        from hydra.core.hydra_config import HydraConfig
+
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Otherwise Hydra prints the error itself and exits with 1.
+        store_schema(self.root, self.schema)
+        use_own_dir()
+        refuse_typed_secrets(sys.argv[1:])
+        refuse_launchers(sys.argv[1:])
+        sys.argv[1:] = [write_whole_numbers(quote_free_text(word), self.schema) for word in sys.argv[1:]]
+        jobs: list[Job] = []
+
+        def take(settings: DictConfig) -> None:
+            if not jobs:
+                tell_unused(HydraConfig.get())
+            jobs.append(collect_job(settings))
+
+        try:
             with scratch_folder():
-                main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
-                main(take)()
-            for job in jobs:
-                check_bounds(schema, job.settings)
-            if work_all is not None:
-                code = work_all(jobs) if jobs else 0
-            elif any(job.multirun for job in jobs):
-                check([job.settings for job in jobs])
-                code = run_jobs(root, jobs)
-            else:
-                code = work(jobs[0].settings) if jobs and work else 0
-    except RltuneError as error:
-        leave(error)
-    except (HydraException, OmegaConfBaseException) as error:
-        leave(explain(error, root, schema, sys.argv[1:]))
-    except ValueError as error:
-        if jobs:
-            raise
-        leave(explain_group(error, root))
-    except BrokenPipeError:
-        sys.exit(0)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), root)
-        leave(ConfigError(f"{key}=...: longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
-    end_command(code)
+                hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.root)(take)()
+        except ValueError as error:
+            if isinstance(error, OmegaConfBaseException):
+                raise
+            raise explain_group(error, self.root) from None
+        for job in jobs:
+            check_bounds(self.schema, job.settings)
+        return jobs
+
+    def _work(self, jobs: Sequence[Job]) -> int:
+        if not jobs:  # Hydra has printed what a flag such as --cfg asks for.
+            return 0
+        if self.work_all:
+            return self.work_all(jobs)
+        if any(job.multirun for job in jobs):
+            self.check([job.settings for job in jobs])
+            return run_jobs(self.root, jobs)
+        assert self.work is not None
+        return self.work(jobs[0].settings)
+
+
+def command(root: str, schema: type, **options: Any) -> Callable[[Callable[[DictConfig], int]], Command]:
+    """Make a command of a function that takes the composed settings and returns the exit code.
+
+    Args:
+        root: The command's file in conf/, without .yaml.
+        schema: The dataclass of that file's settings.
+        options: Other attributes of `Command`.
+    """
+    return lambda work: Command(root, schema, work, **options)
 
 
 def carry_out(work: Callable[[], int]) -> None:
