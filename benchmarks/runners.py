@@ -49,9 +49,7 @@ def build(algo: str, envs: int, engine: str, kind: str, runners: int) -> Any:
     from rltune.algorithms.build import build_config
     from rltune.compose.composing import conf_dir
     from rltune.engine import build_algorithm
-    from rltune.probe.probe import ProbeConfig, parse_probe_config
-    from rltune.probe.recommendation import Combination
-    from rltune.probe.worker import build_combination
+    from rltune.probe import Combination, ProbeConfig, build_combination, parse_probe_config
 
     ConfigStore.instance().store("base_probe", ProbeConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):

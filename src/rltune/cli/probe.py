@@ -6,8 +6,7 @@ import sys
 from omegaconf import DictConfig
 
 from rltune.cli.application.command import command
-from rltune.probe.probe import ProbeConfig, parse_probe_config, run_probe
-from rltune.probe.table import print_result
+from rltune.probe import ProbeConfig, parse_probe_config, print_result, run_probe
 
 
 @command("probe", ProbeConfig)

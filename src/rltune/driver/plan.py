@@ -35,7 +35,7 @@ from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
 from rltune.envs.validation import check_env, check_rewards, find_time_limit
 from rltune.errors import ConfigError
-from rltune.probe.gpu import choose_trials, measure_on_gpu
+from rltune.probe import choose_trials, measure_on_gpu
 from rltune.records import TrialRecord
 from rltune.search.samplers import build_sampler, check_sampler, check_searcher, name_sampler
 from rltune.search.schedulers import build_stopping_rule

@@ -1,1 +1,0 @@
-"""Measure the best use of this machine's cores, for one trial and for a sweep."""
