@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,8 +16,10 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
 from rllib_modules import runner_of, some_observations
 
-from rltune.policies.bundle_reader import load_bundle
+from rltune.config.capabilities import TABLE, find_capabilities
+from rltune.policies.bundle_reader import HEADS, Head, load_bundle
 from rltune.policies.bundle_writer import write_bundle
+from rltune.policies.export import Graph
 
 
 def test_sampled_actions_follow_the_policys_distribution(cartpole, pendulum):
@@ -61,6 +64,47 @@ def test_a_q_policy_explores_with_its_schedules_last_epsilon(tmp_path):
     policy, rows = load_bundle(tmp_path), np.zeros((20_000, 4), np.float32)
     other = policy.act(rows, deterministic=False, rng=1) != policy.act(rows[0])
     assert other.mean() == pytest.approx(0.25, abs=0.02)  # half of the explored ones
+
+
+def test_every_algorithms_head_is_in_the_list():
+    assert {row.network.kind for row in TABLE.values() if row.network} <= HEADS.keys()
+
+
+SAC = find_capabilities({"name": "sac", "class": "ray.rllib.algorithms.sac:SACConfig"}).network
+
+
+class DeterministicHead(Head):
+    """A head as TD3 has it: the action itself, with noise where it explores."""
+
+    kind = "deterministic"
+
+    def compute_output(self, network, hidden):
+        return super().compute_output(network, hidden)[:, :1]  # SAC's layers give a deviation besides.
+
+    def choose_best(self, out):
+        return out.clip(-1, 1)
+
+    def sample(self, out, rng):
+        return self.choose_best(out + np.float32(0.1) * rng.standard_normal(out.shape, dtype=np.float32))
+
+
+def test_a_new_kind_of_head_is_one_class(tmp_path, monkeypatch):
+    """It is written, acts, samples, and stands in the exported graph."""
+    monkeypatch.setitem(HEADS, "deterministic", DeterministicHead)
+    monkeypatch.setattr("rltune.policies.bundle_writer.network_of", lambda module: replace(SAC, kind="deterministic"))
+    write_bundle(runner_of(SACConfig(), "Pendulum-v1").module, tmp_path, info={})
+    policy, rows = load_bundle(tmp_path), np.zeros((3, 3), np.float32)
+    assert policy.head == "deterministic"
+    actions = policy.act(rows)
+    np.testing.assert_array_equal(actions, 2 * policy.network(torch.from_numpy(rows)).numpy().clip(-1, 1))
+    np.testing.assert_array_equal(Graph(policy)(torch.from_numpy(rows)).numpy(), actions)
+    assert (policy.act(rows, deterministic=False, rng=0) != actions).any()
+
+
+def test_a_head_of_a_later_version_is_refused(cartpole, monkeypatch):
+    monkeypatch.delitem(HEADS, "categorical")
+    with pytest.raises(ValueError, match="categorical"):
+        load_bundle(cartpole.folder)
 
 
 def test_sampling_repeats_with_its_seed(cartpole):

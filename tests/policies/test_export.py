@@ -111,8 +111,8 @@ def test_a_torch_program_acts_as_the_policy(tmp_path: Path) -> None:
 def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = policy_of("ppo, continuous, normalised observations", tmp_path)
     (tmp_path / "policy.pt2").write_text("earlier")
-    rows = Graph._rows
-    monkeypatch.setattr(Graph, "_rows", lambda self, seen: rows(self, seen) + 0.01)
+    rows = Graph._make_rows
+    monkeypatch.setattr(Graph, "_make_rows", lambda self, seen: rows(self, seen) + 0.01)
     with pytest.raises(PolicyError):
         export_policy(policy, tmp_path / "policy.pt2", "torch")
     assert (tmp_path / "policy.pt2").read_text() == "earlier"
@@ -121,7 +121,7 @@ def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkey
 
 def test_an_exporter_that_fails_without_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = policy_of("ppo, discrete", tmp_path)
-    monkeypatch.setattr(Graph, "_rows", lambda self, seen: next(iter([])))
+    monkeypatch.setattr(Graph, "_make_rows", lambda self, seen: next(iter([])))
     with pytest.raises(PolicyError, match=r"policy=ppo .*StopIteration"):
         export_policy(policy, tmp_path / "policy.pt2", "torch")
 

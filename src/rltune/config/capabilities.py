@@ -20,15 +20,15 @@ class PolicyNetwork:
         module: The RLModule's class, ``module:Class``.
         encoder: The attribute with the layers that see the observation.
         head: The attribute with the layers after them.
-        kind: What the head gives: ``q`` is a value for each action. The others are distributions of continuous actions;
-            where actions are discrete, the head gives logits instead.
+        kind: What the head gives: a key of `rltune.policies.bundle_reader.HEADS`. If actions are discrete, then a head
+            of continuous actions gives logits instead.
         value: The attribute with the value head of a dueling network.
     """
 
     module: str
     encoder: str
     head: str
-    kind: Literal["gaussian", "squashed_gaussian", "q"]
+    kind: str
     value: str = ""
 
 

@@ -2,7 +2,7 @@
 
 This file imports only the standard library, NumPy and torch, and nothing of rltune: it travels inside registered MLflow
 models, where neither rltune nor ray is installed (``served_model`` loads it there). Nothing in a bundle is pickled, so
-that reading one runs no code of its author's.
+that reading one runs no code of its author's. Only the heads' ``describe``, which ``bundle_writer`` calls, sees RLlib.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 BEYOND = 4.0
 """How many widths of its range an observation may lie outside: LunarLander-v3 itself leaves its bounds by two."""
 WEIGHTED = ("Linear", "LayerNorm", "Conv2d", "LSTMCell")
+Values = TypeVar("Values", np.ndarray, torch.Tensor)  # Policies act on arrays, exported graphs on tensors.
 
 
 class Permute(nn.Module):
@@ -60,21 +61,184 @@ class Permute(nn.Module):
         return x.permute(*self.dims)
 
 
-class Network(nn.Module):
-    """The inference network: observations as float32 rows in, the parameters of the head's distribution out.
+class Head:
+    """What the last layers of a network mean: the network's output, and the choice of an action by it.
 
-    ``forward`` maps (batch, features) to logits (batch, actions) for a categorical head, to mean and log standard
-    deviation side by side (batch, 2 x action size) for the Gaussian ones, and to values (batch, actions) for a Q head.
-    A network with memory (an LSTM after the encoder) does so for the first step of an episode; ``step`` carries the
-    memory on.
+    Each kind of head is one class in `HEADS`, which policies, bundles and exported graphs use alike. To add a kind,
+    derive a class, list it in `HEADS`, and name its ``kind`` in a row of `rltune.config.capabilities`.
 
     Attributes:
+        kind: The name in ``policy.json``.
+        is_discrete: Whether it chooses among the values of a Discrete space.
+        settings: The entry in ``policy.json``, as `describe` returned it.
+    """
+
+    kind: ClassVar[str]
+    is_discrete: ClassVar[bool] = False
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+
+    @classmethod
+    def describe(cls, module: Any, layers: Any) -> dict[str, Any]:
+        """Describe the head of RLlib's live module for ``policy.json``.
+
+        Args:
+            module: The RLModule; its classes are not imported.
+            layers: The part of the module with the head's layers.
+        """
+        return {"kind": cls.kind}
+
+    def compute_output(self, network: Network, hidden: torch.Tensor) -> torch.Tensor:
+        """Compute the network's output (batch, outputs) from the encoder's (batch, features)."""
+        out: torch.Tensor = network.parts["head"](hidden)
+        return out
+
+    def choose_best(self, out: Values) -> Values:
+        """Choose deterministically, before post-processing: (batch,) of discrete actions, else (batch, action size)."""
+        raise NotImplementedError
+
+    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw a choice, before post-processing; shapes as for `choose_best`."""
+        raise NotImplementedError
+
+
+class CategoricalHead(Head):
+    """Logits (batch, actions) of a categorical distribution."""
+
+    kind = "categorical"
+    is_discrete = True
+
+    def choose_best(self, out: Values) -> Values:
+        """Choose the most likely action."""
+        best: Values = out.argmax(-1)
+        return best
+
+    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw from the softmax of the logits, of which the argmax with Gumbel noise is a draw (Gumbel-max)."""
+        return np.asarray((out + rng.gumbel(size=out.shape)).argmax(-1))
+
+
+class QHead(CategoricalHead):
+    """Values (batch, actions), as RLlib's DQN computes them (dueling: Wang et al. 2016; C51: Bellemare et al. 2017)."""
+
+    kind = "q"
+
+    @classmethod
+    def describe(cls, module: Any, layers: Any) -> dict[str, Any]:
+        """Describe whether it is dueling, whether its values are distributions, and the schedule's last epsilon."""
+        epsilon = module.model_config["epsilon"]
+        while isinstance(epsilon, list | tuple):
+            epsilon = epsilon[-1]
+        atoms = int(module.num_atoms)
+        head = {"kind": cls.kind, "dueling": bool(module.uses_dueling), "atoms": atoms, "epsilon": epsilon}
+        return head | ({"v_min": float(module.v_min), "v_max": float(module.v_max)} if atoms > 1 else {})
+
+    def compute_output(self, network: Network, hidden: torch.Tensor) -> torch.Tensor:
+        """Combine advantages, the state's value and the atoms of a distribution to Q values."""
+        out, atoms = super().compute_output(network, hidden), self.settings["atoms"]
+        if atoms > 1:
+            out = out.view(out.shape[0], -1, atoms)
+        if self.settings["dueling"]:
+            value: torch.Tensor = network.parts["value"](hidden)
+            # RLlib centres distributional advantages over the atoms, not over the actions (ray 2.60).
+            out = out - out.mean(dim=-1, keepdim=True) + value.view(-1, *(1,) * (out.dim() - 1))
+        if atoms == 1:
+            return out
+        low, high = self.settings["v_min"], self.settings["v_max"]
+        support = low + torch.arange(0.0, atoms, dtype=torch.float32) * (high - low) / float(atoms - 1)
+        return torch.sum(support * torch.softmax(out, dim=-1), dim=-1)
+
+    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Explore with the last epsilon of the training, else choose the best value."""
+        explore = rng.random(len(out)) < self.settings.get("epsilon", 0.0)
+        return np.where(explore, rng.integers(out.shape[-1], size=len(out)), out.argmax(-1))
+
+
+class GaussianHead(Head):
+    """Mean and log standard deviation side by side (batch, 2 x action size)."""
+
+    kind = "gaussian"
+
+    @classmethod
+    def describe(cls, module: Any, layers: Any) -> dict[str, Any]:
+        """Describe the bounds that RLlib puts on log standard deviations: the network's."""
+        limit = float(layers.log_std_clip_param_const) if getattr(layers, "clip_log_std", False) else None
+        return {"kind": cls.kind, "log_std_bounds": None if limit is None else (-limit, limit)}
+
+    def compute_output(self, network: Network, hidden: torch.Tensor) -> torch.Tensor:
+        """Put the mean beside the bounded log standard deviation."""
+        mean = super().compute_output(network, hidden)
+        if hasattr(network, "log_std"):
+            log_std = network.log_std.expand_as(mean)
+        else:
+            mean, log_std = mean.chunk(2, dim=-1)
+        if self.settings["log_std_bounds"]:
+            log_std = log_std.clamp(*self.settings["log_std_bounds"])
+        return torch.cat((mean, log_std), dim=-1)
+
+    def choose_best(self, out: Values) -> Values:
+        """Choose the mean."""
+        return out[:, : out.shape[1] // 2]
+
+    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw from the Gaussian."""
+        mean, log_std = np.split(out, 2, axis=-1)
+        return np.asarray(mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32))
+
+
+class SquashedGaussianHead(GaussianHead):
+    """A Gaussian whose draws go through tanh."""
+
+    kind = "squashed_gaussian"
+
+    @classmethod
+    def describe(cls, module: Any, layers: Any) -> dict[str, Any]:
+        """Describe the bounds of log standard deviations: without bounds of the network's, the distribution's.
+
+        The distribution's bounds are constants of RLlib. The bundle holds them, because its reader has no RLlib.
+        """
+        from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
+
+        head = super().describe(module, layers)
+        return head | {"log_std_bounds": head["log_std_bounds"] or (float(MIN_LOG_NN_OUTPUT), float(MAX_LOG_NN_OUTPUT))}
+
+    def choose_best(self, out: Values) -> Values:
+        """Choose the tanh of the mean (Haarnoja et al. 2018).
+
+        RLlib's own evaluation leaves the tanh out (ray 2.60, ray issue 51544), which acts unlike the policy that was
+        trained.
+        """
+        mean = super().choose_best(out)
+        squashed: Values = torch.tanh(mean) if isinstance(mean, torch.Tensor) else np.tanh(mean)
+        return squashed
+
+    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw from the Gaussian and squash."""
+        return np.asarray(np.tanh(super().sample(out, rng)))
+
+
+HEADS: dict[str, type[Head]] = {
+    head.kind: head for head in (CategoricalHead, QHead, GaussianHead, SquashedGaussianHead)
+}
+
+
+class Network(nn.Module):
+    """The inference network: observations as float32 rows (batch, features) in, what its `Head` says out.
+
+    A network with memory (an LSTM after the encoder) begins episodes with ``forward``; ``step`` carries the memory on.
+
+    Attributes:
+        head: What the output means.
         memory_size: Numbers that an episode's memory takes: the LSTM's output and its cell; 0 without memory.
     """
 
     def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
         super().__init__()
-        self.head_spec: dict[str, Any] = spec["head"]
+        kind = spec["head"]["kind"]
+        if kind not in HEADS:
+            raise ValueError(f"unknown head {kind}: this bundle needs a newer rltune")
+        self.head = HEADS[kind](spec["head"])
         self.parts = nn.ModuleDict({name: _build_layers(layers) for name, layers in spec["layers"].items()})
         if "log_std" in weights:
             self.log_std = nn.Parameter(torch.empty(weights["log_std"].shape))
@@ -85,7 +249,7 @@ class Network(nn.Module):
         self.memory_size: int = 2 * cell.hidden_size if cell else 0
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Map observations to the parameters of the head's distribution; shapes as the class says."""
+        """Map observations to the head's output."""
         return self.step(rows, rows.new_zeros(rows.shape[0], self.memory_size))[0]
 
     def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,37 +258,7 @@ class Network(nn.Module):
         if self.memory_size:
             hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
             memory = torch.cat((hidden, cell), dim=-1)
-        return self._apply_head(hidden), memory
-
-    def _apply_head(self, hidden: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.parts["head"](hidden)
-        kind = self.head_spec["kind"]
-        if kind == "q":
-            return self._combine_q_values(out, hidden)
-        if kind == "categorical":
-            return out
-        if hasattr(self, "log_std"):
-            mean, log_std = out, self.log_std.expand_as(out)
-        else:
-            mean, log_std = out.chunk(2, dim=-1)
-        if self.head_spec["log_std_bounds"]:
-            log_std = log_std.clamp(*self.head_spec["log_std_bounds"])
-        return torch.cat((mean, log_std), dim=-1)
-
-    def _combine_q_values(self, out: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """Combine outputs to Q values as RLlib does (dueling: Wang et al. 2016; C51: Bellemare et al. 2017)."""
-        head = self.head_spec
-        if head["atoms"] > 1:
-            out = out.view(out.shape[0], -1, head["atoms"])
-        if head["dueling"]:
-            value: torch.Tensor = self.parts["value"](hidden)
-            # RLlib centres distributional advantages over the atoms, not over the actions (ray 2.60).
-            out = out - out.mean(dim=-1, keepdim=True) + value.view(-1, *(1,) * (out.dim() - 1))
-        if head["atoms"] == 1:
-            return out
-        support = torch.arange(0.0, head["atoms"], dtype=torch.float32)
-        support = head["v_min"] + support * (head["v_max"] - head["v_min"]) / float(head["atoms"] - 1)
-        return torch.sum(support * torch.softmax(out, dim=-1), dim=-1)
+        return self.head.compute_output(self, hidden), memory
 
 
 def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
@@ -153,10 +287,10 @@ class ObservationFilter(NamedTuple):
     scale: np.ndarray
     clip: float | None
 
-    def apply(self, rows: np.ndarray) -> np.ndarray:
+    def apply(self, rows: Values) -> Values:
         """Normalise observations (batch, features)."""
         rows = (rows - self.mean) / self.scale
-        return np.clip(rows, -self.clip, self.clip) if self.clip else rows
+        return rows.clip(-self.clip, self.clip) if self.clip else rows
 
 
 class ActionScaling(NamedTuple):
@@ -176,15 +310,17 @@ class ActionScaling(NamedTuple):
     high: np.ndarray
     half_range: np.ndarray | None
 
-    def apply(self, chosen: np.ndarray) -> np.ndarray:
+    def apply(self, chosen: Values) -> Values:
         """Scale and clip as RLlib's NormalizeAndClipActions does, in the same order of operations."""
         actions = chosen.reshape(-1, *self.shape)
         if self.mode == "normalize" and self.half_range is not None:
             actions = self.low + (actions + 1.0) * self.half_range
         elif self.mode != "clip":
             return actions
-        # Not np.clip, which takes 10 us longer on one action.
-        return np.asarray(np.minimum(np.maximum(actions, self.low), self.high))
+        # Not clip, which takes 10 us longer on one action.
+        library: Any = torch if isinstance(chosen, torch.Tensor) else np
+        clipped: Values = library.minimum(library.maximum(actions, self.low), self.high)
+        return clipped
 
 
 class Policy:
@@ -195,7 +331,7 @@ class Policy:
             ``sweep``, ``trial``, as far as its writer knew.
         network: The torch module behind it.
         spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
-        head: The head's distribution: categorical, q, or one of the Gaussian kinds.
+        head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
         action_scaling: From the network's choice to an action; None for discrete actions.
         is_trusted: Tells whether the modules that its environment names may be imported.
@@ -207,10 +343,9 @@ class Policy:
         self.info: dict[str, Any] = spec["info"]
         self.network = Network(spec, weights)
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
-        self.head: str = spec["head"]["kind"]
+        self.head: str = self.network.head.kind
         self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
         self.action_scaling = _read_scaling(spec["actions"], self.spaces["action"])
-        self._epsilon: float = spec["head"].get("epsilon", 0.0)
         self._shape: tuple[int, ...] = tuple(self.spaces["observation"].get("shape", ()))
         self._rng = np.random.default_rng()
         self._memory: np.ndarray | None = None
@@ -334,7 +469,11 @@ class Policy:
     ) -> tuple[np.ndarray, np.ndarray]:
         with torch.inference_mode():
             out, after = self.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
-        chosen = self._choose_best(out.numpy()) if deterministic else self._sample(out.numpy(), rng)
+        if deterministic:
+            chosen = self.network.head.choose_best(out.numpy())
+        else:
+            generator = self._rng if rng is None else np.random.default_rng(rng)
+            chosen = self.network.head.sample(out.numpy(), generator)
         return chosen if self.action_scaling is None else self.action_scaling.apply(chosen), after.numpy()
 
     def encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
@@ -395,30 +534,6 @@ class Policy:
             at = tuple(np.argwhere(outside)[0])
             least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
             raise ValueError(f"an observation holds {array[at]} where {least:g} to {most:g} is the range")
-
-    def _choose_best(self, out: np.ndarray) -> np.ndarray:
-        """Choose deterministically, before post-processing.
-
-        A squashed Gaussian is deterministic at the tanh of its mean (Haarnoja et al. 2018). RLlib's own evaluation
-        leaves the tanh out (ray 2.60, ray issue 51544), which acts unlike the policy that was trained.
-        """
-        if self.head in ("categorical", "q"):
-            return np.asarray(out.argmax(-1))
-        mean: np.ndarray = out[:, : out.shape[1] // 2]
-        return np.tanh(mean) if self.head == "squashed_gaussian" else mean
-
-    def _sample(self, out: np.ndarray, rng: np.random.Generator | int | None) -> np.ndarray:
-        """Draw a choice, before post-processing."""
-        rng = self._rng if rng is None else np.random.default_rng(rng)
-        if self.head == "categorical":
-            # Gumbel-max: the argmax of logits with Gumbel noise is a draw from their softmax.
-            return np.asarray((out + rng.gumbel(size=out.shape)).argmax(-1))
-        if self.head == "q":
-            explore = rng.random(len(out)) < self._epsilon
-            return np.where(explore, rng.integers(out.shape[-1], size=len(out)), out.argmax(-1))
-        mean, log_std = np.split(out, 2, axis=-1)
-        chosen: np.ndarray = mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32)
-        return np.asarray(np.tanh(chosen) if self.head == "squashed_gaussian" else chosen)
 
 
 def _check_finite(values: np.ndarray, what: str) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
-from rltune.policies.bundle_reader import FORMAT, LAYERS, Permute
+from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, CategoricalHead, Head, Permute
 
 # RLlib's containers whose forward pass is just their inner stack, and where that stack is (ray 2.60).
 _CONTAINERS = {
@@ -119,7 +119,7 @@ def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray
         known = list_algos(lambda row: row.network, "and")
         raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are those of {known}")
     parts = {"encoder": _select_actors_encoder(read_part(module, where.encoder)), "head": read_part(module, where.head)}
-    head = _describe_q_head(module) if where.kind == "q" else _describe_policy_head(module, parts["head"], where.kind)
+    head = _select_head(where.kind, module.action_space).describe(module, parts["head"])
     if head.get("dueling"):
         parts["value"] = getattr(module, where.value)
     layers: dict[str, Any] = {}
@@ -146,42 +146,14 @@ def _select_actors_encoder(encoder: Any) -> Any:
     return encoder
 
 
-def _describe_policy_head(module: Any, head: Any, continuous: str) -> dict[str, Any]:
-    """Describe the head of a policy network: its kind, and the bounds that RLlib puts on log standard deviations.
-
-    The network bounds a diagonal Gaussian, the distribution a squashed one: its bounds are RLlib's constants. They
-    travel in the bundle, whose reader knows no RLlib.
-    """
-    kind = type(module.action_space).__name__
-    if kind == "Discrete":
-        return {"kind": "categorical"}
-    if kind != "Box" or np.issubdtype(module.action_space.dtype, np.integer):
-        raise ValueError(f"a bundle cannot express the action space {module.action_space}")
-    bounds: tuple[float, float] | None = None
-    if getattr(head, "clip_log_std", False):
-        limit = float(head.log_std_clip_param_const)
-        bounds = (-limit, limit)
-    elif continuous == "squashed_gaussian":
-        from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
-
-        bounds = (float(MIN_LOG_NN_OUTPUT), float(MAX_LOG_NN_OUTPUT))
-    return {"kind": continuous, "log_std_bounds": bounds}
-
-
-def _describe_q_head(module: Any) -> dict[str, Any]:
-    """Describe DQN's head: dueling or not, expected or distributional values, and the last epsilon of its schedule."""
-    epsilon = module.model_config["epsilon"]
-    while isinstance(epsilon, list | tuple):
-        epsilon = epsilon[-1]
-    head = {
-        "kind": "q",
-        "dueling": bool(module.uses_dueling),
-        "atoms": int(module.num_atoms),
-        "epsilon": epsilon,
-    }
-    if module.num_atoms > 1:
-        head |= {"v_min": float(module.v_min), "v_max": float(module.v_max)}
-    return head
+def _select_head(kind: str, action_space: Any) -> type[Head]:
+    """Select the class of a head. If actions are discrete, then the layers of a Gaussian head give logits instead."""
+    space = type(action_space).__name__
+    if space == "Discrete":
+        return HEADS[kind] if HEADS[kind].is_discrete else CategoricalHead
+    if space != "Box" or np.issubdtype(action_space.dtype, np.integer):
+        raise ValueError(f"a bundle cannot express the action space {action_space}")
+    return HEADS[kind]
 
 
 def _flatten(container: Any) -> list[Any]:

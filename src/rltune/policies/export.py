@@ -53,43 +53,23 @@ class Graph(nn.Module):
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
-        self.network, self.head, scaling = policy.network, policy.head, policy.action_scaling
-        observation, filtered = policy.spaces["observation"], policy.observation_filter
+        self.network, observation = policy.network, policy.spaces["observation"]
         self.num_values = observation["n"] if observation["type"] == "Discrete" else 0
-        self.clip = filtered.clip if filtered else None
-        self.mean = _copy(filtered.mean) if filtered else None
-        self.scale = _copy(filtered.scale) if filtered else None
-        self.mode = scaling.mode if scaling else None
-        if scaling:
-            self.shape, self.low, self.high = scaling.shape, _copy(scaling.low), _copy(scaling.high)
-            self.half_range = None if scaling.half_range is None else _copy(scaling.half_range)
+        self.filter, self.scaling = _to_tensors(policy.observation_filter), _to_tensors(policy.action_scaling)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Act, as ``bundle_reader.Policy.act`` does with NumPy."""
-        return self._actions(self.network(self._rows(observations)))
+        return self._choose_actions(self.network(self._make_rows(observations)))
 
-    def _actions(self, out: torch.Tensor) -> torch.Tensor:
-        if self.mode is None:
-            best: torch.Tensor = out.argmax(-1)
-            return best
-        chosen = out[:, : out.shape[1] // 2]
-        if self.head == "squashed_gaussian":
-            chosen = torch.tanh(chosen)
-        actions = chosen.reshape(-1, *self.shape)
-        if self.mode == "normalize" and self.half_range is not None:
-            actions = self.low + (actions + 1.0) * self.half_range
-        elif self.mode != "clip":
-            return actions
-        return torch.minimum(torch.maximum(actions, self.low), self.high)
+    def _choose_actions(self, out: torch.Tensor) -> torch.Tensor:
+        chosen = self.network.head.choose_best(out)
+        return chosen if self.scaling is None else self.scaling.apply(chosen)
 
-    def _rows(self, observations: torch.Tensor) -> torch.Tensor:
+    def _make_rows(self, observations: torch.Tensor) -> torch.Tensor:
         if self.num_values:
             return nn.functional.one_hot(observations.reshape(-1), self.num_values).to(torch.float32)
         rows = observations.reshape(observations.shape[0], -1)
-        if self.mean is not None and self.scale is not None:
-            rows = (rows - self.mean) / self.scale
-            rows = torch.clamp(rows, -self.clip, self.clip) if self.clip else rows
-        return rows.to(torch.float32)
+        return (self.filter.apply(rows) if self.filter else rows).to(torch.float32)
 
 
 class RecurrentGraph(Graph):
@@ -97,12 +77,14 @@ class RecurrentGraph(Graph):
 
     def forward(self, observations: torch.Tensor, state: torch.Tensor) -> Any:  # type: ignore[override]
         """Act, as ``bundle_reader.Policy.predict`` does with NumPy."""
-        out, after = self.network.step(self._rows(observations), state)
-        return self._actions(out), after
+        out, after = self.network.step(self._make_rows(observations), state)
+        return self._choose_actions(out), after
 
 
-def _copy(values: Any) -> torch.Tensor:
-    return torch.from_numpy(np.array(values))
+def _to_tensors(values: Any) -> Any:
+    """Copy a filter or a scaling with tensors in place of its arrays; None stays None."""
+    arrays = {} if values is None else {k: v for k, v in values._asdict().items() if isinstance(v, np.ndarray)}
+    return values and values._replace(**{name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
 
 
 def export_policy(
