@@ -29,7 +29,7 @@ from rltune.service.client import Client
 from rltune.service.dispatcher import ON_REQUEST
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 from rltune.service.processes import HEADING, read_lease
-from rltune.service.serving import ServiceSettings, listen, serve
+from rltune.service.serving import listen, serve
 from rltune.service.submissions import Submission, Submissions
 
 # The least that is a sweep: no certification, no MLflow, trials of seconds.
@@ -283,7 +283,7 @@ def test_a_taken_port_is_told_before_anything_is_begun(tmp_path: Path) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ConfigError) as error:
-            serve(ServiceSettings(str(tmp_path), port=port))
+            serve(str(tmp_path), port=port)
     assert (error.value.key, f"port={port}" in error.value.what) == ("host", True)
     assert ServiceFolder(tmp_path).read_address() is None
 
@@ -295,7 +295,7 @@ def test_who_follows_the_link_at_once_is_not_turned_away() -> None:
 
 def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        serve(ServiceSettings(str(tmp_path), host="192.0.2.1", port=0))
+        serve(str(tmp_path), host="192.0.2.1", port=0)
     assert error.value.key == "host"
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 

@@ -6,12 +6,15 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import yaml
 from ledger import make_ledger
 
-from rltune.records import TRIALS, Report, TrialRecord
+from rltune.envs.objective import Objective
+from rltune.ledger.outcome import Outcome
+from rltune.records import SCORED_REPORTS, TRIALS, Report, TrialRecord
 from rltune.views.closing_page import ClosingPage
 from rltune.views.console import Console
 from rltune.views.progress import Line, describe_changes
@@ -107,21 +110,44 @@ def make_trial(
     return TrialSnapshot(record, state, env_steps, env_steps)
 
 
-def make_page(folder: Path, **changes: Any) -> ClosingPage:
-    top = [make_trial(n, "COMPLETE", {"lr": 10.0**-n}, [500.0 - n], 100_000) for n in range(1, 8)]
+def make_page(
+    folder: Path,
+    *,
+    top: Sequence[TrialSnapshot] | None = None,
+    failed: Sequence[TrialSnapshot] = (),
+    others: Sequence[TrialSnapshot] = (),
+    second: str | None = None,
+    front: Sequence[TrialSnapshot] = (),
+    num_to_begin: int = 0,
+    verdict: str = "",
+    tracking_uri: str | None = None,
+    resume_command: str | None = None,
+    **outcome: Any,
+) -> ClosingPage:
+    """The page of a sweep with these trials; other arguments are those of its outcome."""
+    if top is None:
+        top = [
+            make_trial(number, "COMPLETE", {"lr": 10.0**-number}, [500.0 - number], 100_000) for number in range(1, 8)
+        ]
+    trials = [*top, *failed, *others]
+    criteria = SimpleNamespace(second=second, scored=SCORED_REPORTS)
+    view = SimpleNamespace(
+        ranked=top,
+        trials=trials,
+        num_trials=len(trials) + num_to_begin,
+        criteria=criteria,
+        front=front,
+        objective=Objective(),
+    )
+    cost = {"env_steps": 1_000_000, "env_steps_saved": 1_400_000, "train_s": 200.0}
     given: dict[str, Any] = {
         "name": "cartpole-ppo",
         "status": "complete",
-        "counts": {"total": 24, "complete": 7, "pruned": 15, "failed": 2},
-        "top": top,
-        "cost": {
-            "env_steps": 1_000_000,
-            "env_steps_saved": 1_400_000,
-            "train_s": 200.0,
-            "wall_s": 125.0,
-            "slots": 2,
-            "efficiency": 0.8,
-        },
+        "trials": {"total": 24, "complete": 7, "pruned": 15, "failed": 2},
+        "winner": None,
+        "model": None,
+        "cost": cost | {"wall_s": 125.0, "slots": 2, "efficiency": 0.8},
         "folder": folder,
     }
-    return ClosingPage(**{**given, **changes})
+    end = Outcome(**{**given, **outcome})
+    return ClosingPage(cast(SweepView, view), end, verdict, tracking_uri, resume_command)

@@ -11,6 +11,7 @@ from consoles import Terminal, make_page, make_trial, screen
 from rich.console import Console
 
 from rltune.envs.objective import Objective
+from rltune.records import Check
 from rltune.views.closing_page import describe_certification
 from rltune.views.console import Console as SweepConsole
 
@@ -93,14 +94,15 @@ def test_commands_name_the_environment_if_none_is_active(one_terminal, stream, t
 
 
 def test_a_sweep_without_a_winner_offers_nothing_to_reuse(closing):
-    page = closing(top=[], cost={}, counts={"total": 1, "failed": 1}, status="failed")
+    page = closing(top=[], cost={}, trials={"total": 1, "failed": 1}, status="failed")
     assert "load_policy" not in page
     assert "sweeps.evaluate" not in page
 
 
 def test_an_interrupted_sweep_counts_what_is_left(closing):
     counts = {"total": 3, "complete": 1, "interrupted": 2}
-    page = closing(status="interrupted", counts=counts, num_to_begin=5, num_broken=1)
+    broken = make_trial(0, "COMPLETE", {}, [1.0], checks=(Check("train_s", "< 60", 70.0, 10.0),))
+    page = closing(status="interrupted", trials=counts, num_to_begin=5, others=[broken])
     for words in ("2 interrupted", "5 not begun", "constraint"):
         assert words in page
 

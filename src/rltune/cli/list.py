@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from rltune.cli.application.command import ServiceConfig, SweepsConfig, command, leave, make_sweep_ref
-from rltune.cli.application.serviced import describe, find_service, print_state
+from rltune.cli.application.serviced import find_service, print_state
 from rltune.compose.composing import conf_dir, find_own_dir
 from rltune.errors import ConfigError, choices
 from rltune.formatting import format_objective, spell_command
@@ -30,7 +30,7 @@ def list_sweeps(settings: DictConfig) -> int:
                 best = format_objective(sweep["best"])
                 ended = f"{sweep['trials_ended']} of {sweep['trials']} trials ended, best {best}"
                 progress = f", {sweep['percent']}%, {ended}" if sweep["trials"] else ""
-                print(f"{sweep['name']}: {describe(sweep)}{progress}")
+                print(f"{sweep['name']}: {sweep['in_words']}{progress}")
             elif sweep["state"] in ("queued", "refused"):
                 print_state(sweep)
         print()

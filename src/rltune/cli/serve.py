@@ -36,14 +36,12 @@ def main(settings: DictConfig) -> int:
     """Run the service."""
     config = to_typed(ServeConfig, settings)
     print("starting the service ...", flush=True)
-    from rltune.service.serving import ServiceSettings, serve
+    from rltune.service.serving import serve
 
-    plain = {name: value for name, value in vars(config).items() if name not in ("cluster", "names")}
-    service = ServiceSettings(
-        **plain, names=tuple(config.names), address=config.cluster.address, program=find_program()
-    )
+    plain = {name: value for name, value in vars(config).items() if name != "cluster"}
+    number = serve(**plain, address=config.cluster.address, program=find_program())
     # uvicorn raises the signal again itself, except for a signal that the parent process has had ignored.
-    return 128 + serve(service)
+    return 128 + number
 
 
 def find_program() -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rltune.cli.application.command import Command, ServiceConfig
 from rltune.cli.application.multirun import Job
-from rltune.cli.application.serviced import describe
 from rltune.compose.composing import read_request, store_schema
 from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError
@@ -41,7 +40,7 @@ def submit(jobs: Sequence[Job]) -> int:
         words = [word for word in job.words if word.partition("=")[0].lstrip("+") not in COMMAND_KEYS]
         submission = client.submit(*words, group=group)
         names.append(submission["name"])
-        print(f"{submission['name']}: {describe(submission)}", flush=True)
+        print(f"{submission['name']}: {submission['in_words']}", flush=True)
     print(f"watch it:  {spell_command(f'logs sweep={names[0]} follow=true')}")
     if len(names) > 1:
         print(f"afterwards: {spell_command(f'compare group={group}')}")

@@ -6,8 +6,7 @@ import contextlib
 import shlex
 import socket
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import uvicorn
@@ -28,11 +27,20 @@ from rltune.service.views import Views
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@dataclass(frozen=True)
-class ServiceSettings:
-    """The settings of a service.
+def serve(
+    output_dir: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8288,
+    width: int = 1,
+    storage: str | None = None,
+    address: str | None = None,
+    names: Sequence[str] = (),
+    program: Sequence[str] | None = None,
+) -> int:
+    """Run a service until a signal ends it; its sweeps go on.
 
-    Attributes:
+    Args:
         output_dir: The folder of its sweeps.
         host: The address on which it listens.
         port: The port on which it listens; 0 means any free one.
@@ -41,20 +49,6 @@ class ServiceSettings:
         address: The address of a running Ray that all sweeps join; None has each sweep start its own.
         names: Host names by which it may be called, besides this machine's own.
         program: The command that starts a sweep, without its settings; None is ``python -m rltune run``.
-    """
-
-    output_dir: str
-    host: str = "127.0.0.1"
-    port: int = 8288
-    width: int = 1
-    storage: str | None = None
-    address: str | None = None
-    names: tuple[str, ...] = ()
-    program: tuple[str, ...] | None = None
-
-
-def serve(settings: ServiceSettings) -> int:
-    """Run a service until a signal ends it; its sweeps go on.
 
     Returns:
         The number of the signal.
@@ -62,21 +56,21 @@ def serve(settings: ServiceSettings) -> int:
     Raises:
         RltuneError: It cannot run.
     """
-    folder = ServiceFolder(settings.output_dir)
+    folder = ServiceFolder(output_dir)
     folder.check_free()
-    with listen(settings.host, settings.port) as listening, folder.hold(), contextlib.ExitStack() as stack:
-        submissions = Submissions(settings.storage or folder.database, folder.make_id())
+    with listen(host, port) as listening, folder.hold(), contextlib.ExitStack() as stack:
+        submissions = Submissions(storage or folder.database, folder.make_id())
         stack.callback(submissions.close)
         stack.callback(_print_running_sweeps, submissions)
-        processes = SweepProcesses(folder, share_machine(settings.width, settings.address), settings.program)
-        dispatcher = Dispatcher(submissions, processes, settings.width)
+        processes = SweepProcesses(folder, share_machine(width, address), program)
+        dispatcher = Dispatcher(submissions, processes, width)
         service = SweepService(folder, submissions, dispatcher, Views(folder))
         port = listening.getsockname()[1]
-        access = Access(folder.make_token(), port, settings.names)
-        address = f"http://{_format_host(settings.host)}:{port}"
-        folder.write_address(address)
+        access = Access(folder.make_token(), port, tuple(names))
+        url = f"http://{_format_host(host)}:{port}"
+        folder.write_address(url)
         stack.callback(folder.clear_address)
-        _print_addresses(address, access.token, settings, folder)
+        _print_addresses(url, access.token, host, width, folder)
         # Reading many ledgers for the first time takes seconds, so it starts before the first request.
         threading.Thread(target=service.list, name="first-list", daemon=True).start()
         dispatcher.start()
@@ -125,15 +119,15 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         yield listening
 
 
-def _print_addresses(address: str, token: str, settings: ServiceSettings, folder: ServiceFolder) -> None:
-    print(f"page    {address}/login#{token}")
-    print(f"REST    {address}/api/sweeps, with the header 'Authorization: Bearer {token}'")
+def _print_addresses(url: str, token: str, host: str, width: int, folder: ServiceFolder) -> None:
+    print(f"page    {url}/login#{token}")
+    print(f"REST    {url}/api/sweeps, with the header 'Authorization: Bearer {token}'")
     store = shlex.quote(redact_address(resolve_uri(None)))
     print(f"MLflow  {find_tracking_server() or f'mlflow ui --backend-store-uri {store}'}")
     submit = spell_command("submit algo=ppo env=cartpole")
-    print(f"sweeps  {folder.sweeps}, {settings.width} at a time; submit one: {submit}")
-    if settings.host not in LOOPBACK:
-        print(f"host={settings.host}: others reach it too, and nothing is encrypted; put a proxy with TLS before it")
+    print(f"sweeps  {folder.sweeps}, {width} at a time; submit one: {submit}")
+    if host not in LOOPBACK:
+        print(f"host={host}: others reach it too, and nothing is encrypted; put a proxy with TLS before it")
     print("Ctrl-C ends the service; sweeps that run go on, and the next service finds them", flush=True)
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,134 +31,90 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.ledger.outcome import Outcome
-from rltune.records import SCORED_REPORTS, TRIALS, Direction, trial_dir_of
+from rltune.records import TRIALS, Direction, trial_dir_of
 from rltune.views.sweep_view import SweepView, TrialSnapshot
 from rltune.views.wording import describe_verdict
+
+NUM_SHOWN = 5  # The table has the best trials, not all of them.
 
 
 @dataclass(frozen=True)
 class ClosingPage:
-    """What the page says; the mappings have the keys of ``summary.json``.
+    """What the page shows.
 
     Attributes:
-        name: The sweep's name.
-        status: One word, such as ``complete``, ``interrupted`` or ``failed``.
-        counts: ``total``, ``complete``, ``pruned``, ``failed``, ``interrupted``; a missing one counts as 0.
-        top: The best trials, best first; five are shown.
-        cost: ``env_steps``, ``env_steps_saved``, ``train_s``, ``wall_s``, ``slots``, ``efficiency``.
-        folder: The sweep's folder.
-        tracking_uri: Where MLflow's store is; None when tracking is off.
-        model: The registered winner, as `Outcome` has it; None when nothing was registered.
-        resume_command: What continues an interrupted sweep; None when there is nothing to continue.
-        certified: `Certification.summary`; None when nothing was certified.
-        winner: As `Outcome` has it; None without.
-        num_to_begin: Trials that the budget has and nobody has begun.
-        why_not_begun: Which other budget is spent; None where none is.
+        view: The sweep as it has ended.
+        outcome: How it ended.
         verdict: Who won, by how much, and how sure that is.
-        num_broken: Trials that cannot win for a constraint.
-        second: What the second objective measures; None without one.
-        front: The trials that no other one beats in both objectives, the best score first.
-        objective: What the scores measure.
-        scored: How many of a trial's last reports its score is the mean of; None is all.
-        failed: The trials whose reasons are listed.
+        tracking_uri: MLflow's address, without a login; None without tracking.
+        resume_command: The command that resumes the sweep; None where nothing is left to do.
     """
 
-    name: str
-    status: str
-    counts: Mapping[str, int]
-    top: Sequence[TrialSnapshot]
-    cost: Mapping[str, float]
-    folder: Path
+    view: SweepView
+    outcome: Outcome
+    verdict: str
     tracking_uri: str | None = None
-    model: Mapping[str, Any] | None = None
     resume_command: str | None = None
-    certified: Mapping[str, Any] | None = None
-    winner: Mapping[str, Any] | None = None
-    num_to_begin: int = 0
-    why_not_begun: str | None = None
-    verdict: str = ""
-    num_broken: int = 0
-    second: str | None = None
-    front: Sequence[TrialSnapshot] = ()
-    objective: Objective = field(default_factory=Objective)
-    scored: int | None = SCORED_REPORTS
-    failed: Sequence[TrialSnapshot] = ()
+
+    @property
+    def top(self) -> Sequence[TrialSnapshot]:
+        """The best trials, those that can still win first."""
+        return self.view.ranked[:NUM_SHOWN]
+
+    @property
+    def failed(self) -> Sequence[TrialSnapshot]:
+        """The trials whose reasons are listed."""
+        return [trial for trial in self.view.trials if trial.state == "FAIL"]
 
 
 def make_closing_page(view: SweepView, outcome: Outcome, tracking_uri: str | None, resume: str | None) -> ClosingPage:
-    """Make the closing page's content: the best five trials, those that can still win first.
-
-    Args:
-        view: The sweep as it has ended.
-        outcome: How it ended.
-        tracking_uri: MLflow's address, without a login; None without tracking.
-        resume: The command that resumes the sweep; None where nothing is left to do.
-    """
-    return ClosingPage(
-        name=outcome.name,
-        status=outcome.status,
-        counts=outcome.trials,
-        top=view.ranked[:5],
-        cost=outcome.cost,
-        folder=outcome.folder,
-        tracking_uri=tracking_uri,
-        model=outcome.model,
-        resume_command=resume,
-        certified=outcome.certified,
-        winner=outcome.winner,
-        num_to_begin=view.num_trials - len(view.trials),
-        why_not_begun=outcome.reason if (outcome.reason or "").startswith("budget.") else None,
-        verdict=describe_verdict(view),
-        num_broken=sum(bool(trial.broken) for trial in view.trials if trial.score is not None),
-        second=view.criteria.second,
-        front=view.front if view.criteria.second else (),
-        objective=view.objective,
-        scored=view.criteria.scored,
-        failed=[trial for trial in view.trials if trial.state == "FAIL"],
-    )
+    """Make the closing page of a sweep; see `ClosingPage` for the arguments."""
+    return ClosingPage(view, outcome, describe_verdict(view), tracking_uri, resume)
 
 
 def render_closing_page(page: ClosingPage) -> Iterator[RenderableType]:
     """Render the page part by part; strings are single lines that must not be wrapped, because they are copied."""
+    view, outcome = page.view, page.outcome
     yield from _render_outcome(page)
-    if page.second:
-        yield from render_front(page.second, page.front)
-    if page.certified:
-        yield from describe_certification(page.certified, page.objective)
-    if page.top and (page.certified or (page.winner or {}).get("evaluation")):
-        yield Text(explain_scores(page.scored, bool(page.certified)))
-    if page.model:
-        yield from _describe_champion(page.model, page.name)
+    if view.criteria.second:
+        yield from render_front(view.criteria.second, view.front)
+    if outcome.certified:
+        yield from describe_certification(outcome.certified, view.objective)
+    if page.top and (outcome.certified or (outcome.winner or {}).get("evaluation")):
+        yield Text(explain_scores(view.criteria.scored, bool(outcome.certified)))
+    if outcome.model:
+        yield from _describe_champion(outcome.model, outcome.name)
     yield from _render_failures(page)
-    yield from _render_cost(page)
+    yield from _render_cost(outcome.cost)
     yield from _render_next(page)
     yield ""
     yield Text(page.verdict, style="bold")
 
 
 def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
-    count = page.counts.get
+    view, outcome, count = page.view, page.outcome, page.outcome.trials.get
+    num_to_begin, reason = view.num_trials - len(view.trials), outcome.reason or ""
+    num_broken = sum(bool(trial.broken) for trial in view.trials if trial.score is not None)
     trials = format_number(count("total", 0), "trial")
     yield ""
     yield Text(
-        f"sweep {page.name}: {page.status}, {trials}: {count('complete', 0)} complete, "
+        f"sweep {outcome.name}: {outcome.status}, {trials}: {count('complete', 0)} complete, "
         f"{count('pruned', 0)} stopped, {count('failed', 0)} failed"
         + (f", {count('interrupted')} interrupted" if count("interrupted") else "")
-        + (f"; {page.num_to_begin} not begun" if page.num_to_begin else "")
-        + (f": {page.why_not_begun}" if page.num_to_begin and page.why_not_begun else "")
-        + (f"; {page.num_broken} of them cannot win, for a constraint" if page.num_broken else "")
+        + (f"; {num_to_begin} not begun" if num_to_begin else "")
+        + (f": {reason}" if num_to_begin and reason.startswith("budget.") else "")
+        + (f"; {num_broken} of them cannot win, for a constraint" if num_broken else "")
     )
     if not page.top:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("", "trial", "score", "env steps"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(
-        "state", no_wrap=True
-    )  # trials with their whole budget stand first, whatever a stopped one reached
+    # Trials with their whole budget stand first, whatever a stopped one reached.
+    table.add_column("state", no_wrap=True)
     table.add_column("params", overflow="fold")
-    for rank, trial in enumerate(page.top[:5], start=1):
-        is_winner = trial.number == (page.winner or {}).get("trial")
+    for rank, trial in enumerate(page.top, start=1):
+        is_winner = trial.number == (outcome.winner or {}).get("trial")
         score = format_objective(trial.score if trial.score is not None else trial.objective)
         state = trial.state_word + ", winner" * is_winner
         cells = str(rank), str(trial.number), score, format_count(trial.env_steps), state, format_params(trial.params)
@@ -291,7 +247,7 @@ def _render_failures(page: ClosingPage) -> Iterator[RenderableType]:
     grouped: dict[str, tuple[str, list[int]]] = {}
     for trial in page.failed:
         reason, log = first_line(trial.reason), trial.record.log
-        described = f"{reason}; see {page.folder / log}" if log else reason
+        described = f"{reason}; see {page.outcome.folder / log}" if log else reason
         grouped.setdefault(classify_failure(reason), (described, []))[1].append(trial.number)
     if grouped:
         yield ""
@@ -301,8 +257,8 @@ def _render_failures(page: ClosingPage) -> Iterator[RenderableType]:
         yield f"  {len(numbers)} x {described} (trial {named})"
 
 
-def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
-    cost = page.cost.get
+def _render_cost(costs: Mapping[str, float]) -> Iterator[RenderableType]:
+    cost = costs.get
     steps, saved, train_s = cost("env_steps", 0), cost("env_steps_saved", 0), cost("train_s", 0.0)
     wall_s = cost("wall_s", 0.0)
     yield ""
@@ -322,8 +278,9 @@ def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
 
 def _render_next(page: ClosingPage) -> Iterator[RenderableType]:
     """Name where things are and what to type next; only what exists is named, and of a failed sweep what went wrong."""
-    yield f"folder    {_shorten_path(page.folder)}"
-    if (report := page.folder / "report" / "index.html").exists():
+    outcome, folder = page.outcome, page.outcome.folder
+    yield f"folder    {_shorten_path(folder)}"
+    if (report := folder / "report" / "index.html").exists():
         yield f"report    {_shorten_path(report)}"
     if page.tracking_uri:
         yield f"mlflow    {page.tracking_uri}"
@@ -331,19 +288,19 @@ def _render_next(page: ClosingPage) -> Iterator[RenderableType]:
     yield "next"
     if page.resume_command:
         yield f"  continue this sweep   {_spell_command(page.resume_command)}"
-    if page.status == "failed" and page.failed:
-        file = _shorten_path(page.folder) / trial_dir_of(TRIALS, page.failed[0].number) / "failure.txt"
+    if outcome.status == "failed" and page.failed:
+        file = _shorten_path(folder) / trial_dir_of(TRIALS, page.failed[0].number) / "failure.txt"
         yield f"  see what went wrong   less {file}"
         yield "  then                  correct it, and type the command again"
         return
     if page.tracking_uri and "://" in page.tracking_uri:
         yield f"  compare the trials    {_suggest_mlflow(page.tracking_uri)}"
-    if page.folder.joinpath("study.db").exists():
-        study = _shorten_path(page.folder) / "study.db"
+    if folder.joinpath("study.db").exists():
+        study = _shorten_path(folder) / "study.db"
         hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
         yield f"  look at the study     optuna-dashboard sqlite:///{study}{hint}"
     if page.top:
-        policy = page.model["uri"] if page.model else f"sweep:{page.name}"
+        policy = outcome.model["uri"] if outcome.model else f"sweep:{outcome.name}"
         yield f"  test the winner       {_spell_command(spell_command(f'evaluate policy={policy}'))}"
         yield f'  use it in Python      import rltune; policy = rltune.load_policy("{policy}")'
 

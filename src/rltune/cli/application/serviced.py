@@ -43,13 +43,8 @@ def find_service_of(settings: DictConfig) -> Client | None:
     return client if client and any(sweep["name"] == settings.sweep for sweep in client.list()) else None
 
 
-def describe(sweep: dict[str, Any]) -> str:
-    """Describe the state of a service's sweep."""
-    return str(sweep["in_words"])
-
-
 def print_state(sweep: dict[str, Any]) -> int:
     """Print the state of a service's sweep, with the reason for it; return the exit code 0."""
-    reason = f"; {sweep['reason']}" if sweep["reason"] and sweep["reason"] not in describe(sweep) else ""
-    print(f"{sweep['name']}: {describe(sweep)}{reason}", flush=True)
+    state, reason = sweep["in_words"], sweep["reason"]
+    print(f"{sweep['name']}: {state}{f'; {reason}' if reason and reason not in state else ''}", flush=True)
     return 0
