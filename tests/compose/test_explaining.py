@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rltune.cli.application.command import SweepConfig
+from rltune.cli.export import ExportConfig
 from rltune.compose.composing import compose_settings
 from rltune.compose.explaining import describe_allowed
 from rltune.config.schema import RunConfig
@@ -42,6 +44,13 @@ def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, f
     assert refused.value.what.startswith(word)
     assert refused.value.allowed.startswith(allowed)
     assert fix in refused.value.fix
+
+
+def test_a_name_without_its_key_gets_the_key() -> None:
+    for root, schema, key in (("show", SweepConfig, "sweep"), ("export", ExportConfig, "policy")):
+        with pytest.raises(RltuneError) as refused:
+            compose_settings(root, schema, ["first"])
+        assert refused.value.fix.endswith(f"{root} {key}=first")
 
 
 @pytest.mark.parametrize(

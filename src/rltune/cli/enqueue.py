@@ -6,16 +6,15 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from rltune.cli.application.command import ServiceConfig, SweepConfig, command, locate_sweep
+from rltune.cli.application.command import RequestConfig, command, locate_sweep
 from rltune.cli.application.serviced import find_service_of, print_state
 
 
 @dataclass
-class EnqueueConfig(SweepConfig):
+class EnqueueConfig(RequestConfig):
     """The settings of conf/enqueue.yaml."""
 
     space: dict[str, Any] = field(default_factory=dict)
-    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 @command("enqueue", EnqueueConfig)

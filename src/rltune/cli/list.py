@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from rltune.cli.application.command import ServiceConfig, SweepsConfig, command, leave, make_sweep_ref
 from rltune.cli.application.serviced import find_service, print_state
-from rltune.compose.composing import conf_dir, find_own_dir
+from rltune.compose.composing import list_conf_dirs
 from rltune.errors import ConfigError, choices
 from rltune.formatting import format_objective, spell_command
 from rltune.views.available import KINDS, show_available
@@ -54,7 +54,7 @@ def show_catalogue(words: list[str]) -> bool:
     if words[0] not in KINDS:
         leave(ConfigError(f"{words[0]}: nothing to list", choices(words[0], KINDS), spell_command("list envs")))
     typed = [Path(words[index + 1]) for index, word in enumerate(words[:-1]) if word == "--config-dir"]
-    show_available(words[0], [conf_dir(), *filter(None, [find_own_dir()]), *typed])
+    show_available(words[0], [*list_conf_dirs(), *typed])
     return True
 
 

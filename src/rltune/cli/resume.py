@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from rltune.cli.application.command import ServiceConfig, SweepConfig, TrackingConfig, command, make_sweep_ref
+from rltune.cli.application.command import RequestConfig, TrackingConfig, command, make_sweep_ref
 from rltune.cli.application.serviced import find_service_of, print_state
 from rltune.cluster.fork_server import begin_fork_server
 from rltune.compose.overrides import spell_settings
@@ -40,7 +40,7 @@ class Cluster:
 
 
 @dataclass
-class ResumeConfig(SweepConfig):
+class ResumeConfig(RequestConfig):
     """The settings of conf/resume.yaml."""
 
     budget: Budget = field(default_factory=Budget)
@@ -51,7 +51,6 @@ class ResumeConfig(SweepConfig):
     notify: str | None = None
     trust: bool = MISSING
     take_over: bool = MISSING
-    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 @command("resume", ResumeConfig, early=begin_fork_server)

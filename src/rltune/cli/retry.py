@@ -4,16 +4,15 @@ from dataclasses import dataclass, field
 
 from omegaconf import DictConfig
 
-from rltune.cli.application.command import ServiceConfig, SweepConfig, TrackingConfig, command, locate_sweep
+from rltune.cli.application.command import RequestConfig, TrackingConfig, command, locate_sweep
 from rltune.cli.application.serviced import find_service_of, print_state
 
 
 @dataclass
-class RetryConfig(SweepConfig):
+class RetryConfig(RequestConfig):
     """The settings of conf/retry.yaml."""
 
     trials: list[int] | None = None
-    service: ServiceConfig = field(default_factory=ServiceConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 

@@ -1,19 +1,18 @@
 """``rltune stop sweep=latest``: end a running sweep cleanly, from any machine that sees its ledger."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from omegaconf import MISSING, DictConfig
 
-from rltune.cli.application.command import ServiceConfig, SweepConfig, command, locate_sweep
+from rltune.cli.application.command import RequestConfig, command, locate_sweep
 from rltune.cli.application.serviced import find_service_of, print_state
 
 
 @dataclass
-class StopConfig(SweepConfig):
+class StopConfig(RequestConfig):
     """The settings of conf/stop.yaml."""
 
     wait: bool = MISSING
-    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 @command("stop", StopConfig)

@@ -42,6 +42,11 @@ def find_own_dir() -> Path | None:
     return own if any(folder.is_dir() and folder.name in groups for folder in own.iterdir()) else None
 
 
+def list_conf_dirs() -> list[Path]:
+    """List the folders of the groups as Hydra searches them: that of rltune, and the user's own ``conf/`` if any."""
+    return [conf_dir(), *filter(None, [find_own_dir()])]
+
+
 def use_own_dir() -> None:
     """Let Hydra look into a person's own ``conf/``, after our configs, as it does with ``--config-dir``."""
     from hydra.core.config_search_path import ConfigSearchPath

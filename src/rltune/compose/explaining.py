@@ -44,9 +44,9 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
-        about = fields(schema)[0].name  # what the command is about
-        meant = "=" not in error.override and about in ("sweep", "sweeps", "policy")
-        fix = spell_command(f"{root} {about}={error.override}") if meant else help_line
+        subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}  # Its key was left out.
+        is_bare = subject and "=" not in error.override
+        fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
         if error.override != (shown := redact_address(error.override)):  # Hydra's words would quote what is hidden
             return RltuneError(f"{shown}: not readable", "key=value, its value quoted for Hydra too", help_line)
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)

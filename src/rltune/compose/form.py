@@ -15,7 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from rltune.compose.commented import read_keys
-from rltune.compose.composing import compose_with_choices, conf_dir, find_own_dir
+from rltune.compose.composing import compose_with_choices, conf_dir, list_conf_dirs
 from rltune.compose.explaining import describe_allowed
 from rltune.compose.overrides import spell_value
 from rltune.config.bounds import list_bounds
@@ -87,8 +87,7 @@ def make_form(words: Sequence[str] = ()) -> Form:
 
 def list_groups() -> set[str]:
     """List the names of all groups of files."""
-    folders = [conf_dir(), *filter(None, [find_own_dir()])]
-    return {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
+    return {path.name for folder in list_conf_dirs() for path in folder.iterdir() if path.is_dir()}
 
 
 def _spell_default(key: str, value: Any) -> str:
@@ -115,5 +114,4 @@ def _read_meanings(chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find_files(group: str) -> list[Path]:
-    folders = [conf_dir(), *filter(None, [find_own_dir()])]
-    return [path for folder in folders for path in sorted((folder / group).glob("*.yaml"))]
+    return [path for folder in list_conf_dirs() for path in sorted((folder / group).glob("*.yaml"))]

@@ -78,6 +78,13 @@ class ServiceConfig:
 
 
 @dataclass
+class RequestConfig(SweepConfig):
+    """The settings by which a command finds a sweep to ask something of, perhaps by the service that runs it."""
+
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+
+
+@dataclass
 class TrackingConfig:
     """The address of MLflow with its login."""
 

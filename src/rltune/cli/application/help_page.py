@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
-from rltune.compose.composing import conf_dir, find_own_dir
+from rltune.compose.composing import conf_dir, list_conf_dirs
 from rltune.formatting import spell_command
 
 # A group in the defaults list; optional groups are not for users to choose.
@@ -46,8 +45,7 @@ def _list_groups(defaults: str, width: int) -> Iterator[str]:
 
 
 def _list_options(group: str) -> list[str]:
-    folders = [conf_dir(), *filter(None, [find_own_dir()])]
-    return sorted({path.stem for folder in folders for path in Path(folder, group).glob("*.yaml")})
+    return sorted({path.stem for folder in list_conf_dirs() for path in (folder / group).glob("*.yaml")})
 
 
 def _wrap(page: str, width: int) -> str:
