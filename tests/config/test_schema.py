@@ -16,7 +16,7 @@ from rltune.cli import resume
 from rltune.compose.composing import conf_dir
 from rltune.config.schema import derive_env_name
 from rltune.config.validation import parse_config
-from rltune.driver import run
+from rltune.driver import run, starting
 from rltune.search.schedulers import NoStopping, build_stopping_rule
 from rltune.search.space import parse_space
 
@@ -165,4 +165,4 @@ def test_a_resume_may_say_whether_the_cluster_grows(
     resume.main.work(
         OmegaConf.merge(OmegaConf.structured(resume.ResumeConfig), page, {"cluster": {"autoscale": autoscale}})
     )
-    assert run._without_none(asked["changes"]) == changed
+    assert starting._drop_none(asked["changes"]) == changed

@@ -33,7 +33,7 @@ def open_mine(request_of: Callable[..., Any], tmp_path: Path, stream: io.StringI
     def make(*overrides: str, resumed: bool = False) -> Iterator[OpenSweep]:
         plan = make_plan(request_of("tracking=off", "budget.trials=2", *overrides))
         (tmp_path / "mine").mkdir(exist_ok=True)
-        context = SweepContext(plan, "mine", tmp_path / "mine", resumed, time.monotonic(), stream)
+        context = SweepContext(plan, tmp_path / "mine", resumed, time.monotonic(), stream)
         share = Share(cpus=1.0, gpus=0.0, env_runners=0)
         slots = Slots(share.bundles, 2, [Machine(2, 0)])
         with hold_sweep(context) as ledger, open_sweep(context, ledger, share, slots) as sweep:

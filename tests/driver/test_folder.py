@@ -26,7 +26,7 @@ from rltune.driver import run as run_module
 from rltune.driver.context import SweepContext
 from rltune.driver.folder import RedactingFormatter, hold_sweep, open_folder
 from rltune.driver.plan import make_plan
-from rltune.driver.run import check_request
+from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError
 from rltune.ledger.storage import save_copy, start_ledger
 from rltune.ledger.sweep_ref import SweepRef
@@ -35,7 +35,7 @@ from rltune.ledger.sweep_ref import SweepRef
 def context_of(folder: Path, storage: str | None = None, resumed: bool = True) -> SweepContext:
     cluster, study = SimpleNamespace(address=None), SimpleNamespace(storage=storage)
     plan: Any = SimpleNamespace(config=SimpleNamespace(study=study, cluster=cluster, storage=None, name=None))
-    return SweepContext(plan, name=folder.name, folder=folder, resumed=resumed, began=0.0)
+    return SweepContext(plan, folder=folder, resumed=resumed, began=0.0)
 
 
 def begin(folder: Path) -> None:
@@ -84,11 +84,11 @@ def test_a_new_sweep_survives_a_bucket_that_goes_away_later(
     request_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only before the first trial, when nothing is lost, is the folder of a new sweep removed."""
-    monkeypatch.setattr(folder_module, "_check_shared", lambda *_: None)
+    monkeypatch.setattr(folder_module, "_check_nodes", lambda *_: None)
     folder = tmp_path / "outputs" / "x"
     plan = make_plan(request_of("cluster=address", "name=x", f"output_dir={folder.parent}"))
-    context = SweepContext(plan, "x", folder, False, time.monotonic())
-    with pytest.raises(StoreUnavailableError), open_folder(context):
+    context = SweepContext(plan, folder, False, time.monotonic())
+    with pytest.raises(StoreUnavailableError), hold_sweep(context) as ledger, open_folder(context, ledger):
         raise StoreUnavailableError("storage=s3://x does not answer", "", "")
     assert (folder / "ledger.db").exists()
 
@@ -103,7 +103,7 @@ def die_in(step: str, context: SweepContext) -> None:
         try:
             owner, _, name = step.rpartition(".")
             setattr(logging if owner else folder_module, name, die)
-            with open_folder(context):
+            with hold_sweep(context) as ledger, open_folder(context, ledger):
                 die()
         finally:
             os._exit(1)
@@ -113,7 +113,6 @@ def die_in(step: str, context: SweepContext) -> None:
 @pytest.mark.parametrize(
     ("step", "begun"),
     [
-        ("hold_sweep", False),
         ("_clear_leftovers", False),
         ("list_sessions", False),
         ("write_settings", False),
@@ -126,7 +125,7 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
 ) -> None:
     config = request_of("tracking=off", "name=x")
     folder = tmp_path / "outputs/x"
-    context = SweepContext(make_plan(config), "x", folder, False, time.monotonic())
+    context = SweepContext(make_plan(config), folder, False, time.monotonic())
     die_in(step, context)
     if begun:
         with pytest.raises(StudyError, match="name=x") as refused:
@@ -140,7 +139,7 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
         assert refused.value.key == "sweep"
         assert "run name=x" in refused.value.fix
         check_request(config)
-        with open_folder(context):
+        with hold_sweep(context) as ledger, open_folder(context, ledger):
             pass
         assert SweepRef("x", tmp_path / "outputs").folder() == folder
 
@@ -172,18 +171,18 @@ def drive(
 
         def work(context: SweepContext) -> Any:
             with contextlib.ExitStack() as stack:
-                held = stack.enter_context(hold_sweep(context)) if context.resumed else None
+                ledger = stack.enter_context(hold_sweep(context))
                 if killed:  # it stores nothing any more
                     patch = stack.enter_context(monkeypatch.context())
                     patch.setattr(folder_module, "store_results", lambda *_: None)
-                ledger = stack.enter_context(open_folder(context, held))
+                stack.enter_context(open_folder(context, ledger))
                 ledger.trials.add({"quality": 0.5}, [ledger.trials.num_trials])
                 numbers.extend(record.number for record in ledger.trials.records())
                 meanwhile()
                 ledger.close()
                 save_copy(context.folder)
 
-        monkeypatch.setattr(run_module, "_run_interruptibly", work)
+        monkeypatch.setattr(run_module, "drive", work)
         storage = make_address(s3, tmp_path.name)
         place = f"output_dir={tmp_path / machine}", "name=turns", f"storage={storage!r}", "tracking=off", "resume=auto"
         run_module.run_sweep(request_of(*place, *words), stream=stream)

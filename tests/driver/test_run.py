@@ -20,9 +20,7 @@ import pytest
 from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
-from rltune.checkpoints.handover import Driver
 from rltune.config.settings_file import read_settings
-from rltune.config.validation import parse_config
 from rltune.driver import run as pipeline
 from rltune.driver.context import SweepContext
 from rltune.driver.plan import make_plan
@@ -596,7 +594,7 @@ class Aside:
 def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callable[..., Any], tmp_path: Path) -> None:
     plan = make_plan(request_of("tracking=off", "failures.stall_s=7"))
     server: Any = Aside()
-    context = pipeline._check(SweepContext(plan, "x", tmp_path, False, 0.0), server)
+    context = pipeline._check(SweepContext(plan, tmp_path / "x", False, 0.0), server)
     assert context.call_aside is not None
     context.call_aside(len, "abc")
     checked, aside = (named for _, named in server.asked)
@@ -652,16 +650,6 @@ def test_auto_goes_on_with_an_extension_that_was_cut_off(toy_run: Callable[..., 
         opened.change_sweep(status="running")
     last = toy_run(*words)
     assert (last.status, last.cost["wall_s"] > first.cost["wall_s"]) == ("complete", True), "it was opened again"
-
-
-@pytest.mark.parametrize("is_stored", [False, True])
-def test_auto_stores_the_ledger_that_a_killed_driver_did_not(
-    toy_run: Callable[..., Outcome], monkeypatch: Any, is_stored: bool
-) -> None:
-    folder = toy_run(*AUTO, "budget.trials=1").folder
-    monkeypatch.setattr(pipeline, "read_stored_driver", lambda store: Driver("a", "host", ended=is_stored))
-    end = pipeline.find_end(folder, parse_config(read_settings(folder)))
-    assert (end is not None) is is_stored, "the sweep is opened again to store it"
 
 
 def test_auto_says_again_that_every_trial_failed(toy_run: Callable[..., Outcome]) -> None:

@@ -28,7 +28,7 @@ def resumed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         with hold_sweep(context) as ledger, open_folder(context, ledger):
             names.append(context.name)
 
-    monkeypatch.setattr(run, "_run_interruptibly", begin)
+    monkeypatch.setattr(run, "drive", begin)
     return names
 
 

@@ -20,7 +20,8 @@ from toy import HURRY
 from rltune.algorithms.restore import load_algorithm
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import find_store, open_store
-from rltune.driver.run import check_request, resume_sweep
+from rltune.driver.run import resume_sweep
+from rltune.driver.starting import check_request
 from rltune.errors import PolicyError, RltuneError, StudyError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.sweep_ref import SweepRef

@@ -35,7 +35,7 @@ def check(requests: Sequence[DictConfig]) -> None:
     Raises:
         RltuneError: One of them cannot be carried out, or two have one name.
     """
-    from rltune.driver.run import check_request
+    from rltune.driver.starting import check_request
 
     configs = [read_request(settings, sys.argv[1:]) for settings in requests]
     taken = set()

@@ -106,7 +106,7 @@ def leave_without_head(sweep: OpenSweep) -> None:
 
 def _end_without_head(sweep: OpenSweep) -> None:
     """End the sweep and leave its folder as a driver does that ends by itself."""
-    folder = sweep.context.folder
+    folder = sweep.folder
     how = make_resume_command(folder)
     try:
         head = f"the head of the cluster at {sweep.config.cluster.address}"

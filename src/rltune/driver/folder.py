@@ -1,4 +1,4 @@
-"""Make a sweep's folder, and hold the sweep's lease. Runs in the driver."""
+"""Make a sweep's folder, hold the sweep's lease, and store the folder's files. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from rltune.trial.shared_files import find_blindness, leave_token, make_blind_er
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
 
-BEGUN = (MARK, SETTINGS)  # The files that a storage has of a sweep from its start on: the settings make it a sweep.
+BEGUN = (MARK, SETTINGS)  # The files that are stored at a sweep's start. A folder with settings is a sweep's.
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
 logger = logging.getLogger("rltune")
 
@@ -50,89 +50,116 @@ class RedactingFormatter(logging.Formatter):
 
 
 @contextlib.contextmanager
-def open_folder(context: SweepContext, ledger: Ledger | None = None) -> Iterator[Ledger]:
-    """Make the sweep's folder, or find it; write its settings now and its log meanwhile.
+def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
+    """Open a sweep's ledger and hold its lease; end the processes that an earlier driver left running.
 
-    Args:
-        context: What the driver works on.
-        ledger: The ledger of a resumed sweep, whose lease this driver holds; None for a new one.
-
-    Yields:
-        The ledger.
+    The folder of a new sweep is made first.
 
     Raises:
-        StudyError: The folder exists already, or another driver has it.
+        StudyError: The folder is another sweep's, or the ledger is missing, damaged, or of another sweep.
+        StudyUnavailableError: Another driver has the lease.
     """
+    # SQLAlchemy is imported only now: while Ray starts, in a new sweep.
+    from rltune.ledger.lease import take_lease
+    from rltune.ledger.storage import set_journal, start_ledger
+
     folder = context.folder
+    if not context.resumed:
+        _make_folder(folder)
+    ledger = start_ledger(context.config.study.storage, folder, new=not context.resumed)
+    with contextlib.closing(ledger), take_lease(ledger) as lease:
+        if not context.resumed:
+            ledger.require_new()  # Another driver may have begun it in between.
+        set_journal(ledger, context.is_folder_shared())
+        if lease.previous:
+            end_stale_processes(lease.previous.sessions)
+        _clear_leftovers(folder)
+        yield ledger
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a new sweep's folder, or take one that a killed driver had only begun to make.
+
+    Raises:
+        StudyError: Another sweep has it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not is_half_made(folder):
+            raise make_name_taken_error(folder.name, folder) from None
+        folder.chmod(0o700)
+
+
+@contextlib.contextmanager
+def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
+    """Write the settings into the sweep's folder, keep the sweep's log meanwhile, and store the results at the end.
+
+    Args:
+        context: The driver's work.
+        ledger: The sweep's ledger, whose lease this driver holds.
+
+    Raises:
+        StudyError: A node does not see the folder, or the storage has a newer state of the sweep.
+    """
+    assert ledger.lease is not None
+    folder, config, store = context.folder, context.config, context.open_store()
     with contextlib.ExitStack() as stack:
-        if ledger is None:
-            _make_folder(context)
-            ledger = stack.enter_context(hold_sweep(context))
-        assert ledger.lease is not None
-        config, store = context.plan.config, context.open_store()
-        stack.callback(forget_clients)  # The next driver of this process is in no hurry.
+        stack.callback(forget_clients)  # The next driver of this process gets clients with the usual time-outs.
         if config.cluster.address is not None:
-            token = stack.enter_context(_leave_token(context, store))
-            _check_shared(context, store, token)
+            stack.enter_context(_share_folder(context, store))
         ledger.lease.note_sessions(list_sessions())
-        # The store finds the sweep's files by the name in its settings when the folder is renamed.
+        # If the folder is renamed, then the store finds the sweep's files by the name in its settings.
         write_settings(folder, replace(config, name=config.name or context.name, take_over=False))
         if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
         take(store, ledger.lease.id)
         stack.callback(store_results, context, ledger)
         store.publish(_find_files(folder, BEGUN))
-        handler = logging.FileHandler(folder / "sweep.log")
-        handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        loggers = logger, logging.getLogger(TOLD), logging.getLogger("ray.tune")
-        for each in loggers:
-            each.addHandler(handler)
-        try:
-            yield ledger
-        finally:
-            for each in loggers:
-                each.removeHandler(handler)
-            handler.close()
-
-
-def _make_folder(context: SweepContext) -> None:
-    """Make a new sweep's folder, or take one that a killed driver had only begun to make.
-
-    Raises:
-        StudyError: Another sweep has it.
-    """
-    folder = context.folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        if not is_half_made(folder):
-            raise make_name_taken_error(context.name, folder) from None
-        folder.chmod(0o700)
+        stack.enter_context(_log_to_file(folder / "sweep.log"))
+        yield
 
 
 @contextlib.contextmanager
-def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
-    """Open the sweep's ledger and hold its lease; end what an earlier driver left running.
+def _log_to_file(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path)
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    loggers = logger, logging.getLogger(TOLD), logging.getLogger("ray.tune")
+    for each in loggers:
+        each.addHandler(handler)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeHandler(handler)
+        handler.close()
+
+
+@contextlib.contextmanager
+def _share_folder(context: SweepContext, store: Store) -> Iterator[None]:
+    """Leave a token for the nodes of a joined cluster, and check that each of them sees the sweep's files.
 
     Raises:
-        StudyError: The ledger is missing, damaged, or of another sweep.
-        StudyUnavailableError: Another driver has the lease.
+        StudyError: A node does not see them. Nothing is left of a new sweep.
+        StoreError: The storage cannot be used. Nothing is left of a new sweep.
     """
-    # SQLAlchemy is imported only here: a new sweep does so while Ray starts.
-    from rltune.ledger.lease import take_lease
-    from rltune.ledger.storage import set_journal, start_ledger
+    with contextlib.ExitStack() as stack:
+        try:
+            token = stack.enter_context(leave_token(store))
+            _check_nodes(context, store, token)
+        except (StoreError, StudyError):
+            if not context.resumed:
+                shutil.rmtree(context.folder, ignore_errors=True)
+                with contextlib.suppress(OSError):  # The folder of all sweeps is kept if other sweeps are in it.
+                    context.folder.parent.rmdir()
+            raise
+        yield
 
-    config, folder = context.plan.config, context.folder
-    ledger = start_ledger(config.study.storage, folder, new=not context.resumed)
-    with contextlib.closing(ledger), take_lease(ledger) as lease:
-        if not context.resumed:
-            ledger.require_new()  # another driver may have begun it in between
-        set_journal(ledger, context.is_folder_shared())
-        if lease.previous:
-            end_stale_processes(lease.previous.sessions)
-        _clear_leftovers(folder)
-        yield ledger
+
+def _check_nodes(context: SweepContext, store: Store, token: str) -> None:
+    if blind := check_nodes(functools.partial(find_blindness, context.folder, store.address, token)):
+        raise make_blind_error(store, blind)
 
 
 def _clear_leftovers(folder: Path) -> None:
@@ -141,7 +168,7 @@ def _clear_leftovers(folder: Path) -> None:
 
 
 def leave_folder(folder: Path, ledger: Ledger) -> None:
-    """Remove what this driver has there for itself, where its process ends before its contexts can."""
+    """Clean up a driver's folder and release its lease, if its process ends before its context managers can."""
     if ledger.lease and not ledger.lease.is_lost:
         _clear_leftovers(folder)
         ledger.lease.release()
@@ -156,39 +183,8 @@ def make_name_taken_error(name: str, folder: Path) -> StudyError:
     )
 
 
-@contextlib.contextmanager
-def _leave_token(context: SweepContext, store: Store) -> Iterator[str]:
-    """Leave a token for the nodes; where that fails, leave nothing of a new sweep."""
-    with contextlib.ExitStack() as stack:
-        try:
-            token = stack.enter_context(leave_token(store))
-        except StoreError:
-            _forget_folder(context)
-            raise
-        yield token
-
-
-def _check_shared(context: SweepContext, store: Store, token: str) -> None:
-    """Refuse nodes that do not see the sweep's files, and leave nothing of a new sweep.
-
-    Raises:
-        StudyError: There are some.
-    """
-    if blind := check_nodes(functools.partial(find_blindness, context.folder, store.address, token)):
-        error = make_blind_error(store, blind)
-        _forget_folder(context)
-        raise error
-
-
-def _forget_folder(context: SweepContext) -> None:
-    if not context.resumed:
-        shutil.rmtree(context.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other sweeps are in it
-            context.folder.parent.rmdir()
-
-
 def store_results(context: SweepContext, ledger: Ledger) -> None:
-    """Store what this driver leaves behind, so that it is found from other machines; say what could not be stored.
+    """Store the ledger and the results for other machines; print what could not be stored.
 
     A driver that has lost its lease stores nothing: the files are another driver's.
     """

@@ -85,6 +85,10 @@ class Plan:
         """What its scores measure."""
         return Objective.from_settings(self.build.env.objective)
 
+    def with_notes(self, *notes: str) -> Plan:
+        """Return the plan with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
     def share_of(self, *nodes: Machine) -> Share:
         """Return a trial's share of this machine, or of a cluster."""
         return fit_share(self.request, *nodes)

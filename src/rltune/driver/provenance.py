@@ -17,7 +17,7 @@ PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-co
 def record_start(sweep: OpenSweep) -> None:
     """Note in the ledger that the sweep runs, where it lies, and at its first start what it was started with."""
     # The folder may have been moved, and a resume may have changed the settings.
-    folder, config = str(sweep.context.folder), format_settings(sweep.config)
+    folder, config = str(sweep.folder), format_settings(sweep.config)
     sweep.ledger.change_sweep(status="running", folder=folder, config=config)
     if sweep.ledger.sweep().began is None:
         sweep.ledger.change_sweep(

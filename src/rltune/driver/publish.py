@@ -53,8 +53,8 @@ def start_tracking(sweep: OpenSweep) -> None:
             **{f"space.{name}": format_yaml_value(searched) for name, searched in config.space.items()},
         },
         tags={
-            "rltune.folder": str(sweep.context.folder),
-            NOTE_TAG: f"{config.algo['name']} on {config.env.id} is being swept, in `{sweep.context.folder}`.",
+            "rltune.folder": str(sweep.folder),
+            NOTE_TAG: f"{config.algo['name']} on {config.env.id} is being swept, in `{sweep.folder}`.",
         }
         | ({"rltune.git_commit": commit} if (commit := read_git_commit()) else {}),
         texts={
@@ -69,9 +69,10 @@ def start_console(sweep: OpenSweep) -> None:
     versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
     logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
     sweep.display.draw()
+    objective = sweep.plan.objective
     if sweep.plan.build.env.objective:
-        better = "lower" if sweep.objective.direction is Direction.MIN else "higher"
-        sweep.console.note(f"objective: {sweep.objective.name}, the mean over episodes; the {better}, the better")
+        better = "lower" if objective.direction is Direction.MIN else "higher"
+        sweep.console.note(f"objective: {objective.name}, the mean over episodes; the {better}, the better")
     if sweep.plan.criteria.scored is None:
         sweep.console.note("score: the mean of all of a trial's reports, not of its last ones; in certification, too")
     for one in sweep.plan.criteria.constraints:
@@ -93,7 +94,7 @@ def publish_outcome(
         outcome: How it ended.
         certification: None without one.
     """
-    tracker, console, folder = sweep.tracker, sweep.console, sweep.context.folder
+    tracker, console, folder = sweep.tracker, sweep.console, sweep.folder
     interrupted, is_urgent = outcome.status == "interrupted", sweep.stopper.is_urgent()
     if certification:
         _publish_certification(sweep, certification)
@@ -104,8 +105,7 @@ def publish_outcome(
     timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
     _describe_sweep(sweep, outcome, has_report=bool(pages))
     tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s, outcome)
-    for warning in tracker.warnings():
-        console.note(warning)
+    sweep.show_warnings()
     sweep.display.close()
     if waiting := len(sweep.ledger.read_requests(ENQUEUE)):
         larger = SpentBudget(sweep.config, len(records), sweep.stopper.env_steps).spell_larger(waiting)
@@ -130,7 +130,7 @@ def notify_users(sweep: OpenSweep, outcome: Outcome) -> None:
 
 def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
     """Notify them that an error has ended the sweep; there is no summary, and the error is the reason."""
-    folder, counts = sweep.context.folder, dict[str, int]()
+    folder, counts = sweep.folder, dict[str, int]()
     with contextlib.suppress(Exception):  # the ledger may be what is gone
         counts = count_states(sweep.ledger.trials.records())
     reason = redact(describe_exception(error))
@@ -138,15 +138,14 @@ def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
     status = "interrupted" if exit_code == EXIT_TRY_AGAIN else "failed"
     outcome = Outcome(folder.name, status, counts, None, None, {}, reason=reason, exit_code=exit_code, folder=folder)
     sweep.tracker.close(RUN_STATUS[status], CRASH_CLOSE_S, outcome)
-    for warning in sweep.tracker.warnings():
-        sweep.console.note(warning)
+    sweep.show_warnings()
     notify_users(sweep, outcome)
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
     """Show the certification in MLflow: a table with the sweep, metrics and tags on its configurations."""
     tracker = sweep.tracker
-    for path in write_table(certification, sweep.context.folder):
+    for path in write_table(certification, sweep.folder):
         tracker.artifact(path)
     for one in certification.configurations:
         metrics = {
@@ -168,7 +167,7 @@ def _publish_certification(sweep: OpenSweep, certification: Certification) -> No
 
 def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> None:
     """Describe the sweep's run in MLflow: who won and how sure that is, and where the rest is."""
-    folder, model = sweep.context.folder, outcome.model
+    folder, model = sweep.folder, outcome.model
     try:
         lines = [describe_verdict(read_folder(folder, sweep.ledger, outcome.status)), ""]
     except Exception as error:  # a sweep must not fail for its description

@@ -41,7 +41,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     Returns:
         The winner, or None without a trial that can win; and the certification, or None if it is not complete.
     """
-    folder, certify, stopper = sweep.context.folder, sweep.config.certify, sweep.stopper
+    folder, certify, stopper = sweep.folder, sweep.config.certify, sweep.stopper
     direction = sweep.plan.criteria.direction
     if stopper.is_urgent():
         try:
@@ -81,7 +81,7 @@ def register_winner(
     stopper = sweep.stopper
     if winner is None or stopper.is_urgent() or stopper.interrupted or not sweep.config.tracking.register:
         return None
-    candidate = Candidate(winner, certification, sweep.config, sweep.context.name)
+    candidate = Candidate(winner, certification, sweep.config, sweep.name)
     return register_champion(candidate, sweep.tracker, sweep.console.note, sweep.display.show_episodes)
 
 
@@ -93,14 +93,14 @@ def save_outcome(
     model: dict[str, Any] | None,
 ) -> Outcome:
     """Write ``summary.json``, and all of it but the status into the ledger."""
-    ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.context.folder
+    ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.folder
     wall_s = ledger.sweep().wall_s + time.monotonic() - sweep.context.began
     trials = count_states(records)
     failed = winner is None and not trials["interrupted"]
     runs = sweep.retraining.runs() if sweep.retraining else []
     has_more = len(records) < sweep.config.budget.trials
     outcome = Outcome(
-        name=sweep.context.name,
+        name=sweep.name,
         status=_describe_status(sweep, failed),
         trials=trials,
         winner=describe_winner(winner, folder),

@@ -156,7 +156,7 @@ def _check(settings: DictConfig, typed: Sequence[str]) -> CheckedSweep:
 
 def _check_config(config: RunConfig) -> None:
     from rltune.driver.plan import make_plan
-    from rltune.driver.run import check_request, compare_with_begun
+    from rltune.driver.starting import check_request, compare_with_begun
     from rltune.ledger.sweep_folder import is_half_made
 
     folder = sweep_folder_of(config, make_sweep_name(config))

@@ -243,9 +243,9 @@ def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):
     monkeypatch.setattr(pipeline, "prepare_environment", lambda cluster: None)
     monkeypatch.setattr(pipeline, "connect_ray", start)
     retry = {TRIALS: [0], CERTIFY: []}
-    context = SweepContext(make_plan(mine.config), "mine", mine.folder, True, 0.0, trainable=object, retry=retry)
+    context = SweepContext(make_plan(mine.config), mine.folder, True, 0.0, trainable=object, retry=retry)
     with pytest.raises(RuntimeError, match="far enough"):
-        pipeline._start(context)
+        pipeline.drive(context)
     waiting = mine.ledger.read_requests()
     assert [(one.kind, one.payload) for one in waiting] == [(RETRY, retry), (STOP, {})]
     assert waiting[-1].asked_by == "ben@host"

@@ -1,0 +1,173 @@
+"""Decide how a command starts a sweep: anew, from the state in which it was left, or not at all.
+
+Nothing is written, except that the state of a sweep which another machine has stored is fetched. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from rltune.checkpoints.handover import read_stored_driver
+from rltune.checkpoints.store import find_store
+from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
+from rltune.config.names import make_sweep_name, sweep_folder_of
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import read_settings
+from rltune.config.uris import HIDDEN
+from rltune.config.validation import parse_config
+from rltune.driver.folder import make_name_taken_error
+from rltune.driver.plan import Plan, fit_grid, make_plan
+from rltune.driver.warm_starts import widen_ranges
+from rltune.errors import StudyError
+from rltune.formatting import spell_command
+from rltune.ledger.sweep_folder import is_half_made, make_resume_command
+from rltune.ledger.sweep_ref import SweepRef
+from rltune.records import RETRY
+
+if TYPE_CHECKING:
+    from rltune.ledger.outcome import Outcome
+
+AUTO = "auto"  # The value of `resume` that starts a sweep, or resumes it if it exists.
+ENDED = ("complete", "stopped", "failed")
+LOCAL = "local"  # The value of cluster.address in a resume for a Ray on this machine: null stands for no change.
+
+
+def find_begun(config: RunConfig) -> Path | None:
+    """Find the folder of the sweep that a request names; None if the sweep does not exist yet.
+
+    A sweep that is only in the storage, as for a job on a fresh disk, is fetched.
+
+    Raises:
+        StudyError: The storage cannot be used.
+    """
+    name = make_sweep_name(config)
+    folder = sweep_folder_of(config, name)
+    is_here = folder.exists() and not is_half_made(folder)
+    ref = SweepRef(name, config.output_dir, config.storage)
+    if ref.is_stored():
+        return ref.folder()
+    return folder if is_here else None
+
+
+def check_request(config: RunConfig) -> tuple[Plan, Path]:
+    """Check what can be checked without Ray: what the sweep will do, and its folder, which must not exist yet.
+
+    Raises:
+        RltuneError: The request cannot be carried out.
+    """
+    plan = make_plan(config)
+    name = make_sweep_name(config)
+    folder = sweep_folder_of(config, name)
+    if config.resume == AUTO:  # A sweep that exists is resumed.
+        return plan, folder
+    if folder.exists() and not is_half_made(folder):
+        raise make_name_taken_error(name, folder)
+    if SweepRef(name, config.output_dir, config.storage).is_stored():
+        raise StudyError(
+            f"name={name}: {config.storage} has a sweep of this name",
+            "a name of its own for each sweep",
+            make_resume_command(folder, {"storage": config.storage}),
+        )
+    return plan, folder
+
+
+def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool]:
+    """Refuse settings with which a sweep that exists cannot go on.
+
+    Args:
+        folder: The sweep's folder.
+        config: The settings of this request.
+
+    Returns:
+        The settings to go on with, and whether a budget is larger than it was.
+
+    Raises:
+        RltuneError: Other settings than budgets and addresses differ, or a budget is smaller.
+    """
+    settings = read_settings(folder, whole=True)
+    config = keep_measured(settings, config)
+    fitted, _ = fit_grid(widen_ranges(config))
+    return config, check_changes(folder.name, settings, fitted)
+
+
+def find_end(folder: Path, config: RunConfig) -> Outcome | None:
+    """Find how a sweep has ended; None if there is something left to do.
+
+    The ledger decides, because a summary may be of an earlier end, before the sweep was extended. A driver that was
+    killed before it stored the ledger in remote storage has left that to do.
+
+    Args:
+        folder: The sweep's folder.
+        config: Names the ledger's address, login included.
+    """
+    from rltune.ledger.outcome import load_outcome
+    from rltune.ledger.storage import open_ledger
+
+    try:
+        with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
+            status = ledger.sweep().status
+            records = (*ledger.trials.records(), *ledger.runs.records())
+            if ledger.read_requests(RETRY):
+                return None
+    except StudyError:
+        return None  # The driver that opens the ledger creates it, or raises an error that says why not.
+    driver = read_stored_driver(find_store(folder))
+    if driver and not driver.ended:
+        return None
+    outcome = load_outcome(folder) if status in ENDED else None
+    if outcome and any(record.state == "RUNNING" for record in records):
+        return None  # The wall time counts anew, and trials that an error has left unfinished go on.
+    return outcome
+
+
+def require_changeable(changes: Mapping[str, Any]) -> None:
+    """Refuse changes of settings that a sweep keeps.
+
+    Raises:
+        StudyError: A key is not in conf/resume.yaml.
+    """
+    for key in sorted(changes.keys() - set(CHANGEABLE)):
+        raise StudyError(
+            f"{key}={changes[key]}: a sweep that is resumed keeps its own {key}",
+            f"changes of {', '.join(CHANGEABLE)}",
+            spell_command("run name=... begins another sweep"),
+        )
+
+
+def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> RunConfig:
+    """Apply the changes of a resume to a sweep's settings.
+
+    Args:
+        folder: The sweep's folder.
+        ref: The sweep; its ``storage`` and its ``ledger_url`` replace those of the settings, if they are given.
+        changes: Settings by name; None stands for no change.
+
+    Raises:
+        StudyError: A budget is smaller, or an address lacks its login.
+    """
+    settings = read_settings(folder, whole=True)
+    addresses = _drop_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
+    merged = OmegaConf.merge(settings, addresses, _drop_none(changes))
+    if OmegaConf.select(merged, "cluster.address") == LOCAL:
+        merged.cluster.address = None
+    config = parse_config(cast(DictConfig, merged))
+    check_budgets(folder.name, settings, config)
+    for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
+        if address and HIDDEN in address:
+            raise StudyError(
+                f"{key}={address}: the login is kept in no file, so it has to be given again",
+                "the whole address",
+                make_resume_command(folder),
+            )
+    return config
+
+
+def _drop_none(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop the changes that stand for none, at any depth."""
+    nested = {key: _drop_none(value) if isinstance(value, Mapping) else value for key, value in changes.items()}
+    return {key: value for key, value in nested.items() if value is not None and value != {}}

@@ -1,0 +1,48 @@
+"""A command starts a sweep anew, from where it was left, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ended import write_sweep
+
+from rltune.checkpoints.handover import Driver
+from rltune.config.settings_file import read_settings
+from rltune.config.validation import parse_config
+from rltune.driver import starting
+from rltune.errors import StudyError
+from rltune.ledger.outcome import Outcome
+from rltune.ledger.sweep_ref import SweepRef
+
+AUTO = ("name=mine", "resume=auto", "tracking=off", "scheduler=none", "budget.trials=1")
+
+
+def test_a_resume_changes_budgets_and_addresses_alone(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "mine", 2, None, "interrupted", "name=mine", "budget.trials=4")
+    ref = SweepRef("mine", tmp_path, storage="s3://bucket", ledger_url="postgresql+psycopg://host/db")
+    changes = {"budget": {"trials": 8, "wall_time_s": None}, "cluster": {"address": "local", "num_cpus": 2}}
+    config = starting.change_settings(folder, ref, changes)
+    assert (config.budget.trials, config.budget.wall_time_s) == (8, None)
+    assert (config.cluster.address, config.cluster.num_cpus) == (None, 2)
+    assert (config.storage, config.study.storage) == (ref.storage, ref.ledger_url)
+    with pytest.raises(StudyError) as refused:
+        starting.change_settings(folder, ref, {"budget": {"trials": 3}})
+    assert refused.value.key == "budget.trials"
+    starting.require_changeable(changes)
+    with pytest.raises(StudyError) as refused:
+        starting.require_changeable(changes | {"seed": 3})
+    assert refused.value.key == "seed"
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_auto_stores_the_ledger_that_a_killed_driver_did_not(
+    toy_run: Callable[..., Outcome], monkeypatch: Any, is_stored: bool
+) -> None:
+    folder = toy_run(*AUTO).folder
+    monkeypatch.setattr(starting, "read_stored_driver", lambda store: Driver("a", "host", ended=is_stored))
+    end = starting.find_end(folder, parse_config(read_settings(folder)))
+    assert (end is not None) is is_stored, "the sweep is opened again to store it"
