@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -132,6 +133,13 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
     """Make the scheduler of ``--dist loadgroup``."""
     return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> None:
+    """Let torch use one thread in this process: threads that wait for each other cost much on busy cores."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

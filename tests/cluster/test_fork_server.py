@@ -126,6 +126,7 @@ def test_each_worker_leads_a_group_in_the_fork_servers_session(warm: ForkServer,
     assert {found["session"] for found in workers} == {os.getsid(warm.pid)}
 
 
+@pytest.mark.nightly
 def test_one_that_is_ended_while_it_asks_costs_no_other(warm: ForkServer, worker: Path) -> None:
     for begun in (b"", (100).to_bytes(8, "little") + b"{"):
         with socket.socket(socket.AF_UNIX) as connection:
@@ -134,6 +135,7 @@ def test_one_that_is_ended_while_it_asks_costs_no_other(warm: ForkServer, worker
     assert fork_worker(warm, worker)["warm"]
 
 
+@pytest.mark.nightly
 def test_one_that_is_stopped_while_it_asks_holds_up_no_other(warm: ForkServer, worker: Path) -> None:
     for begun in (b"", (100).to_bytes(8, "little") + b"{"):
         with socket.socket(socket.AF_UNIX) as connection:
@@ -166,6 +168,7 @@ def test_an_error_that_cannot_be_pickled_arrives_by_its_words(warm: ForkServer) 
         warm.call(fail_in_two_parts)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("function", "error", "words"),
     [
@@ -195,6 +198,7 @@ def work_slowly(progress: Callable[..., None]) -> str:
     return "done"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("progress", [None, print])
 def test_a_call_that_hangs_ends_with_a_message(
     progress: Callable[..., None] | None, warm: ForkServer, tmp_path: Path
@@ -208,12 +212,14 @@ def test_a_call_that_hangs_ends_with_a_message(
     assert int(calls.read_text()) != os.getpid(), "called once, and not by the driver"
 
 
+@pytest.mark.nightly
 def test_a_call_that_comes_further_is_waited_for_and_says_how_far_it_is(warm: ForkServer) -> None:
     told: list[tuple[int, int]] = []
     answer = warm.call(work_slowly, patience_s=5.0, progress=lambda done, total: told.append((done, total)))
     assert (answer, told) == ("done", [(done, 12) for done in range(1, 13)])
 
 
+@pytest.mark.nightly
 def test_it_is_ready_for_calls_when_it_knows_the_raylet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MODULES_VARIABLE, "")
     with acquire_fork_server() as opened:
@@ -222,6 +228,7 @@ def test_it_is_ready_for_calls_when_it_knows_the_raylet(monkeypatch: pytest.Monk
         assert opened.call(os.getenv, "RAY_RAYLET_PID") == "4711"
 
 
+@pytest.mark.nightly
 def test_without_an_answer_ray_has_its_own_worker_and_the_driver_calls_itself(worker: Path) -> None:
     with acquire_fork_server() as opened:
         assert opened is not None
@@ -238,6 +245,7 @@ def test_without_an_answer_ray_has_its_own_worker_and_the_driver_calls_itself(wo
         opened.call(os.getpid)
 
 
+@pytest.mark.nightly
 def test_it_ends_with_a_driver_that_is_killed() -> None:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
@@ -250,6 +258,7 @@ def test_it_ends_with_a_driver_that_is_killed() -> None:
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.nightly
 def test_one_that_was_begun_early_is_the_one_that_a_sweep_has_and_ends_where_it_wants_none() -> None:
     begin_fork_server()
     (early,) = fork_server._early
@@ -264,6 +273,7 @@ def test_one_that_was_begun_early_is_the_one_that_a_sweep_has_and_ends_where_it_
         assert not Path(gone.address).parent.exists()
 
 
+@pytest.mark.nightly
 def test_a_command_that_comes_to_no_sweep_leaves_none_behind(tmp_path: Path) -> None:
     typed = [sys.executable, "-m", "sweeps.run", "algo=pp0"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

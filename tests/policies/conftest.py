@@ -1,4 +1,4 @@
-"""Bundles that several files ask, and one torch thread."""
+"""Bundles that several files ask."""
 
 from __future__ import annotations
 
@@ -6,22 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 from rllib_modules import recurrent_runner, runner_of
 
 from rltune.policies.bundle_reader import load_bundle
 from rltune.policies.bundle_writer import write_bundle
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other take many times the CPU on busy cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

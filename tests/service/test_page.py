@@ -172,6 +172,7 @@ def test_a_report_runs_apart_and_nothing_beside_it_is_shown(service: Serviced) -
         assert service.ask("GET", f"/sweeps/s/report/{file}", headers=cookie).status_code in (404, 422)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Serviced, browser: Browser) -> None:
     browser.click("nav a[href='/submit']")
@@ -244,6 +245,7 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     assert browser.complaints == [], "nothing was refused by the page's own policy"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_failed_trials_and_enqueued_values_go_on_by_clicks(service: Serviced, browser: Browser) -> None:
     service.queue.change(service.queue.add("done", []), state="complete", ended_s=1.0)
@@ -269,6 +271,7 @@ def test_failed_trials_and_enqueued_values_go_on_by_clicks(service: Serviced, br
     assert browser.complaints == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_on_a_phone_nothing_hangs_over_and_all_has_a_name(service: Serviced, browser: Browser) -> None:
     for name in ("cartpole-ppo-20261122-120000-abcd", "short"):

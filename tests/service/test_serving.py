@@ -178,6 +178,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
                 process.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux" or subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode != 0,
@@ -199,6 +200,7 @@ def test_a_sweep_whose_process_is_not_seen_is_not_begun_twice(project: Project) 
     assert ServiceFolder(outputs).log_of("one").read_text().count(HEADING) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_typed_sweep_is_adopted_and_not_begun_again(project: Project) -> None:
     folder = ServiceFolder(project.folder / "outputs")
@@ -226,6 +228,7 @@ def has_driver(folder: Path) -> bool:
     return False
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_folder_that_was_moved_keeps_its_queue_and_sweeps(project: Project, tmp_path: Path) -> None:
     with served(project) as (_, client):
@@ -248,6 +251,7 @@ def test_a_folder_that_was_moved_keeps_its_queue_and_sweeps(project: Project, tm
             assert [record.number for record in ledger.trials.records()] == [0, 1]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 def test_two_services_on_one_database_run_their_own_sweeps(
