@@ -10,15 +10,16 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import migrations  # noqa: F401
 import postgres
 import psutil
 import pytest
+from alembic.script import ScriptDirectory
 from checkpoints import actions, checkpoint, made_store, outputs, store  # noqa: F401
 from composing import compose
 from s3 import Server, s3_server
@@ -46,6 +47,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(Path(__file__).parent / "support"), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))
 )
 
+
+_read_scripts, _scripts, _scripts_lock = ScriptDirectory.from_config, {}, threading.Lock()
+
+
+def _read_scripts_once(config: Any) -> ScriptDirectory:
+    """Read the migrations of Optuna and of MLflow once: each reads all of its own whenever it opens a database."""
+    folder = config.get_main_option("script_location")
+    with _scripts_lock:
+        if folder not in _scripts:
+            _scripts[folder] = _read_scripts(config)
+            _scripts[folder].get_heads()  # It reads them.
+        return _scripts[folder]
+
+
+ScriptDirectory.from_config = _read_scripts_once  # type: ignore[method-assign,assignment]
 
 HERE = Path(__file__).parent
 TIMEOUT_S = {"fast": 300, "ray": 1500, "slow": 1500}  # generous: on a busy machine; what takes longer hangs

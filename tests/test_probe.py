@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from composing import compose
-from fake_cuda import GIB, FakeCuda
+from fake_gpus import GIB, FakeCuda
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 

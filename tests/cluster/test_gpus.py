@@ -7,8 +7,7 @@ import os
 import sys
 
 import pytest
-from fake_nvml import FakeNvml
-from nvidia_tools import CUT, put_smi
+from fake_gpus import FakeNvml
 
 from rltune.cluster.gpus import (
     list_devices,
@@ -19,6 +18,7 @@ from rltune.cluster.gpus import (
 from rltune.cluster.ray_cluster import prepare_environment
 from rltune.cluster.resources import local_machine
 from rltune.config.schema import ClusterConfig
+from tests.cluster.nvidia_tools import CUT, put_smi
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import ray
 import torch
-from private_uses import Source
 from ray._private import ray_constants
 
 from rltune.cluster.ray_cluster import TUNE_SETTINGS
@@ -23,6 +22,7 @@ from rltune.compat.rllib_build import LEFT_OUT
 from rltune.compat.rllib_internals import FORWARD_METHODS
 from rltune.engine import contract
 from rltune.engine.contract import find_missing_name
+from tests.compat.private_uses import Source
 
 # "module:name.name", and parameters that it must have.
 NAMES: dict[str, tuple[str, ...]] = {

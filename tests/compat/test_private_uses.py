@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from private_uses import Source
+
+from tests.compat.private_uses import Source
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("compat", "engine")  # where they may stand

@@ -25,7 +25,6 @@ import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
-from simulation import FaultyFileSystem, Process, SimulatedChores, World, simulate
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -37,6 +36,7 @@ from rltune.ledger.ledger import Ledger, MissingSweepError
 from rltune.records import ENQUEUE, CheckpointRecord, Report, TrialRecord
 from rltune.tracking.feed import Feeds
 from rltune.tracking.tracker import Tracker, TrackingSettings
+from tests.crash.simulation import FaultyFileSystem, Process, SimulatedChores, World, simulate
 
 MARKS = (100, 200, 300)  # The steps at which a trial reports. It ends at the last one.
 MAX_DRIVERS, MAX_TRIALS = 5, 4

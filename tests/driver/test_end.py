@@ -55,7 +55,7 @@ import rltune.driver.tune.fit
 import rltune.policies.mlflow_model
 import rltune.views.plotly_figures
 from composing import compose
-from policy_toy import PolicyToyTrial
+from tests.driver.policy_toy import PolicyToyTrial
 from rltune.config.validation import parse_config
 from rltune.driver.run import run_sweep
 from toy import TOY

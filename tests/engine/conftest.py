@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from engine_toy import CountEnv, CueEnv
 from ray.tune import register_env
+
+from tests.engine.engine_toy import CountEnv, CueEnv
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from engine_toy import CONFIGS, CountEnv, ppo_config
 from gymnasium.utils import EzPickle
 from ray.rllib.algorithms.dqn import DQN
 from ray.rllib.algorithms.ppo import PPO
@@ -23,6 +22,7 @@ from rltune.engine import build_algorithm
 from rltune.engine.sampling.observation_filter import normalise_observations
 from rltune.envs.spec import EnvSpec
 from rltune.errors import NonFiniteError
+from tests.engine.engine_toy import CONFIGS, CountEnv, ppo_config
 
 STOCK = {"PPO": PPO, "DQN": DQN, "SAC": SAC}
 

@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
-from engine_toy import CONFIGS, ppo_config
 
 from rltune.engine import build_algorithm
 from rltune.errors import ConfigError
+from tests.engine.engine_toy import CONFIGS, ppo_config
 
-SUPPORT = Path(__file__).parents[1] / "support"
+ROOT = Path(__file__).parents[2]
 ALONE = """
 import sys, tempfile
 import ray
-from engine_toy import CONFIGS
+from tests.engine.engine_toy import CONFIGS
 from rltune import engine
 for make in CONFIGS.values():
     algorithm = engine.build_algorithm(make())
@@ -33,7 +33,7 @@ print("trained", *CONFIGS)
 @pytest.mark.slow
 def test_training_starts_no_ray_and_waits_for_no_compiler() -> None:
     """In a process of its own: the one that runs the tests may have both already."""
-    ran = subprocess.run([sys.executable, "-c", ALONE], cwd=SUPPORT, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run([sys.executable, "-c", ALONE], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ran.stdout.split() == ["trained", *CONFIGS], ran.stderr
 
 

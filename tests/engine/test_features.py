@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from engine_toy import CONFIGS, CountEnv, dqn_config, ppo_config
 from own_parts import OwnRunner, make_mirror
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.dqn import DQNConfig
@@ -22,6 +21,7 @@ from rltune.algorithms.a2c import A2CConfig
 from rltune.engine import build_algorithm, find_obstacle
 from rltune.engine.features import IDLE_PREFIXES, SWITCHES, find_unserved_setting, list_served_fields
 from rltune.engine.sampling.observation_filter import normalise_observations
+from tests.engine.engine_toy import CONFIGS, CountEnv, dqn_config, ppo_config
 
 
 class EpisodeCallback(RLlibCallback):

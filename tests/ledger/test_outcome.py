@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trials import ENTRIES
+from ledger import ENTRIES
 
 from rltune.certification.finalists import Finalist, describe_winner
 from rltune.config.criteria import Criteria, parse_constraints

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
-from rllib_modules import recurrent_runner, runner_of
 
 from rltune.policies.bundle_reader import load_bundle
 from rltune.policies.bundle_writer import write_bundle
+from tests.policies.rllib_modules import recurrent_runner, runner_of
 
 
 @pytest.fixture(scope="session")

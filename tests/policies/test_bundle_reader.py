@@ -10,16 +10,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from bundles import BOX, DISCRETE, IMAGE, write_linear
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
-from rllib_modules import runner_of, some_observations
 
 from rltune.config.capabilities import TABLE, find_capabilities
 from rltune.policies.bundle_reader import HEADS, Head, load_bundle
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.export import Graph
+from tests.policies.bundles import BOX, DISCRETE, IMAGE, write_linear
+from tests.policies.rllib_modules import runner_of, some_observations
 
 
 def test_sampled_actions_follow_the_policys_distribution(cartpole, pendulum):

@@ -15,11 +15,17 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter
-from rllib_modules import NUM_OBSERVATIONS, recurrent_runner, runner_actions, runner_of, some_observations
 
 from rltune.checkpoints.store import compute_digest
 from rltune.policies.bundle_reader import load_bundle
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle
+from tests.policies.rllib_modules import (
+    NUM_OBSERVATIONS,
+    recurrent_runner,
+    runner_actions,
+    runner_of,
+    some_observations,
+)
 
 STACK = {
     "ppo, categorical": (PPOConfig, "CartPole-v1", {}),

@@ -18,12 +18,12 @@ from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from rllib_modules import runner_of
 
 from rltune.errors import PolicyError
 from rltune.policies.bundle_reader import load_bundle
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.export import Graph, export_policy
+from tests.policies.rllib_modules import runner_of
 
 FILTER = {"mean": np.array([0.3, -0.2, 1.5]), "var": np.array([0.5, 0.4, 9.0]), "clip": 10.0}
 CASES: dict[str, tuple[Any, str, Any]] = {

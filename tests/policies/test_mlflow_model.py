@@ -11,9 +11,9 @@ from pathlib import Path
 import mlflow
 import numpy as np
 from checkpoints import OBSERVATIONS
-from rllib_modules import some_observations
 
 from rltune.policies.mlflow_model import make_model_arguments
+from tests.policies.rllib_modules import some_observations
 
 
 def test_a_registered_model_acts_alike_without_ray_and_rltune(store, actions, tmp_path):

@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 import pytest
-from bundles import BOX, write_linear
 from checkpoints import OBSERVATIONS
 from composing import compose
 
@@ -18,6 +17,7 @@ from rltune.config.validation import parse_config
 from rltune.errors import PolicyError
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
+from tests.policies.bundles import BOX, write_linear
 
 
 @pytest.mark.parametrize("part", ["", "policy"])

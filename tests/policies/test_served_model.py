@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundles import BOX, DISCRETE, write_linear
 from mlflow.exceptions import MlflowException
 from real import PATIENCE_S, Project
 
 import rltune
 from rltune.policies.served_model import POLICIES, SeveralAgents, SingleAgent
+from tests.policies.bundles import BOX, DISCRETE, write_linear
 
 WRONG = [
     [np.nan] * 4,

@@ -10,7 +10,6 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
-from rllib_modules import runner_of
 
 from rltune.errors import PolicyError
 from rltune.policies import video
@@ -18,6 +17,7 @@ from rltune.policies.bundle_reader import load_bundle
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.evaluation import evaluate
 from rltune.policies.video import check_filmable, film_episodes
+from tests.policies.rllib_modules import runner_of
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import requests
-from serviced import TOKEN, Serviced, run_service
 
 from rltune.service.access import MAX_BODY_BYTES, Access, list_hosts
+from tests.service.serviced import TOKEN, Serviced, run_service
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 

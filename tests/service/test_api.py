@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from ended import write_sweep
-from serviced import TOKEN, Serviced, run_service
 
 from rltune.errors import RltuneError
+from tests.service.serviced import TOKEN, Serviced, run_service
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from queueing import begin_sweep
 
 from rltune.errors import RltuneError
 from rltune.service.checking import LIMIT_S, CheckedSweep, check_change, check_submission, run_in_child
+from tests.service.queueing import begin_sweep
 
 HOOK = "https://hooks.slack.com/services/T0/B0/s3cret"
 SLOW = "import time\ntime.sleep(60)\n"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from composing import compose
 from omegaconf import OmegaConf
-from serviced import Serviced, run_service
 
 import rltune
 from rltune.cli import logs, resume
@@ -19,6 +18,7 @@ from rltune.errors import RltuneError
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.folder import ADDRESS, TOKEN
 from rltune.service.processes import Ending
+from tests.service.serviced import Serviced, run_service
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from queueing import FakeProcesses
 
 from rltune.errors import StudyError
 from rltune.service import dispatcher as dispatcher_module
@@ -28,6 +27,7 @@ from rltune.service.submissions import (
     Submissions,
 )
 from rltune.service.views import Views
+from tests.service.queueing import FakeProcesses
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from browser import Browser, open_browser
 from ended import damage_table, make_certification, write_sweep
 from ledger import add_reports
-from serviced import TOKEN, Serviced, run_service
 
 from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
 from rltune.service.page import find_wrong, read_arguments, spell_form
 from rltune.service.processes import Ending
+from tests.service.browser import Browser, open_browser
+from tests.service.serviced import TOKEN, Serviced, run_service
 
 
 @pytest.fixture

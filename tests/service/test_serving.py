@@ -17,9 +17,7 @@ from pathlib import Path
 import postgres
 import psutil
 import pytest
-import serviced
 from real import PATIENCE_S, Project, finish
-from serviced import run_service
 
 from rltune.cli.serve import ServeConfig, main
 from rltune.compose.composing import compose_settings
@@ -31,6 +29,8 @@ from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 from rltune.service.processes import HEADING, read_lease
 from rltune.service.serving import listen, serve
 from rltune.service.submissions import Submission, Submissions
+from tests.service import serviced
+from tests.service.serviced import run_service
 
 # The least that is a sweep: no certification, no MLflow, trials of seconds.
 TINY = ("algo=ppo", "env=cartpole", "experiment=smoke", "tracking=off", "report=false")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 from ended import write_sweep
-from queueing import FakeProcesses, begin_sweep, check_at_once
 
 from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
@@ -23,6 +22,7 @@ from rltune.service.processes import Ending
 from rltune.service.submissions import Submissions
 from rltune.service.sweep_service import SweepService
 from rltune.service.views import Views
+from tests.service.queueing import FakeProcesses, begin_sweep, check_at_once
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from composing import compose
 from ended import make_certification, write_sweep
-from fake_nvml import FakeNvml
+from fake_gpus import FakeNvml
 from ledger import add_reports
 from omegaconf import OmegaConf
 

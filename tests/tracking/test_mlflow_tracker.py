@@ -20,12 +20,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from server import put_store
-from tracked_sweep import Sweep
 
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.records import TRIALS, Direction, Report, RunKey
 from rltune.tracking.feed import Feeds
 from rltune.tracking.mlflow_tracker import NAME, BestScoreCurve
+from tests.tracking.tracked_sweep import Sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tracked_sweep import Sweep
 
 from rltune.records import RunKey
+from tests.tracking.tracked_sweep import Sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 

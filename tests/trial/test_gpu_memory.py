@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fake_cuda import GIB, FakeCuda
+from fake_gpus import GIB, FakeCuda
 
 from rltune.records import CROWDED, OUT_OF_MEMORY, TrialRecord
 from rltune.trial.gpu_memory import cap_memory, describe_out_of_memory, free_memory, measure_gpu

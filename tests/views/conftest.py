@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consoles import Clock, DrawnSweep
 
 from rltune.views.console import Console
+from tests.views.consoles import Clock, DrawnSweep
 
 
 @pytest.fixture

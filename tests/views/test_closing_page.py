@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from consoles import Terminal, make_page, make_trial, screen
 from rich.console import Console
 
 from rltune.envs.objective import Objective
 from rltune.records import Check
 from rltune.views.closing_page import describe_certification
 from rltune.views.console import Console as SweepConsole
+from tests.views.consoles import Terminal, make_page, make_trial, screen
 
 MODEL = {
     "name": "cartpole-ppo",

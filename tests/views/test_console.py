@@ -8,11 +8,11 @@ import math
 import re
 
 import pytest
-from consoles import Terminal, make_page, make_trial, screen
 
 from rltune.ledger.sweep_folder import TOLD
 from rltune.views.console import Console
 from rltune.views.sweep_view import Episodes
+from tests.views.consoles import Terminal, make_page, make_trial, screen
 
 
 def list_progress(out: io.StringIO) -> list[str]:

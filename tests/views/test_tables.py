@@ -10,8 +10,7 @@ from contextlib import closing
 
 import pytest
 from ended import write_bounded, write_cost_sweep, write_sweep
-from ledger import add_reports, make_ledger
-from trials import ENTRIES
+from ledger import ENTRIES, add_reports, make_ledger
 
 from rltune.errors import StudyError
 from rltune.ledger.storage import open_ledger

@@ -21,12 +21,12 @@ import jsonschema
 import pytest
 import yaml
 from composing import compose
-from recipes import DEPLOY, compose_command
 
 from rltune.config.validation import parse_config
+from tests.whole.recipes import DEPLOY, compose_command
 
 ROOT = DEPLOY.parent
-KUBERAY = ROOT / "tests/support/kuberay"
+KUBERAY = ROOT / "tests/whole/kuberay"
 LOCKED = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
 
 pytestmark = [pytest.mark.fast, pytest.mark.nightly]

@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-import slurm
 from joined import clean_environment
-from recipes import DEPLOY
 from whole_sweep import list_missing
+
+from tests.whole import slurm
+from tests.whole.recipes import DEPLOY
 
 pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())]
 

@@ -6,7 +6,6 @@ import errno
 import json
 
 import pytest
-from placed import PlacedTrial
 from ray import tune
 from toy import TOY, ledger
 
@@ -16,6 +15,7 @@ from rltune.driver.tune.assignments import AVOIDED
 from rltune.driver.tune.fit import request_resources, run_trials
 from rltune.errors import UnavailableError
 from rltune.ledger.disk_full import DISK_FULL
+from tests.driver.placed import PlacedTrial
 
 
 def test_a_full_disk_is_no_trials_fault(open_mine, monkeypatch):

@@ -8,7 +8,6 @@ from collections import defaultdict
 
 import optuna
 import pytest
-from hog import HogTrial
 from ledger import make_ledger
 from mlflow import MlflowClient
 from optuna.trial import TrialState
@@ -20,6 +19,7 @@ from rltune.driver.run import resume_sweep, run_sweep
 from rltune.driver.tune.shares import Shares
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, OUT_OF_MEMORY, TRIALS, TrialRecord
+from tests.driver.hog import HogTrial
 
 
 @pytest.fixture

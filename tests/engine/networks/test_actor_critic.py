@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from ppo_learner import INPUTS, make_config, rllib_learner
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from rltune.engine.networks.actor_critic import AutogradActorCritic, MLPActorCri
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.q_network import make_action_values
 from rltune.engine.off_policy.transitions import RowLayout
+from tests.engine.ppo_learner import INPUTS, make_config, rllib_learner
 
 MODELS: dict[str, tuple[dict[str, Any], type]] = {
     "separate": ({}, MLPActorCritic),

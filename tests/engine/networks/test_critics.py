@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from ray.rllib.algorithms.sac import SACConfig
-from sac_learner import INPUTS, make_config, make_learner
 
 from rltune.algorithms.sac import use_plain_critics
 from rltune.engine import build_algorithm
 from rltune.engine.features import UnsupportedError
 from rltune.engine.networks.critics import make_critic
 from rltune.engine.networks.flat_parameters import FlatParameters
+from tests.engine.sac_learner import INPUTS, make_config, make_learner
 
 
 def make_module(**model: Any) -> Any:

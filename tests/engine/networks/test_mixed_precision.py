@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_toy import CONFIGS, dqn_config, ppo_config, sac_config
-from ppo_learner import make_config, random_batch, rllib_learner, train_batch
 
 from rltune.engine import build_algorithm, check_precision
 from rltune.engine.on_policy.ppo import PPOUpdate
 from rltune.errors import ConfigError
+from tests.engine.engine_toy import CONFIGS, dqn_config, ppo_config, sac_config
+from tests.engine.ppo_learner import make_config, random_batch, rllib_learner, train_batch
 
 
 @pytest.mark.parametrize("space", ["discrete", "continuous"])

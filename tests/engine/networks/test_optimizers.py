@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import dqn_learner as dqn
-import ppo_learner as ppo
 import pytest
-import sac_learner as sac
 import torch
 from torch import nn
 
@@ -18,6 +15,9 @@ from rltune.engine.off_policy.dqn import DQNUpdate
 from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
 from rltune.engine.on_policy.ppo import PPOUpdate
+from tests.engine import dqn_learner as dqn
+from tests.engine import ppo_learner as ppo
+from tests.engine import sac_learner as sac
 
 
 def ppo_updated(config: Any, learner_config: Any) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from dqn_learner import INPUTS, make_config, make_learner
 
 from rltune.engine.networks.q_network import AutogradValues, MLPValues, make_action_values
+from tests.engine.dqn_learner import INPUTS, make_config, make_learner
 
 
 @pytest.mark.parametrize("target", [False, True])

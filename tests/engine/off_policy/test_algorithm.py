@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dqn_learner import make_config, make_learner
-from engine_toy import CONFIGS, dqn_config
 
 from rltune.engine import build_algorithm
 from rltune.engine.features import UnsupportedError
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.off_policy.algorithm import TargetNetworks
 from rltune.engine.off_policy.dqn import FastDQN
+from tests.engine.dqn_learner import make_config, make_learner
+from tests.engine.engine_toy import CONFIGS, dqn_config
 
 PRIORITISED = {"type": "PrioritizedEpisodeReplayBuffer", "capacity": 150, "alpha": 0.6, "beta": 0.4}
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dqn_learner import LAYOUT, ROWS, make_config, make_learner, our_rows, random_columns
-from engine_toy import CueEnv, dqn_config
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
-from rllib_learners import follow
 
 from rltune.engine import build_algorithm
 from rltune.engine.off_policy.dqn import DQNUpdate
+from tests.engine.dqn_learner import LAYOUT, ROWS, make_config, make_learner, our_rows, random_columns
+from tests.engine.engine_toy import CueEnv, dqn_config
+from tests.engine.rllib_learners import follow
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "double, dueling, huber": ({}, {}),

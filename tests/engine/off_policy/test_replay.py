@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_toy import dqn_config
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import PrioritizedEpisodeReplayBuffer
 
@@ -12,6 +11,7 @@ from rltune.engine import build_algorithm
 from rltune.engine.off_policy.replay import Replay, SumTree
 from rltune.engine.off_policy.transitions import RowLayout, TransitionPacker
 from rltune.errors import ResourceError
+from tests.engine.engine_toy import dqn_config
 
 RNG = np.random.default_rng(0)
 LAYOUT = RowLayout((1,), 1)

@@ -11,11 +11,11 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
-from rllib_learners import follow
-from sac_learner import INPUTS, ROWS, make_config, make_learner, our_rows, random_columns
 
 from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
+from tests.engine.rllib_learners import follow
+from tests.engine.sac_learner import INPUTS, ROWS, make_config, make_learner, our_rows, random_columns
 
 
 def use_noise(monkeypatch: pytest.MonkeyPatch, noise: list[torch.Tensor]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_toy import CountEnv
 
 from rltune.engine.off_policy.transitions import RowLayout, Stepper, TransitionPacker
 from rltune.engine.sampling.action_distributions import (
     CategoricalActions,
 )
 from rltune.engine.sampling.vector_envs import SyncEnvs
+from tests.engine.engine_toy import CountEnv
 
 
 @pytest.mark.parametrize("n_step", [1, 3])

@@ -6,13 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_batches import ALWAYS_CROSSED, DRAWS, MODELS, LearnerPair, between, draw_clipping, draw_schedule, one_of
-from ppo_learner import make_config
-from whole_iterations import compare_iterations
 
 from rltune.algorithms.a2c import A2CConfig
 from rltune.engine import build_algorithm
 from rltune.engine.on_policy.a2c import FastA2C
+from tests.engine.drawn_batches import (
+    ALWAYS_CROSSED,
+    DRAWS,
+    MODELS,
+    LearnerPair,
+    between,
+    draw_clipping,
+    draw_schedule,
+    one_of,
+)
+from tests.engine.ppo_learner import make_config
+from tests.engine.whole_iterations import compare_iterations
 
 
 @pytest.mark.parametrize("standardise", [False, True])

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_toy import CountEnv, make_collector, make_count_env, ppo_config
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
 from ray.tune import register_env
-from whole_iterations import episodes_of
 
 from rltune.engine import build_algorithm
 from rltune.engine.on_policy.advantages import compute_advantages
 from rltune.engine.on_policy.rollout import Rollout
 from rltune.engine.sampling.vector_envs import SyncEnvs
+from tests.engine.engine_toy import CountEnv, make_collector, make_count_env, ppo_config
+from tests.engine.whole_iterations import episodes_of
 
 RNG = np.random.default_rng(0)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from engine_toy import CountEnv, make_collector
 
 from rltune.engine.on_policy.chunks import find_chunks
 from rltune.engine.sampling.vector_envs import SyncEnvs
+from tests.engine.engine_toy import CountEnv, make_collector
 
 
 def test_ended_chunks_come_by_time_before_running_ones() -> None:

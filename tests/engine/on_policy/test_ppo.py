@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn_batches import (
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+
+from rltune.engine.on_policy.ppo import PPOUpdate
+from tests.engine.drawn_batches import (
     ALWAYS_CROSSED,
     DRAWS,
     LOSS_CROSSED,
@@ -18,13 +22,9 @@ from drawn_batches import (
     draw_schedule,
     one_of,
 )
-from engine_toy import ppo_config
-from ppo_learner import ROWS, SPACES, make_config, random_batch, rllib_learner, train_batch
-from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
-from whole_iterations import compare_iterations
-
-from rltune.engine.on_policy.ppo import PPOUpdate
+from tests.engine.engine_toy import ppo_config
+from tests.engine.ppo_learner import ROWS, SPACES, make_config, random_batch, rllib_learner, train_batch
+from tests.engine.whole_iterations import compare_iterations
 
 
 def parameters(learner: Any) -> list[tuple[str, torch.nn.Parameter]]:

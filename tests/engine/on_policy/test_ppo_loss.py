@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_learner import ROWS, our_batch, random_batch
 
 from rltune.engine.on_policy.ppo_loss import (
     PPOBatch,
@@ -18,6 +17,7 @@ from rltune.engine.on_policy.ppo_loss import (
     loss_statistics,
     value_gradient,
 )
+from tests.engine.ppo_learner import ROWS, our_batch, random_batch
 
 CASES: dict[str, dict[str, Any]] = {
     "everything": {},

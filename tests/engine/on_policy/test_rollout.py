@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from engine_toy import CountEnv, make_collector
 
 from rltune.engine.sampling.observation_filter import RunningMoments
 from rltune.engine.sampling.vector_envs import SyncEnvs
+from tests.engine.engine_toy import CountEnv, make_collector
 
 
 def test_a_step_after_an_episodes_end_resets_and_is_not_counted() -> None:

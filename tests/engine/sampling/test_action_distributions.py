@@ -6,7 +6,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from engine_toy import ppo_config
 from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.utils.spaces.space_utils import unsquash_action
 
@@ -17,6 +16,7 @@ from rltune.engine.sampling.action_distributions import (
     SquashedGaussianActions,
     make_actions,
 )
+from tests.engine.engine_toy import ppo_config
 
 RNG = np.random.default_rng(0)
 

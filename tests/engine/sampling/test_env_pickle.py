@@ -9,13 +9,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from engine_toy import CountEnv
 
 from rltune.engine.sampling import env_pickle
 from rltune.engine.sampling.env_pickle import pickle_envs
 from rltune.engine.sampling.vector_envs import ArrayEnvs, SyncEnvs, VectorEnvs
 from rltune.envs.build import make_training_env
 from rltune.envs.spec import EnvSpec
+from tests.engine.engine_toy import CountEnv
 
 
 def make_sync(env_id: str) -> Callable[[], ArrayEnvs]:

@@ -7,13 +7,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from engine_toy import CountEnv, ppo_config
 from ray.tune import register_env
 
 from rltune.engine.features import UnsupportedError
 from rltune.engine.sampling.env_runner import ArrayEnvRunner, LocalRunners, check_spaces
 from rltune.engine.sampling.observation_filter import normalise_observations
 from rltune.engine.sampling.vector_envs import SyncEnvs
+from tests.engine.engine_toy import CountEnv, ppo_config
 
 
 def make_runner(config: Any) -> ArrayEnvRunner:

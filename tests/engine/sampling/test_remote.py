@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import ray
 import torch
-from engine_toy import dqn_config, make_count_env, ppo_config, sac_config
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
 from ray.tune import register_env
@@ -20,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rltune.engine import build_algorithm
 from rltune.engine.sampling import remote
 from rltune.engine.sampling.observation_filter import normalise_observations
+from tests.engine.engine_toy import dqn_config, make_count_env, ppo_config, sac_config
 
 
 def learner_weights(algorithm: Any) -> torch.Tensor:

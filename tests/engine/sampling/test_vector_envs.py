@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_toy import CountEnv, make_collector, ppo_config
 from ray.tune import register_env
 
 from rltune.engine.sampling.vector_envs import SyncEnvs, VectorEnvs, make_envs
 from rltune.errors import RewardError
+from tests.engine.engine_toy import CountEnv, make_collector, ppo_config
 
 SEEN: list[tuple[int, int]] = []
 

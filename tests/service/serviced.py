@@ -12,7 +12,6 @@ from typing import Any
 
 import requests
 import uvicorn
-from queueing import FakeProcesses, check_at_once
 
 from rltune.service.access import Access
 from rltune.service.api import make_app
@@ -24,6 +23,7 @@ from rltune.service.serving import listen
 from rltune.service.submissions import Submissions
 from rltune.service.sweep_service import SweepService
 from rltune.service.views import Views
+from tests.service.queueing import FakeProcesses, check_at_once
 
 TOKEN = "a-token"
 

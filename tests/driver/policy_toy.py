@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bundles import BOX, write_linear
 from toy import ToyRunner, ToyTrial
+
+from tests.policies.bundles import BOX, write_linear
 
 
 class PolicyToyRunner(ToyRunner):

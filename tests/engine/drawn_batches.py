@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ppo_learner import INPUTS, our_batch
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 from rltune.engine.on_policy.ppo import PPOUpdate, TrainBatch
 from rltune.engine.on_policy.ppo_loss import gaussian_logp
+from tests.engine.ppo_learner import INPUTS, our_batch
 
 DRAWS = 125
 """For each of four networks: 500 in all."""
