@@ -307,7 +307,7 @@ def run_done(trials: int) -> dict[str, Any]:
     from rltune.driver.plan import make_plan
     from rltune.ledger.ledger import Ledger
     from rltune.ledger.optuna_study import OptunaStudy
-    from rltune.ledger.storage import STUDY, make_storage_url, set_journal, start_ledger
+    from rltune.ledger.storage import set_journal, start_ledger
     from rltune.ledger.trial_table import TrialTable
     from rltune.search.samplers import build_sampler
     from rltune.search.views import choose_view
@@ -329,11 +329,7 @@ def run_done(trials: int) -> dict[str, Any]:
         (Ledger, "read_pending_trials", "sender"),
     ):  # fmt: skip
         times.watch(owner, method, name)
-    records = ledger.trials.records()
-    view, url = choose_view(settings.searcher.kind), make_storage_url(None, folder, STUDY)
-    # as trials of an earlier sweep, which are not stored: Optuna takes 40 ms a trial for that
-    study = OptunaStudy(url, ledger.name, view, plan.space.distributions(), earlier=records)
-    study.reconcile([])
+    study = OptunaStudy(ledger.trials, choose_view(settings.searcher.kind), plan.space.distributions())
     # the forest with a model each time: half of its proposals take no more than random ones
     args: dict[str, dict[str, Any]] = {"tpe": {}, "rf": {"random_fraction": 0.0}, "random": {}}
     samplers = {name: partial(build_sampler, name, given) for name, given in args.items()}
@@ -354,7 +350,6 @@ def run_done(trials: int) -> dict[str, Any]:
         console.draw(view)
     console.close()
     first_ms, *later_ms = times.of["view"]
-    study.close()
     ledger.close()
     return {
         "tpe_ms": [times.quantile("tpe", 0.5), times.quantile("tpe", 1.0)],

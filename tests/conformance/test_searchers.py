@@ -171,17 +171,6 @@ def test_a_killed_search_proposes_what_an_unbroken_one_would(begin):
     assert broken == unbroken
 
 
-def test_a_lost_study_costs_no_trial(begin):
-    search = begin()
-    run(search, 5)
-    search.close()
-    for path in search.folder.glob("study.db*"):
-        path.unlink()
-    search = begin(new=False)
-    run(search, 2)
-    assert [trial.params for trial in search.read()] == [one.drawn for one in search.ledger.trials.records()]
-
-
 def test_a_grid_tries_each_point_once_over_kills_and_at_once(tmp_path):
     begin = Begin("grid", tmp_path)
     size = CONDITIONAL_GRID.count_points()
@@ -199,7 +188,7 @@ def test_a_grid_tries_each_point_once_over_kills_and_at_once(tmp_path):
     assert len({str(sorted(one.params.items())) for one in search.ledger.trials.records()}) == size
 
 
-def test_a_sobol_sequence_goes_on_where_its_study_is_lost(tmp_path):
+def test_a_sobol_sequence_goes_on_after_a_kill(tmp_path):
     """Cells of equal size get equally many points, as of no draws at random."""
     space = parse_space({"lr": ["loguniform", 1e-4, 1e0], "gamma": ["uniform", 0.0, 1.0]})
     begin = Begin("qmc", tmp_path)
@@ -207,10 +196,7 @@ def test_a_sobol_sequence_goes_on_where_its_study_is_lost(tmp_path):
     for number in range(17):
         search.run(curve={10: 1.0})
         if number % 6 == 5:
-            search.close()
-            for path in search.folder.glob("study.db*"):
-                path.unlink()
-            search = begin(space=space, new=False)
+            search = search.restart()
     cells = [
         (math.floor(math.log10(one.params["lr"]) + 4), math.floor(4 * one.params["gamma"]))
         for one in search.ledger.trials.records()[1:]

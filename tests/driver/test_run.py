@@ -72,37 +72,6 @@ def test_the_winner_is_the_trial_with_the_highest_curve(toy_run: Callable[..., O
     assert (outcome.folder / "report" / "index.html").is_file()
 
 
-def test_a_sweep_of_costs_ends_with_the_lowest_and_keeps_their_sign(
-    toy_run: Callable[..., Outcome], tmp_path: Path
-) -> None:
-    """Warm starts with a low and three high costs: the rule stops a high one, and the low one is certified."""
-    outcome = toy_run(
-        "objective.direction=min",
-        "objective.second.key=train_s",
-        "scheduler=asha",
-        "budget.trials=4",
-        "resources.max_concurrent=1",
-        "certify=on",
-        "certify.top=1",
-        "certify.seeds=2",
-        "warm_start=[{quality:0.5},{quality:0.25},{quality:0.75},{quality:0.875}]",
-    )
-    records = ledger(outcome)
-    assert [record.state for record in records][1] == "COMPLETE"
-    assert "PRUNED" in {record.state for record in records}
-    assert all(objective > 0 for record in records for objective in record.reports.values())
-    assert all(record.checkpoint and record.checkpoint.env_steps == 100 for record in records), "costs rise"
-    summary = json.loads((outcome.folder / "summary.json").read_text())
-    assert (summary["winner"]["trial"], summary["winner"]["objective"]) == (1, pytest.approx(1.9 * 0.25))
-    assert summary["certified"]["configurations"][0]["iqm"] == pytest.approx(0.5)
-    assert summary["front"][0]["trial"] == 1
-    study = optuna.load_study(study_name=outcome.name, storage=f"sqlite:///{outcome.folder / 'study.db'}")
-    assert study.direction == optuna.study.StudyDirection.MINIMIZE
-    assert study.best_value == pytest.approx(1.9 * 0.25)
-    metrics = next(run.data.metrics for run in children(outcome, tmp_path) if run.data.tags["rltune.trial"] == "1")
-    assert metrics["score"] == pytest.approx(1.9 * 0.25)
-
-
 def test_a_sweep_keeps_a_constraint_and_shows_a_front(toy_run: Callable[..., Outcome], stream: io.StringIO) -> None:
     """The toy's highest return is one more than its mean, so that each better trial is worse in the second."""
     starts = "warm_start=[{quality:0.9},{quality:0.4},{quality:0.2}]"
@@ -563,7 +532,7 @@ def test_a_driver_has_one_thread_for_its_chores(toy_run: Callable[..., Outcome],
     before, during = list_own_threads(), list[set[str]]()
     monkeypatch.setattr(SweepStopper, "check_wall_time", lambda self: during.append(list_own_threads()))
     toy_run("budget.trials=2", "tracking.tensorboard=true", "+space.seconds=[choice,0.1,0.15]")
-    wanted = {"lease", "housekeeping", "feed-MLflow", "feed-TensorBoard"}
+    wanted = {"lease", "housekeeping", "feed-MLflow", "feed-TensorBoard", "feed-optuna-dashboard"}
     assert during[len(during) // 2] - before == wanted
     assert not list_own_threads() - before
 

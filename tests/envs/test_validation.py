@@ -233,6 +233,13 @@ def test_only_vectors_are_normalised():
     assert refused.value.fix == "env.normalise_observations=false"
 
 
+@pytest.mark.parametrize("rewards", [{"clip": 0.0}, {"clip": -1.0}, {"scale": -0.1}])
+def test_rewards_that_would_teach_nothing_are_refused(rewards):
+    with pytest.raises(ConfigError, match=r"^env\.rewards: ") as refused:
+        check_env(EnvSpec("CartPole-v1", rewards=rewards))
+    assert refused.value.allowed == "numbers above 0"
+
+
 @pytest.mark.parametrize(
     ("env_runners", "vectorize", "fix"),
     [(2, "auto", "algo.env_runners.num_env_runners=0"), (0, "async", "env.vectorize=sync")],

@@ -14,7 +14,7 @@ from toy import ToyTrial
 
 from rltune.driver.run import resume_sweep
 from rltune.errors import UnavailableError
-from rltune.ledger import optuna_study, tables
+from rltune.ledger import tables
 from rltune.ledger.disk_full import is_disk_full, names_full_disk
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
@@ -56,10 +56,9 @@ def test_a_checkpoint_without_room_stops_the_sweep_and_fails_no_trial(
     assert (last.exit_code, states(folder)) == (0, ["COMPLETE"] * 3)
 
 
-@pytest.mark.parametrize("module", [tables, optuna_study], ids=["ledger", "study"])
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_full_database_stops_the_sweep_and_keeps_what_it_has(
-    module: Any, toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any
+    toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any
 ) -> None:
     folder, plain = tmp_path / "outputs" / "tight", tables.set_pragmas
     room: dict[str, int] = {}
@@ -70,11 +69,11 @@ def test_a_full_database_stops_the_sweep_and_keeps_what_it_has(
         if pages > 1:  # its tables are made: not a page more, and SQLite meets the end of the disk
             connection.execute(f"PRAGMA max_page_count={room.setdefault('pages', pages)}")
 
-    monkeypatch.setattr(module, "set_pragmas", tight)
+    monkeypatch.setattr(tables, "set_pragmas", tight)
     with pytest.raises(UnavailableError) as full:
         toy_run("name=tight", "budget.trials=16", "scheduler=none", "tracking=off")
     assert full.value.exit_code == 75
-    monkeypatch.setattr(module, "set_pragmas", plain)
+    monkeypatch.setattr(tables, "set_pragmas", plain)
     before = states(folder)
     assert before
     assert set(before) <= {"COMPLETE", "RUNNING"}

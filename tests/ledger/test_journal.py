@@ -14,9 +14,9 @@ from ledger import SPACE, add_reports, ask
 from rltune.config.settings_file import FORMAT
 from rltune.ledger import journal
 from rltune.ledger.journal import choose_journal, find_network_file_system
-from rltune.ledger.optuna_study import open_optuna_study
 from rltune.ledger.storage import open_ledger, set_journal, start_ledger
-from rltune.search.views import tell_as_pruned
+from rltune.tracking.dashboard import DashboardTracker
+from rltune.tracking.tracker import SweepDescription, TrackingSettings
 
 
 @pytest.fixture
@@ -48,8 +48,10 @@ def drive(folder: Path, *, new: bool, shared: bool = False) -> tuple[str, str]:
     """Do what a driver does; return the journals of ledger and study while it is at work."""
     with closing(start_ledger(None, folder, new=new)) as ledger:
         set_journal(ledger, shared)
-        url, records = f"sqlite:///{folder / 'study.db'}", ledger.trials.records()
-        with closing(open_optuna_study(url, "s", tell_as_pruned, SPACE.distributions(), records, shared=shared)):
+        settings = TrackingSettings(None, "cartpole", "sweep", folder)
+        tracker = DashboardTracker(settings, ledger, None, SPACE.distributions(), shared=shared)
+        tracker.open(SweepDescription("sweep", "key"))
+        with closing(tracker):
             number, _ = ask(ledger)
             add_reports(ledger, number, {100: 1.0})
             return mode_of(folder / "ledger.db"), mode_of(folder / "study.db")

@@ -15,13 +15,13 @@ import postgres
 import pytest
 from ledger import SPACE, add_reports, ask, make_ledger
 from sqlalchemy import create_engine, inspect, make_url, text
+from sqlalchemy.exc import OperationalError
 
 from rltune.errors import StudyError
 from rltune.ledger import tables
 from rltune.ledger.ledger import Ledger, MissingSweepError
-from rltune.ledger.optuna_study import open_optuna_study
-from rltune.records import ToldTrial, TrialRecord
-from rltune.search.views import tell_as_pruned
+from rltune.tracking.dashboard import DashboardTracker
+from rltune.tracking.tracker import SweepDescription, TrackingSettings
 
 NUM_DRIVERS = 4
 
@@ -57,13 +57,11 @@ def test_ours_stand_beside_optunas_and_a_users_tables(address: str) -> None:
     ledger = Ledger(url, "sweep", create=True)
     number, params = ask(ledger)
     add_reports(ledger, number, {100: 1.0})
-
-    def tell(record: TrialRecord, lowest: float | None) -> ToldTrial:
-        return ToldTrial(record.state, record.score, record.scores)
-
-    study = open_optuna_study(url, "sweep", tell, SPACE.distributions(), ledger.trials.records())
-    study.tell(ledger.trials.end(number, "COMPLETE", "whole budget"))
-    study.close()
+    settings = TrackingSettings(None, "cartpole", "sweep", Path("sweep"))
+    tracker = DashboardTracker(settings, ledger, url, SPACE.distributions())
+    tracker.open(SweepDescription("sweep", "key"))
+    tracker.update(ledger.trials.end(number, "COMPLETE", "whole budget"))
+    tracker.close()
     tables = {schema: set(inspect(engine).get_table_names(schema)) for schema in ("public", "rltune")}
     assert tables["rltune"] == {
             "sweeps", "leases", "sweep_trials", "reports", "requests", "deliveries", "trial_deliveries",
@@ -165,26 +163,21 @@ def test_a_server_that_starts_again_is_waited_for(address: str, monkeypatch: pyt
 
     url = postgres.database(address, "restart")
     ledger = Ledger(url, "sweep", create=True)
-    study = open_optuna_study(url, "sweep", tell_as_pruned, SPACE.distributions(), [])
-    for engine, ask_it in (
-        (ledger._engine, lambda: ledger.sweep().name),
-        (study._storage.engine, lambda: study._storage.get_study_name_from_id(study._study_id)),
-    ):
-        engine.dispose()
-        connect, refusals = engine.dialect.connect, [psycopg.OperationalError("refused")] * 3
+    engine = ledger._engine
+    engine.dispose()
+    connect, refusals = engine.dialect.connect, [psycopg.OperationalError("refused")] * 3
 
-        def refuse(*args: Any, connect: Any = connect, refusals: Any = refusals, **options: Any) -> Any:
-            if refusals:
-                raise refusals.pop()
-            return connect(*args, **options)
+    def refuse(*args: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return connect(*args, **options)
 
-        monkeypatch.setattr(engine.dialect, "connect", refuse)
-        assert ask_it() == "sweep"
-        assert refusals == []
+    monkeypatch.setattr(engine.dialect, "connect", refuse)
+    assert ledger.sweep().name == "sweep"
+    assert refusals == []
     monkeypatch.setattr(tables, "RESTART_S", 0.0)
-    study._storage.engine.dispose()
+    engine.dispose()
     refusals.append(psycopg.OperationalError("refused"))
-    with pytest.raises(optuna.exceptions.StorageInternalError):  # one that stays away is not waited for for ever
-        ask_it()
+    with pytest.raises(OperationalError):  # A server that stays away is not waited for without end.
+        ledger.sweep()
     ledger.close()
-    study.close()

@@ -1,15 +1,14 @@
-"""Search in a folder without training: a ledger, Optuna's study beside it, and trials that end as a test says."""
+"""Search in a folder without training: a ledger, Optuna's study in memory, and trials that end as a test says."""
 
 from __future__ import annotations
 
 import math
 
-import optuna
 from ledger import add_reports, make_ledger
 
 from rltune.config.criteria import NO_CRITERIA
 from rltune.ledger.ledger import Ledger
-from rltune.ledger.optuna_study import open_optuna_study
+from rltune.ledger.optuna_study import OptunaStudy
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
 from rltune.search.views import choose_view
@@ -32,25 +31,15 @@ class Driver:
         folder.mkdir(exist_ok=True)
         self.ledger = make_ledger(folder) if new else Ledger(f"sqlite:///{folder / 'ledger.db'}", "sweep")
         self.ledger.judge_by(criteria)
-        self.url = f"sqlite:///{folder / 'study.db'}"
-        self.study = open_optuna_study(
-            self.url,
-            "sweep",
-            self.view,
-            space.distributions(),
-            self.ledger.trials.records(),
-            own_file=folder / "study.db",
-            earlier=earlier,
-            direction=criteria.direction,
-        )
+        self.study = OptunaStudy(self.ledger.trials, self.view, space.distributions(), earlier)
 
     def restart(self):
         """As a resumed sweep does."""
         self.close()
-        return Driver(self.folder, self.space, self.kind, self.args, self.view, new=False, earlier=self.earlier)
+        criteria = self.ledger.criteria
+        return Driver(self.folder, self.space, self.kind, self.args, self.view, False, self.earlier, criteria)
 
     def close(self):
-        self.study.close()
         self.ledger.close()
 
     def draw(self, given=None):
@@ -58,12 +47,11 @@ class Driver:
         sampler = build_sampler(self.kind, self.args, 1000 + number, self.space.is_conditional)
         return self.study.propose(self.space.encode(given or {}), sampler, self.space.draw)
 
-    def propose(self, given=None, begin=True):
-        drawn = self.draw(given)
-        record = self.ledger.trials.add(self.space.decode(drawn), [7], drawn=drawn)
-        if begin:
-            self.study.begin(record)
-        return record
+    def propose(self, given=None):
+        made = self.draw(given)
+        return self.ledger.trials.add(
+            self.space.decode(made.drawn), [7], None, made.trial_state, made.study_state, drawn=made.drawn
+        )
 
     def report(self, number, curve):
         return add_reports(self.ledger, number, curve)
@@ -81,8 +69,8 @@ class Driver:
         return self.end(record.number, state, **facts)
 
     def read(self):
-        """The study as anybody's Optuna reads it."""
-        return optuna.load_study(study_name="sweep", storage=self.url).get_trials()
+        """The study's trials of this sweep."""
+        return self.study._study.get_trials()[len(self.earlier) :]
 
 
 def run_some(driver, count=6):

@@ -32,13 +32,16 @@ from rltune.driver.stopper import SweepStopper
 from rltune.errors import StudyError
 from rltune.ledger.lease import take_lease
 from rltune.ledger.ledger import Ledger
-from rltune.ledger.optuna_study import open_optuna_study
+from rltune.ledger.optuna_study import OptunaStudy
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.policies.policy import load_policy
 from rltune.records import Report
 from rltune.search.space import parse_space
 from rltune.search.views import tell_as_pruned
 from rltune.service.submissions import Submissions
+from rltune.tracking.dashboard import DashboardTracker
+from rltune.tracking.feed import Feed
+from rltune.tracking.tracker import SweepDescription, TrackingSettings
 
 pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 
@@ -67,14 +70,18 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
     def drive(sweep: int) -> None:
         try:
             ledger = Ledger(url, f"sweep-{sweep}", create=True)
-            study = open_optuna_study(url, f"sweep-{sweep}", tell_as_pruned, SPACE.distributions(), [])
+            study = OptunaStudy(ledger.trials, tell_as_pruned, SPACE.distributions())
+            settings = TrackingSettings(None, "cartpole", ledger.name, Path())
+            feed = Feed(DashboardTracker(settings, ledger, url, SPACE.distributions()), ledger, Path())
+            feed.start(SweepDescription("", ""))
             for number in range(2):
-                drawn = study.propose({}, RandomSampler(), SPACE.draw)
-                study.begin(ledger.trials.add(SPACE.decode(drawn), [number], drawn=drawn))
+                drawn = study.propose({}, RandomSampler(), SPACE.draw).drawn
+                ledger.trials.add(SPACE.decode(drawn), [number], drawn=drawn)
                 for step in range(100, 600, 100):
                     ledger.trials.add_report(Report(number, step, float(step + sweep)))
                 study.tell(ledger.trials.end(number, "COMPLETE", "whole budget"))
-            study.close()
+            feed.begin_close("FINISHED")
+            assert feed.wait_closed(60.0)
             ledger.close()
         except Exception as error:
             errors.append(error)

@@ -30,12 +30,12 @@ ENV_TAG = "rltune.env_digest"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A policy that is to be registered.
+    """What is to be registered.
 
     Attributes:
-        winner: The policy with its score on the episodes that are the same in every sweep.
-        certification: The sweep's certification; None if the policy was not certified.
-        config: The sweep's settings, which are saved with the model.
+        winner: The policy, by its score on the episodes that are the same in every sweep.
+        certification: What speaks for it; None when it was not certified.
+        config: The sweep's settings, which the model carries.
         sweep: The sweep's name.
     """
 
@@ -46,24 +46,24 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The name of the registered model."""
+        """The registered model's."""
         return f"{self.config.env.name}-{self.config.algo['name']}"
 
     @property
     def episodes(self) -> str:
-        """The episodes on which the score was measured. Scores on other episodes cannot be compared with it."""
+        """What the score was measured on; scores on other episodes cannot be compared with it."""
         config = self.config
         count, first = config.certify.champion_episodes, EVALUATION_SEED
         return f"{count} episodes of {config.env.id}, environment seeds from {first}"
 
     @property
     def objective(self) -> Objective:
-        """What the score measures."""
+        """What its score measures."""
         return Objective.from_settings(self.env.objective)
 
     @property
     def env(self) -> EnvSpec:
-        """The environment in which it was trained and is compared."""
+        """What it was trained in, and is compared in."""
         return specify_env(self.config.env, self.config.objective)
 
 
@@ -73,16 +73,16 @@ def register_champion(
     notify: Callable[[str], None],
     show: Show = show_nothing,
 ) -> dict[str, Any] | None:
-    """Register the winner, and move the alias to it unless a better version has the alias.
+    """Register the winner; the alias moves to it when nothing better has it.
 
     Args:
         candidate: The winner.
-        tracker: Registers the model.
-        notify: Shows the user a line.
-        show: Shows progress while the present champion plays the candidate's episodes.
+        tracker: Registers it.
+        notify: Shows a person a line.
+        show: Shows how far a champion is that plays the candidate's episodes.
 
     Returns:
-        The version as ``summary.json`` has it; None if nothing was registered.
+        The version as the summary has it; None when it was not registered.
     """
     bundle = candidate.winner.folder / "policy"
     if not bundle.is_dir():
@@ -108,15 +108,14 @@ def register_champion(
     )
     if registered is None:
         return None
-    # Resuming a finished sweep registers the same version again.
-    is_same = before is not None and registered.version == before.version
-    is_champion = is_same or registered.alias == ALIAS
-    uri = f"models:/{candidate.name}@{ALIAS}" if is_champion else registered.uri
-    if is_same:
+    again = before is not None and registered.version == before.version  # by a resume of a sweep that has ended
+    champion = again or registered.alias == ALIAS
+    uri = f"models:/{candidate.name}@{ALIAS}" if champion else registered.uri
+    if again:
         why = "as before"
-    elif better and not is_champion:
+    elif better and not champion:
         why = "MLflow did not let it have the alias, or a sweep that ended at the same time has registered a better one"
-    return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": is_champion, "why": why}
+    return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": champion, "why": why}
 
 
 def _compare(
@@ -125,34 +124,31 @@ def _compare(
     tracker: Feeds,
     show: Show = show_nothing,
 ) -> tuple[bool, str]:
-    """Decide whether the winner becomes the champion, and explain why."""
+    """Say whether the winner becomes the champion, and why."""
     objective, score = candidate.objective, candidate.winner.score
     ours = f"a mean {objective.name} of {format_objective(score)}"
     if before is None:
         return True, f"it is the first champion, with {ours} on {candidate.episodes}"
     sweep = before.tags.get("rltune.sweep")
-    version = f"version {before.version}" + (f" (sweep {sweep})" if sweep else "")
+    who = f"version {before.version}" + (f" (sweep {sweep})" if sweep else "")
     if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
         return False, (
-            f"{version} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
+            f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
             "env.wrappers or the objective differ), so that their scores cannot be compared; "
             f"env.name={candidate.config.env.name}-2 gives this one a champion of its own"
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
-        return False, f"{version} is certified and this one is not"
+        return False, f"{who} is certified and this one is not"
     theirs = _score_of(before, candidate, tracker, partial(show, "evaluating the present champion for comparison"))
     if theirs is None:
-        return False, f"{version} could not be evaluated on {candidate.episodes}"
+        return False, f"{who} could not be evaluated on {candidate.episodes}"
     is_better = objective.direction.is_better(score, theirs)
     comparison = "better than" if is_better else "not better than"
-    return is_better, f"{ours} is {comparison} the {format_objective(theirs)} of {version} on {candidate.episodes}"
+    return is_better, f"{ours} is {comparison} the {format_objective(theirs)} of {who} on {candidate.episodes}"
 
 
 def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, int]:
-    """Return a version's rank among those of sweeps that end at the same time.
-
-    A version that cannot be compared with the candidate is the last.
-    """
+    """Rank versions of sweeps that end at the same time; one that cannot be compared with the candidate is the last."""
     tags = version.tags
     if (tags.get(ENV_TAG), tags.get("rltune.episodes")) != (candidate.env.digest, candidate.episodes):
         return False, -math.inf, 0
@@ -161,13 +157,11 @@ def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, 
 
 
 def _score_of(
-    before: RegisteredModel, candidate: Candidate, tracker: Feeds, progress: Callable[[int, int], None]
+    before: RegisteredModel, candidate: Candidate, tracker: Feeds, tell: Callable[[int, int], None]
 ) -> float | None:
-    """Return the champion's score on the candidate's episodes, from its tags or by playing; None if it cannot play."""
-    has_score = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
-    if (
-        has_score and ENV_TAG in before.tags
-    ):  # Without the tag, the score may be from another environment of the same id.
+    """Return the champion's score on the candidate's episodes: noted, else played now; None if it cannot play."""
+    noted = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
+    if noted and ENV_TAG in before.tags:  # an older version's may be of another environment of the same id
         return float(before.tags["rltune.score"])
     with tempfile.TemporaryDirectory(prefix="rltune-champion-") as folder:
         files = tracker.fetch(before, Path(folder))
@@ -181,8 +175,8 @@ def _score_of(
             if spec_of(policy.info["env"]).digest != candidate.env.digest:
                 return None
             episodes = candidate.config.certify.champion_episodes
-            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict(), progress=progress).mean
-        except PolicyError:  # The spaces differ, or another version of rltune wrote other files.
+            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict(), progress=tell).mean
+        except PolicyError:  # of other spaces, or by an rltune that wrote other files
             return None
 
 
@@ -199,9 +193,9 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
     if measured := candidate.winner.measured:
         tags["rltune.mean"] = repr(measured.mean)
         tags["rltune.policy_interval"] = f"{measured.low:.6g} to {measured.high:.6g}"
-    certification = candidate.certification
-    if certification and certification.policy:
-        best = certification.best()
+    found = candidate.certification
+    if found and found.policy:
+        best = found.best()
         tags |= {
             "rltune.certified": "true",
             "rltune.iqm": f"{best.iqm:.6g}",
@@ -212,8 +206,8 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
 
 
 def _make_description(candidate: Candidate, why: str) -> str:
-    """Describe in Markdown the version's origin, why it is the champion or not, and the certification's table."""
-    winner, certification = candidate.winner, candidate.certification
+    """Describe in Markdown where it comes from, why it is the champion or not, and the certification's table."""
+    winner, found = candidate.winner, candidate.certification
     lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}."]
     if measured := winner.measured:
         lines += [
@@ -222,34 +216,28 @@ def _make_description(candidate: Candidate, why: str) -> str:
             f"{format_objective(measured.mean)}; 95% interval of the mean of as many fresh ones: "
             f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly).",
         ]
-    if certification and certification.policy:
+    if found and found.policy:
         lines += [
             "",
-            f"Retrained on seed {certification.policy.seed}.",
+            f"Retrained on seed {found.policy.seed}.",
             "",
-            f"| configuration | IQM over {len(certification.seeds)} seeds | 95% interval of the median "
-            "| better than baseline | failed seeds | |",
+            f"| configuration | IQM over {len(found.seeds)} seeds | 95% interval of the median | better than baseline "
+            "| failed seeds | |",
             "|---|---|---|---|---|---|",
         ]
-        for configuration in certification.configurations:
-            improvement = "" if configuration.improvement is None else f"{configuration.improvement:.0%}"
-            cells = (
-                configuration.label,
-                format_objective(configuration.iqm if configuration.per_seed else None),
-                format_interval(vars(configuration)),
-                improvement,
-                len(configuration.failed_seeds),
-                certification.verdict(configuration),
-            )
-            lines.append(f"| {' | '.join(map(str, cells))} |")
+        for one in found.configurations:
+            odds = "" if one.improvement is None else f"{one.improvement:.0%}"
+            span = format_interval(vars(one))
+            score, failed = format_objective(one.iqm if one.per_seed else None), len(one.failed_seeds)
+            lines.append(f"| {one.label} | {score} | {span} | {odds} | {failed} | {found.verdict(one)} |")
     return "\n".join(lines)
 
 
 def _describe_training(candidate: Candidate) -> dict[str, Any]:
-    """Describe the policy's training, which is saved with the model."""
-    certification = candidate.certification
+    """Describe what the model carries besides its policy."""
+    found = candidate.certification
     return {
         "configuration": candidate.winner.name,
         "training_config": format_settings(candidate.config),
-        "certification": certification.summary() if certification else None,
+        "certification": found.summary() if found else None,
     }

@@ -1,4 +1,4 @@
-"""Rank the trials of a search as finalists, and choose the episodes on which policies are played."""
+"""Rank what a search found, best first."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
 
 
-EVALUATION_SEED = 1_000_003  # All sweeps play the same episodes from here on, so that champions can be compared.
-OWN_SEED = 10_000_003  # The first seed of the range for measuring winners, see `derive_own_seed`.
-RUN_SEED = 1_010_000_003  # The first seed of the range for certification runs, see `derive_run_seed`.
-SEEDS_APART = 1_000_000_000  # The length of both ranges. All seeds stay below 2**31, the limit of some libraries.
+EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
+OWN_SEED = 10_000_003  # from here on the episodes that measure one sweep's winner, see `derive_own_seed`
+RUN_SEED = 1_010_000_003  # from here on the episodes of one sweep's certification runs, see `derive_run_seed`
+SEEDS_APART = 1_000_000_000  # Both ranges are this long, so that all seeds stay below 2**31, which all libraries take.
 Show = Callable[[str, int, int], None]
-"""Shows progress: what is played, how many episodes are done, and of how many."""
+"""Shows a person who plays, how many episodes are done, and of how many."""
 
 
 def show_nothing(*_: Any) -> None:
-    """Show no progress."""
+    """Show nobody how far it is."""
 
 
 def derive_own_seed(sweep: str) -> int:
-    """Return the first environment seed of the episodes that measure a sweep's winner and choose nothing.
+    """Return the first environment seed of the episodes that a sweep's winner is measured on, and nothing is chosen by.
 
-    The champion is the best policy of all sweeps on the episodes from `EVALUATION_SEED`, so its mean there is the
-    luckiest of many. Its mean on episodes of one sweep alone is unbiased.
+    Every sweep's champion is the best of all so far on the episodes from `EVALUATION_SEED`. Its mean there is the
+    luckiest of as many, so that it tells too much; on episodes of the sweep's own it does not.
 
     Args:
-        sweep: The sweep's name.
+        sweep: Its name.
     """
     return OWN_SEED + _hash_name(sweep)
 
@@ -67,15 +67,15 @@ class Finalist:
     """A policy that may win.
 
     Attributes:
-        name: The name of its configuration: ``trial 7`` or ``baseline``.
-        trial: The number of the search's trial; None for a baseline that the search did not try.
-        params: The configuration's values by name.
-        objective: The score in the search; None without a trial.
-        folder: The folder of the checkpoint.
-        run: The run in MLflow: that of the trial, or that of a seed of the certification.
-        evaluation: The evaluation on the episodes that are the same in every sweep; None if it was not evaluated.
-        measured: The evaluation on the sweep's own episodes, with the interval of
-            `rltune.statistics.predictive_interval`. This is what users see. None if it was not measured.
+        name: Its configuration: ``trial 7`` or ``baseline``.
+        trial: The search's trial; None for a baseline that the search did not try.
+        params: Its values.
+        objective: What the search believed; None without a trial.
+        folder: The checkpoint.
+        run: Its run in MLflow: the trial's, or that of a certification's seed.
+        evaluation: On the episodes that are the same in every sweep; None when it was not evaluated.
+        measured: On the sweep's own episodes, with the interval of `rltune.statistics.predictive_interval`: what a
+            person is shown. None when it was not measured.
     """
 
     name: str
@@ -105,15 +105,15 @@ def rank_finalists(sweep: Path, records: Sequence[TrialRecord], direction: Direc
 
 
 def is_playable(folder: Path) -> bool:
-    """Return whether a checkpoint can be evaluated, from its bundle or with RLlib's modules."""
+    """Whether a checkpoint can be evaluated: from its bundle, or by RLlib's own parts."""
     return (folder / "policy").is_dir() or is_rllib_policy(folder)
 
 
 def describe_winner(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | None:
-    """Describe the winner as ``summary.json`` has it; None without a winner."""
+    """Describe the winner as the summary has it; None without one."""
     if finalist is None:
         return None
-    winner: dict[str, Any] = {
+    found: dict[str, Any] = {
         "name": finalist.name,
         "trial": finalist.trial,
         "params": dict(finalist.params),
@@ -121,11 +121,11 @@ def describe_winner(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | 
         "checkpoint": str(finalist.folder.relative_to(sweep)),
     }
     if evaluation := finalist.measured:
-        winner["evaluation"] = {
+        found["evaluation"] = {
             "episodes": len(evaluation.returns),
             "mean": evaluation.mean,
             "iqm": evaluation.iqm,
             "low": evaluation.low,
             "high": evaluation.high,
         }
-    return winner
+    return found

@@ -1,6 +1,6 @@
 """Judge how the best configurations and the baseline did on fresh seeds.
 
-The ledger keeps the result (`Certification.to_dict`), and ``summary.json`` has it without the single returns.
+The ledger keeps it (`Certification.to_dict`), ``summary.json`` without the single returns.
 `rltune.certification.retraining` decides what is trained. Imports nothing heavy.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from rltune.records import BASELINE, Direction, RunKey
 from rltune.statistics import interquartile_mean, median_interval, probability_of_improvement
 
-MIN_RUNS = 5  # The smallest number of runs for which `median_interval` has an interval.
+MIN_RUNS = 5  # that `median_interval` has an interval of
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class SeedResult:
 
     Attributes:
         seed: The training seed.
-        mean: The mean of the returns, which is the run's score.
-        returns: The return of each episode; runs with the same training seed play the same environment seeds.
-        checkpoint: The path of the checkpoint that was evaluated, relative to the sweep's folder.
-        run: The run in MLflow. Two configurations with the same values share it, under the name of the first one.
-        mlflow_run_id: The id of that run; None without MLflow, or if MLflow had not answered by then.
+        mean: Of the returns: the run's score.
+        returns: One an episode; every run plays the same environment seeds.
+        checkpoint: What was evaluated, relative to the sweep's folder.
+        run: Its run in MLflow, after the configuration that asked first: two of the same values share their runs.
+        mlflow_run_id: That run's id; None without MLflow, or where it had not answered by then.
     """
 
     seed: int
@@ -47,24 +47,23 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class Configuration:
-    """One configuration's certified scores, one for each seed.
+    """One configuration's certified worth. Scores are one a seed.
 
     Attributes:
         name: ``trial 7``, or ``baseline``: the tuned settings if there are any for the pair, else the algo's own.
-        trial: The number of the search's trial. For the baseline it is the finalist with the same values, or None.
-        params: The values by name.
-        search_score: The trial's score in the search; None without a trial.
-        per_seed: The runs that succeeded.
-        failed_seeds: The seeds whose training failed.
-        failed_score: The score that each failed seed counts as: the worst return of all runs. None if no seed failed.
-        mean: The mean of the scores.
-        raw_iqm: The interquartile mean of the scores, by which the winner is chosen; None before the judgment.
-        broken: The constraint that the configuration breaks, in words, so that it cannot win; None if it breaks none.
-        iqm: The certified score: the interquartile mean, for the winner corrected for its having been chosen (see
-            `judge_configurations`).
-        low: The lower end of the 95% interval of the runs' median; None without an interval (`has_interval`).
-        high: The upper end of the interval.
-        improvement: The probability that a run of it beats a run of the baseline; None for the baseline itself.
+        trial: The search's trial; of the baseline the finalist that has its values, None without one.
+        params: Its values.
+        search_score: What the search believed: that trial's score; None without a trial.
+        per_seed: The runs.
+        failed_seeds: Seeds whose training failed.
+        failed_score: What each of them counts as: the worst return of all runs. None if no seed failed.
+        mean: Of the scores.
+        raw_iqm: Interquartile mean of the scores, by which the winner is chosen; None in a record that lacks it.
+        broken: The constraint that it breaks, in words: it cannot win. None without one.
+        iqm: The certified score: the same, and the winner's free of the choice, see `judge_configurations`.
+        low: Lower end of the 95% interval of the runs' median; None without an interval (`has_interval`).
+        high: Its upper end.
+        improvement: Probability that a run of it beats one of the baseline; None for the baseline itself.
     """
 
     name: str
@@ -84,37 +83,37 @@ class Configuration:
 
     @property
     def num_seeds(self) -> int:
-        """The number of runs, including those that failed."""
+        """Runs, the failed ones too."""
         return len(self.per_seed) + len(self.failed_seeds)
 
     @property
     def excess_failures(self) -> int:
-        """The number of failed seeds beyond the quarter that the IQM leaves out."""
+        """Failed seeds beyond the quarter that the IQM leaves out: survivors alone are no fair sample."""
         return max(0, len(self.failed_seeds) - self.num_seeds // 4)
 
     @property
     def has_interval(self) -> bool:
-        """Whether there are enough runs, of which no more failed than the IQM leaves out."""
+        """Whether there are runs enough, and no more failed than the IQM leaves out."""
         return self.num_seeds >= MIN_RUNS and not self.excess_failures
 
     @property
     def label(self) -> str:
-        """The name for users: ``trial 0 = baseline`` if the search tried the baseline's values."""
+        """As a person reads it: ``trial 0 = baseline`` where the search tried the baseline's values."""
         return label(self.name, self.trial)
 
     @property
     def scores(self) -> list[float]:
-        """The scores of all seeds, those of failed seeds last."""
+        """One a seed, those of failed ones last."""
         return list(self.by_seed.values())
 
     @property
     def by_seed(self) -> dict[int, float]:
-        """The scores by seed, those of failed seeds last."""
+        """The scores by their seeds, those of failed ones last."""
         failed = {} if self.failed_score is None else dict.fromkeys(self.failed_seeds, self.failed_score)
         return {result.seed: result.mean for result in self.per_seed} | failed
 
     def without(self, seed: int) -> Configuration:
-        """Return the configuration without one of its seeds."""
+        """Return it as it would be without one of its seeds."""
         return replace(
             self,
             per_seed=tuple(result for result in self.per_seed if result.seed != seed),
@@ -181,7 +180,7 @@ class Certification:
         return self.configurations[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the certification as values that JSON can hold."""
+        """Return it as JSON can hold it."""
         return asdict(self)
 
     @classmethod
@@ -190,19 +189,19 @@ class Certification:
         configurations = [
             Configuration(
                 **{
-                    **row,
-                    "per_seed": tuple(map(SeedResult.from_dict, row["per_seed"])),
-                    "failed_seeds": tuple(row["failed_seeds"]),
+                    **one,
+                    "per_seed": tuple(map(SeedResult.from_dict, one["per_seed"])),
+                    "failed_seeds": tuple(one["failed_seeds"]),
                 }
             )
-            for row in raw["configurations"]
+            for one in raw["configurations"]
         ]
         policy = CertifiedPolicy(**raw["policy"]) if raw.get("policy") else None
         lists = {key: tuple(raw[key]) for key in ("seeds", "ties")}
         return cls(**{**raw, **lists, "configurations": tuple(configurations), "policy": policy})
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a flat row for each configuration, without values and single runs."""
+        """Return one flat row a configuration, without params and single runs."""
         columns = ("name", "trial", "search_score", "mean", "iqm", "raw_iqm", "low", "high", "improvement")
         return [
             {key: getattr(one, key) for key in columns}
@@ -211,49 +210,49 @@ class Certification:
             for one in self.configurations
         ]
 
-    def verdict(self, configuration: Configuration) -> str:
-        """Return ``winner``, ``tie``, why a configuration cannot win, or an empty text."""
-        if configuration.name == self.winner:
+    def verdict(self, one: Configuration) -> str:
+        """Return ``winner``, ``tie``, why it cannot win (what it breaks, ``too many failed seeds``) or nothing."""
+        if one.name == self.winner:
             return "winner"
-        if configuration.broken:
-            return configuration.broken
-        if configuration.excess_failures > self.best().excess_failures:
+        if one.broken:
+            return one.broken
+        if one.excess_failures > self.best().excess_failures:
             return "too many failed seeds"
-        return "tie" if configuration.name in self.ties else ""
+        return "tie" if one.name in self.ties else ""
 
     def summary(self) -> dict[str, Any]:
-        """Return the certification as ``summary.json`` has it."""
+        """Return it as ``summary.json`` has it."""
         content = {key: value for key, value in self.to_dict().items() if key != "configurations"}
         rows = zip(self.table(), self.configurations, strict=True)
         return content | {"configurations": [row | {"scores": one.scores} for row, one in rows]}
 
 
 def label(name: str, trial: int | None) -> str:
-    """Return a configuration's name for users, see `Configuration.label`."""
+    """Return a configuration's name as a person reads it, see `Configuration.label`."""
     return f"trial {trial} = {BASELINE}" if name == BASELINE and trial is not None else name
 
 
 def spell_params(params: Mapping[str, Any]) -> str:
-    """Return values as text that is the same for equal values, in whatever order."""
+    """Spell values so that equal ones are equal."""
     return json.dumps(dict(params), sort_keys=True)
 
 
 def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """Keep the first configuration of each set of values. A finalist with the baseline's values is the baseline.
+    """Keep one of each set of values: a finalist that has the baseline's is the baseline, and no rival of it.
 
     Args:
         configurations: The baseline first, then the finalists, best first.
 
     Returns:
-        The same order; the baseline has the trial and the search's score of the finalist with its values.
+        The same order; the baseline has the trial and the search's score of the finalist that it is.
     """
-    kept: dict[str, Configuration] = {}
-    for configuration in configurations:
-        values = spell_params(configuration.params)
-        first = kept.setdefault(values, configuration)
+    found: dict[str, Configuration] = {}
+    for one in configurations:
+        values = spell_params(one.params)
+        first = found.setdefault(values, one)
         if first.name == BASELINE and first.trial is None:
-            kept[values] = replace(first, trial=configuration.trial, search_score=configuration.search_score)
-    return list(kept.values())
+            found[values] = replace(first, trial=one.trial, search_score=one.search_score)
+    return list(found.values())
 
 
 def judge_configurations(

@@ -1,7 +1,7 @@
 """Select the policy that wins: the best certified one, else the best of the finalists on fresh episodes.
 
-A search's best score is the luckiest of many and so too good. `rltune.certification.retraining` trains the best
-configurations again; this module chooses and measures the one policy that is registered. Runs in the driver.
+A search's best score is the luckiest of many and so too high. `rltune.certification.retraining` trains the best
+configurations again; here the one policy to be registered is chosen and measured. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ if TYPE_CHECKING:
 
 
 TABLE = "certification"
-PROGRESS_INTERVAL_S = 0.5  # Between two updates of the number of episodes that were played.
+LOOK_S = 0.5  # between two looks at how far those are that play
 
 
 class FinalEvaluation:
     """Evaluates the finalists of a sweep that is not certified, each on the same fresh episodes.
 
+    With processes of their own they play at the same time.
+
     Args:
         sweep: The sweep's folder.
-        top: The number of finalists to evaluate. With 0, the search's best trial wins.
-        episodes: The number of fresh episodes for each finalist.
-        slots: The number of finalists that play at the same time, each in a process of its own.
-        aside: Calls a function in another process, with ``progress`` added. If it is None, the finalists play one after
-            the other in this process.
+        top: How many to evaluate; 0 trusts the search.
+        episodes: Fresh episodes for each.
+        slots: How many play at once.
+        aside: Calls a function in a process of its own, with ``progress`` added; None without such processes.
         objective: What the scores measure; None is the return.
     """
 
@@ -67,22 +68,19 @@ class FinalEvaluation:
         self._sweep, self._top, self._episodes, self._slots = sweep, top, episodes, slots
         self._aside, self._objective = aside, objective or Objective()
         self._num_evaluations = 1  # The winner is measured once more.
-        self._played: list[int] = []  # The episodes of each evaluation so far; the evaluations' threads write it.
+        self._played: list[int] = []  # Episodes of each evaluation that was begun; the evaluations' threads write.
 
     def select(
         self, records: Sequence[TrialRecord], notify: Callable[[str], None], show: Show = show_nothing
     ) -> Finalist | None:
         """Select the best by the evaluation's mean, and measure it once more on episodes that did not choose it.
 
-        If no finalist can be evaluated, the search's best trial wins.
+        The search's first wins when none can be evaluated; None without trials.
 
         Args:
             records: All trials.
-            notify: Shows the user a line.
-            show: Shows how many episodes were played.
-
-        Returns:
-            The winner; None without a trial that can win.
+            notify: Shows a person a line.
+            show: Shows how far the evaluations are.
         """
         direction = self._objective.direction
         ranked = rank_finalists(self._sweep, records, direction)
@@ -133,10 +131,10 @@ class FinalEvaluation:
         others = winner.evaluation.returns if winner.evaluation else ()
         return replace(winner, measured=_bound(played, others, self._objective.direction))
 
-    def _wait(self, future: Future[Evaluation], what: str, show: Show) -> Evaluation:
+    def _wait(self, future: Future[Evaluation], who: str, show: Show) -> Evaluation:
         """Wait for an evaluation, and show meanwhile how many episodes all evaluations have played."""
-        while not wait([future], PROGRESS_INTERVAL_S).done:
-            show(what, sum(self._played), self._num_evaluations * self._episodes)
+        while not wait([future], LOOK_S).done:
+            show(who, sum(self._played), self._num_evaluations * self._episodes)
         return future.result()
 
     def _start_playing(self, pool: Executor, folder: Path, seed: int = EVALUATION_SEED) -> Future[Evaluation]:

@@ -1,1 +1,1 @@
-"""Compose settings with Hydra from ``conf/``, the user's own files and overrides."""
+"""What a person asks for, by a command or a call, composed by Hydra from ``conf/`` and their own files."""

@@ -1,4 +1,4 @@
-"""Read the keys of a file in ``conf/``: the value of each as it is written, and its comment."""
+"""Read what a file of ``conf/`` says of its keys: each one's value as it is written, and its comment."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ import yaml
 
 @dataclass(frozen=True)
 class Setting:
-    """One key of a file.
-
-    Attributes:
-        key: Its dotted name.
-        value: Its value as it is written.
-        meaning: Its comment; empty without one.
-    """
+    """One key of a file: its dotted name, its value as written, and what its comment says."""
 
     key: str
     value: str
@@ -30,7 +24,7 @@ def read_keys(path: Path, prefix: str = "") -> list[Setting]:
 
     Args:
         path: The file.
-        prefix: The group of its keys with a dot at its end; empty for a file of whole settings.
+        prefix: What its keys stand below, with a dot at its end; empty for nothing.
     """
     text = path.read_text()
     root = yaml.compose(text)
@@ -48,18 +42,17 @@ def _walk(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[Set
 
 
 def _read_value(node: yaml.Node, lines: list[str]) -> str:
-    """Return a value as it is written, joined to one line."""
+    """The value as it is written, in one line."""
     first, last = node.start_mark, node.end_mark
     if first.line == last.line:
         return lines[first.line][first.column : last.column]
-    # A block ends where the next line begins, so that nothing of its last line belongs to it.
-    end = [lines[last.line][: last.column]] if last.column else []
-    value_lines = [lines[first.line][first.column :], *lines[first.line + 1 : last.line], *end]
-    return " ".join(line.split(" #")[0].strip() for line in value_lines)
+    end = [lines[last.line][: last.column]] if last.column else []  # of a block the end is where the next line begins
+    kept = [lines[first.line][first.column :], *lines[first.line + 1 : last.line], *end]
+    return " ".join(line.split(" #")[0].strip() for line in kept)
 
 
 def _read_meaning(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
-    """Return the comment behind the value and the one directly above the key, but not the file's heading."""
+    """The comment behind the value, and the one right above the key, if that is not the file's heading."""
     line, column = key.start_mark.line, key.start_mark.column
     first = line
     while first and re.match(rf" {{{column}}}#", lines[first - 1]):

@@ -1,1 +1,1 @@
-"""The settings of a sweep as typed, checked values. Imports nothing heavy."""
+"""What a person asked for, as typed values. Imports nothing heavy."""

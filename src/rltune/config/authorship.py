@@ -1,8 +1,8 @@
-"""Mark the folders of this user's sweeps, so that those made by somebody else are recognized.
+"""Mark the sweeps' folders that this user has made, to tell them from those that others made.
 
-The owner of a file does not show who made it: whoever unpacks an archive owns its files, and a bucket has no owners.
-Each sweep's folder has a mark instead: HMAC-SHA256 over the digest of its settings, with a key that only this user can
-read. Without the key, a mark can be copied together with its settings, but not made for other settings.
+Whoever unpacks an archive owns its files, and a bucket has no owners. So each sweep's folder has a mark, made with a
+key that only this user can read: HMAC-SHA256 over the digest of its settings. Whoever lacks the key can copy a mark
+together with its settings, but not make one for other settings. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import tempfile
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
-MARK = ".made-by"  # The file with the mark, in the sweep's folder and in its bucket.
+MARK = ".made-by"  # the file with the mark, in the sweep's folder and in its bucket
 KEY_BYTES = 32
 
 
 def find_key_file() -> Path:
-    """Return the path of this user's key, which is made at its first use; it begins with ~ if the user has no home."""
+    """Return where the key is: among this user's own state, made at the first use; a path with ~ without a home."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(os.path.expanduser(state)) / "rltune" / "key"  # Path.expanduser raises an error without a home.
+    return Path(os.path.expanduser(state)) / "rltune" / "key"  # pathlib raises without one
 
 
 def mark_own(folder: Path, digest: str) -> None:
-    """Mark a sweep's folder as made by this user; without a home for the key, or on a full disk, it stays unmarked.
+    """Mark a sweep's folder as this user's; without a home to keep a key in, or on a full disk, it stays unmarked.
 
-    The marks of earlier settings stay, because a driver may be killed before it has written the new settings.
+    Marks of earlier settings of the folder stay: a driver may be killed before it has written the new ones.
 
     Args:
-        folder: The sweep's folder.
-        digest: The SHA-256 digest (hex) of its settings.
+        folder: The sweep's.
+        digest: sha256 (hex) of its settings.
     """
     try:
         mark, draft = folder / MARK, folder / f"{MARK}-draft"
@@ -45,7 +45,7 @@ def mark_own(folder: Path, digest: str) -> None:
 
 
 def is_own(folder: Path, digest: str) -> bool:
-    """Return whether this user has marked a sweep's folder for settings with this digest."""
+    """Return whether this user has marked a sweep's folder when its settings had this digest."""
     try:
         marks, key = (folder / MARK).read_text().split(), _read_key()
     except (OSError, ValueError):
@@ -61,30 +61,30 @@ def _sign(key: bytes, digest: str) -> str:
 
 
 def _read_key() -> bytes | None:
-    """Return the key; None if it is missing or cut short, as a crash may leave it: anybody could guess such a key."""
+    """Return the key; None without a whole one: with an empty one, as a crash may leave it, anybody could sign."""
     path = find_key_file()
     key = path.read_bytes() if path.is_absolute() and path.exists() else b""
     return key if len(key) == KEY_BYTES else None
 
 
 def _make_key() -> bytes:
-    """Return the key, and make it if it is missing. It is made atomically, because several drivers may start at once.
+    """Return the key; make it where there is none, whole or not at all: several drivers may start at once.
 
     Raises:
-        OSError: The key cannot be written.
+        OSError: There is no place for it.
     """
     path = find_key_file()
     if key := _read_key():
         return key
     if not path.is_absolute():
-        raise FileNotFoundError("the user has no home folder")
+        raise FileNotFoundError("there is no home")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists() and not _read_key():
         path.unlink()
-    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # Its mode is 0600.
+    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # mode 0600
         draft.write(secrets.token_bytes(KEY_BYTES))
         draft.flush()
         os.fsync(draft.fileno())
-        with contextlib.suppress(FileExistsError):  # Another driver was faster.
+        with contextlib.suppress(FileExistsError):  # another driver was first
             os.link(draft.name, path)
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Say which part of a sweep's budget is left for further trials."""
+"""Say what the budget of a search still lets begin."""
 
 from __future__ import annotations
 
@@ -10,24 +10,19 @@ STEPS_SPENT = "budget.total_env_steps is spent"
 
 
 def has_spent_steps(config: RunConfig, env_steps: int) -> bool:
-    """Return whether a sweep has spent ``budget.total_env_steps``.
-
-    Args:
-        config: The sweep's settings.
-        env_steps: The environment steps of all trials and all their seeds.
-    """
+    """Whether a search has had its environment steps, those of all trials and all their seeds."""
     total = config.budget.total_env_steps
     return total is not None and env_steps >= total
 
 
 @dataclass(frozen=True)
 class SpentBudget:
-    """The part of its budget that a sweep has spent.
+    """What a search has had.
 
     Attributes:
-        config: The sweep's settings.
-        num_trials: The number of trials that have started.
-        env_steps: The environment steps of all trials and all their seeds.
+        config: The request, with its budget.
+        num_trials: Trials that have begun.
+        env_steps: Of all trials and all their seeds.
     """
 
     config: RunConfig
@@ -35,17 +30,20 @@ class SpentBudget:
     env_steps: int
 
     def explain(self, num_waiting: int) -> str | None:
-        """Explain why no trial starts after the ``num_waiting`` ones that wait already; None if one may start."""
+        """Say why no trial begins beyond so many that wait to be begun; None where one may."""
         if self.num_trials + num_waiting >= self.config.budget.trials:
             return f"no trial of budget.trials={self.config.budget.trials} is left to begin"
         return STEPS_SPENT if has_spent_steps(self.config, self.env_steps) else None
 
-    def spell_larger(self, num_more: int) -> str:
-        """Return the overrides with which ``num_more`` trials start; empty if at least the next one starts without."""
-        budget, overrides = self.config.budget, []
-        if self.num_trials + num_more > budget.trials:
-            overrides.append(f"budget.trials={self.num_trials + num_more}")
+    def spell_larger(self, wanted: int) -> str:
+        """Return the overrides with which so many more trials begin; empty where the next one begins without.
+
+        Steps that are not spent yet may be before the last one begins.
+        """
+        budget, words = self.config.budget, []
+        if self.num_trials + wanted > budget.trials:
+            words.append(f"budget.trials={self.num_trials + wanted}")
         if has_spent_steps(self.config, self.env_steps):
-            steps_per_trial = budget.env_steps * self.config.replicates
-            overrides.append(f"budget.total_env_steps={self.env_steps + num_more * steps_per_trial}")
-        return " ".join(overrides)
+            whole = budget.env_steps * self.config.replicates
+            words.append(f"budget.total_env_steps={self.env_steps + wanted * whole}")
+        return " ".join(words)

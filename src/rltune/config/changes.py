@@ -1,4 +1,4 @@
-"""Compare the settings with which a sweep was started and the settings of the command that continues it."""
+"""Compare the settings that a sweep was begun with and those that are asked for now. Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -14,96 +14,92 @@ from rltune.config.validation import to_typed
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 
-# These settings may differ: they find the sweep, say how to continue it, or are addresses.
+# A sweep is found by the first two; the next two say how; the rest are addresses, and who is told what.
 FREE = ("name", "output_dir", "resume", "take_over", "cluster.", "study.storage", "tracking.uri", "callbacks", "notify")
-# The settings of a sweep that conf/resume.yaml has, too.
+# What conf/resume.yaml has of a sweep's settings.
 CHANGEABLE = ("budget", "callbacks", "certify", "cluster", "notify", "storage", "study", "tracking")
-GROWING = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")  # These may become larger.
-WALL_TIME = "budget.wall_time_s"  # Each command counts it anew, so that it may become smaller, too.
+BUDGETS = ("budget.trials", "budget.total_env_steps", "budget.wall_time_s", "certify.top", "certify.seeds")
+FROM_NOW = "budget.wall_time_s"  # counts anew in each command, so that less of it takes nothing back
 
 
-def keep_measured(before: DictConfig, wanted: RunConfig) -> RunConfig:
-    """Keep the number of trials per GPU that was measured when the sweep started.
-
-    Args:
-        before: The settings in the sweep's folder.
-        wanted: The settings of the command that continues it.
-    """
-    trials = OmegaConf.select(before, "resources.trials_per_gpu")
+def keep_measured(known: DictConfig, wanted: RunConfig) -> RunConfig:
+    """Let a sweep that is to go on share GPUs as it began to, where that is to be measured: once is enough."""
+    trials = OmegaConf.select(known, "resources.trials_per_gpu")
     if wanted.resources.trials_per_gpu != MEASURED or trials is None:
         return wanted
     return replace(wanted, resources=replace(wanted.resources, trials_per_gpu=trials))
 
 
-def check_changes(name: str, before: DictConfig, wanted: RunConfig) -> bool:
-    """Refuse settings that would make it another sweep.
+def check_changes(name: str, known: DictConfig, wanted: RunConfig) -> bool:
+    """Refuse settings with which it would be another sweep.
 
     Args:
-        name: The sweep's name.
-        before: The settings in the sweep's folder.
-        wanted: The settings of the command that continues it.
+        name: The sweep.
+        known: Its settings, as its folder has them.
+        wanted: What is asked for now.
 
     Returns:
-        Whether a budget is larger than before.
+        Whether a budget is larger than it was.
 
     Raises:
-        StudyError: A setting other than budgets and addresses differs, or a budget is smaller.
-        ConfigError: Another version of rltune wrote the settings, with unknown keys or without required ones.
+        StudyError: Something else than budgets and addresses differs, or a budget is smaller.
+        ConfigError: Another version of rltune wrote the settings, with keys that this one does not know, or without
+            some that it needs.
     """
-    plain = cast(dict[str, Any], OmegaConf.to_container(before))
+    plain = cast(dict[str, Any], OmegaConf.to_container(known))
     plain.pop("format", None)
-    old_values, new_values = _flatten_as_written(to_typed(RunConfig, plain)), _flatten_as_written(wanted)
+    # Typed: a key that is younger than the sweep has its default. And both through text, as the sweep's own went: what
+    # is equal there is equal.
+    before, now = (
+        dict(flatten_settings(OmegaConf.to_container(OmegaConf.create(format_settings(one)))))
+        for one in (to_typed(RunConfig, plain), wanted)
+    )
     grows, others = False, []
-    for key in sorted(old_values.keys() | new_values.keys()):
-        old, new = old_values.get(key), new_values.get(key)
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
         if old == new or key.startswith(FREE):
             continue
-        is_larger = key in (*GROWING, WALL_TIME) and _read_limit(new) > _read_limit(old)
+        is_larger = key in BUDGETS and _limit(new) > _limit(old)
         grows |= is_larger
-        if not is_larger and key != WALL_TIME:
+        if not is_larger and key != FROM_NOW:
             others.append((key, old, new))
     if others:
         key, old, new = others[0]
-        more = f", and {len(others) - 1} more: {', '.join(key for key, *_ in others[1:4])}" if len(others) > 1 else ""
+        more = f", and {len(others) - 1} more: {', '.join(one[0] for one in others[1:4])}" if len(others) > 1 else ""
         raise StudyError(
-            f"{key}={_spell(new)}: the sweep {name} has {key}={_spell(old)}{more}",
+            f"{key}={_show(new)}: the sweep {name} has {key}={_show(old)}{more}",
             "its own settings; larger budgets, more of certify.top and certify.seeds, and other addresses",
             spell_command(f"resume sweep={name} goes on with its own; name=... begins another sweep"),
         )
     return grows
 
 
-def check_budgets(name: str, before: DictConfig, wanted: RunConfig) -> None:
-    """Refuse to continue a sweep with a smaller budget: what was spent cannot be given back.
+def check_budgets(name: str, known: DictConfig, wanted: RunConfig) -> None:
+    """Refuse to go on with a sweep under a smaller budget: what it has taken cannot be given back.
 
     Args:
-        name: The sweep's name.
-        before: The settings in the sweep's folder.
-        wanted: The settings of the command that continues it.
+        name: The sweep.
+        known: Its settings, as its folder has them.
+        wanted: What is asked for now.
 
     Raises:
-        StudyError: A budget is smaller than before.
+        StudyError: A budget is smaller.
     """
-    new_values = _flatten_as_written(wanted)
-    for key in GROWING:
-        old, new = OmegaConf.select(before, key), new_values[key]
-        if old is not None and _read_limit(new) < _read_limit(old):  # Without a limit nothing can be given back.
+    asked = OmegaConf.create(format_settings(wanted))
+    for key in BUDGETS:
+        old, new = OmegaConf.select(known, key), OmegaConf.select(asked, key)
+        if key != FROM_NOW and old is not None and _limit(new) < _limit(old):  # a first limit takes nothing back
             raise StudyError(
-                f"{key}={_spell(new)}: the sweep {name} has {key}={_spell(old)}",
+                f"{key}={_show(new)}: the sweep {name} has {key}={_show(old)}",
                 "a larger one, which extends the sweep, or none, which goes on with its own",
                 spell_command(f"resume sweep={name}"),
             )
 
 
-def _flatten_as_written(config: RunConfig) -> dict[str, Any]:
-    """Return all values by key, as reading the written settings gives them, so that equal settings compare equal."""
-    return dict(flatten_settings(OmegaConf.to_container(OmegaConf.create(format_settings(config)))))
-
-
-def _read_limit(budget: Any) -> float:
+def _limit(budget: Any) -> float:
     """Return a budget as a number; None is no limit."""
     return math.inf if budget is None else float(budget)
 
 
-def _spell(value: Any) -> str:
+def _show(value: Any) -> str:
     return "null" if value is None else str(value)

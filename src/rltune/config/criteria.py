@@ -1,8 +1,8 @@
 """Read what a sweep judges trials by: the direction of scores, the constraints, and the second objective.
 
-Constraints and the second objective are about a quantity that trials measure, such as ``train_s``. The training seconds
-of a stopped trial are extrapolated to the whole budget; of any other quantity the newest report counts. Imports nothing
-heavy.
+Constraints and the second objective are about a quantity that trials measure, such as ``train_s``. Of a trial that was
+stopped, the training seconds of the whole budget are those per environment step times the budget; any other quantity is
+that of its newest report. Nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _BOUND = re.compile(r"\s*(<=|<|>=|>)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*", re.IGNOR
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound on a quantity that trials measure.
+    """A bound on what a trial measures.
 
     Attributes:
-        name: The quantity.
+        name: What is measured.
         sign: ``<``, ``<=``, ``>`` or ``>=``.
         limit: The bound itself.
     """
@@ -42,23 +42,23 @@ class Constraint:
         return f"{self.sign} {self.limit:.10g}"
 
     def check(self, value: float) -> Check:
-        """Check a measured value; NaN stands for a quantity that was not measured."""
+        """Check a measured value; NaN is one that was not measured."""
         excess = value - self.limit if self.sign.startswith("<") else self.limit - value
         if not excess and self.sign in ("<", ">"):
-            excess = math.ulp(0.0)  # Optuna takes an excess of zero as a bound that is kept.
+            excess = math.ulp(0.0)  # to Optuna zero keeps a bound
         return Check(self.name, self.bound, value, excess)
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """The direction of scores, the constraints and the second objective of a sweep.
+    """What a sweep judges trials by.
 
     Attributes:
-        constraints: A trial that breaks one of them cannot win.
-        second: The quantity of the second objective; None without one.
+        constraints: A trial that breaks one cannot win.
+        second: What the second objective measures; None without one.
         second_direction: Which values of the second objective are better.
         env_steps: A trial's whole budget.
-        scored: A trial's score is the mean of so many last reports; None is all of them.
+        scored: How many of a trial's last reports its score is the mean of; None is all.
         direction: Which scores are better.
     """
 
@@ -70,12 +70,12 @@ class Criteria:
     direction: Direction = Direction.MAX
 
     def judge(self, record: TrialRecord) -> TrialRecord:
-        """Return a trial with its checks and the value of its second objective."""
+        """Return a trial with its checks and its second objective."""
         if self.scored != record.scored:
             record = replace(record, scored=self.scored)
         if not self.constraints and self.second is None:
             return record
-        checks = tuple(constraint.check(self._measure(record, constraint.name)) for constraint in self.constraints)
+        checks = tuple(one.check(self._measure(record, one.name)) for one in self.constraints)
         second = math.nan if self.second is None else self._measure(record, self.second)
         return replace(record, checks=checks, second=second if math.isfinite(second) else None)
 
@@ -91,10 +91,10 @@ NO_CRITERIA = Criteria()
 
 
 def read_criteria(settings: Mapping[str, Any]) -> Criteria:
-    """Read a sweep's criteria from its settings.
+    """Read a sweep's criteria from its settings; older ones have none.
 
     Args:
-        settings: The content of ``config.yaml``, or a `RunConfig` as a mapping (``dataclasses.asdict``).
+        settings: As ``config.yaml`` has them, or the same of a `RunConfig` (``dataclasses.asdict``).
 
     Raises:
         ConfigError: A constraint is not a bound.
@@ -112,27 +112,27 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
 
 
 def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:
-    """Parse constraints such as ``{"train_s": "< 60"}``; a value of None is no constraint.
+    """Parse the constraints of a request: ``{"train_s": "< 60"}``; a value of None is no constraint.
 
-    ``learner/vf_loss`` is also ``{"learner": {"vf_loss": ...}}``, because the keys of Hydra cannot have a slash.
+    ``learner/vf_loss`` may be ``{"learner": {"vf_loss": ...}}``: Hydra's keys have no slash.
 
     Raises:
-        ConfigError: A value is not a bound.
+        ConfigError: A value is no bound.
     """
     return tuple(_parse_bound(name, text) for name, text in flatten_settings(raw, "/") if text is not None)
 
 
 def _parse_bound(name: str, text: Any) -> Constraint:
-    match = _BOUND.fullmatch(str(text))
+    found = _BOUND.fullmatch(str(text))
     try:
-        limit = float(match[2]) if match else math.nan
-    except ValueError:  # Such as 1.2.3.
+        limit = float(found[2]) if found else math.nan
+    except ValueError:  # two points
         limit = math.nan
-    if match and math.isfinite(limit):
-        return Constraint(name, match[1], limit)
-    example = f"{text:g}" if isinstance(text, int | float) and math.isfinite(text) else "60"
+    if found and math.isfinite(limit):
+        return Constraint(name, found[1], limit)
+    usual = f"{text:g}" if isinstance(text, int | float) and math.isfinite(text) else "60"
     raise ConfigError(
-        f"constraints.{name}={text} is not a bound",
+        f"constraints.{name}={text} is no bound",
         "one of < <= > >= and a number, or null",
-        f"'constraints.{name}=< {example}'",
+        f"'constraints.{name}=< {usual}'",
     )

@@ -10,11 +10,11 @@ from rltune.config.schema import RunConfig
 
 
 def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
-    """Return the name that a sweep was given, or make one: ``<env>-<algo>-<UTC time>-<4 hex>``.
+    """Return a sweep's name: as given, or ``<env>-<algo>-<UTC time>-<4 hex>``.
 
     Args:
-        config: The sweep's settings.
-        now: The time in the name; None is the current time.
+        config: The request.
+        now: The time in the name; None is the present.
     """
     if config.name:
         return config.name
@@ -23,5 +23,5 @@ def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
 
 
 def sweep_folder_of(config: RunConfig, name: str) -> Path:
-    """Return a sweep's folder. The path is absolute because Tune changes the working directory of trials."""
+    """Return a sweep's folder. It is absolute, because Tune changes a trial's working directory."""
     return Path(config.output_dir).expanduser().absolute() / name

@@ -1,7 +1,7 @@
 """Define the settings of a sweep as typed values: the schema under the YAML files in ``conf/``.
 
-Each field declares its type and its bounds. Its default and its description are in ``conf/``. Imports nothing heavy, so
-that a typo on the command line is answered at once.
+The defaults of ``conf/run.yaml`` are not repeated here. Nothing heavy is imported, so that a typing error on the
+command line is answered at once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rltune.config.bounds import bounded
 
 
 def derive_env_name(env_id: str) -> str:
-    """Return a name for an environment without a file in conf/env: ``my_envs:Drift-v0`` becomes ``my_envs-drift``.
+    """Return a name for an environment that has no file of its own: ``my_envs:Drift-v0`` becomes ``my_envs-drift``.
 
-    The name keeps the module and the namespace, because environments of the same name share a champion in MLflow.
+    The module and the namespace stay: two environments of one name would share their champion and their runs in MLflow.
     """
     name = re.sub(r"-v\d+$", "", re.sub(r"[:/]", "-", env_id))
     return re.sub(r"[^\w.-]", "-", name).lstrip("._-").lower()
@@ -37,7 +37,7 @@ MAX_SEED = 2**32 - 1  # The largest seed of NumPy.
 
 @dataclass
 class BudgetConfig:
-    """The budget of a sweep: its trials, their environment steps and reports, and its wall time."""
+    """How much a sweep may do: trials, environment steps of one trial and of all, seconds, reports of one trial."""
 
     trials: int = bounded(minimum=1, maximum=MAX_COUNT, example=24)
     env_steps: int = bounded(minimum=1, example=100_000)
@@ -48,16 +48,16 @@ class BudgetConfig:
 
 @dataclass
 class RewardsConfig:
-    """The shaping of the rewards that a policy learns from; reported returns are those of the environment."""
+    """How the rewards that a policy learns from are shaped; returns are reported as the environment gives them."""
 
     normalise: bool = False
-    scale: float = bounded(1.0, minimum=0, exclusive_minimum=True, example=1)
-    clip: float | None = bounded(None, minimum=0, exclusive_minimum=True, example=1)
+    scale: float = 1.0
+    clip: float | None = None
 
 
 @dataclass
 class EnvConfig:
-    """The environment: a Gymnasium id or, if ``policies`` is set, a module of PettingZoo."""
+    """One environment, by its Gymnasium id, or by PettingZoo's module where ``policies`` asks for several agents."""
 
     name: str = MISSING
     id: str = MISSING
@@ -71,7 +71,7 @@ class EnvConfig:
 
 @dataclass
 class SecondObjectiveConfig:
-    """The second objective: a number that trials measure; without a key there is none."""
+    """What trials are compared by besides the objective: something that they measure; None is nothing."""
 
     key: str | None = None
     direction: str = bounded("min", choices=("min", "max"))
@@ -79,7 +79,7 @@ class SecondObjectiveConfig:
 
 @dataclass
 class ObjectiveConfig:
-    """The score of an episode: its return, a value in the info of its last step, or a function's result."""
+    """What an episode is worth: its return, a value of its last info or a function's, to be large or small."""
 
     kind: str = bounded("return", choices=("return", "info", "package.module:function"))
     key: str | None = None
@@ -90,7 +90,7 @@ class ObjectiveConfig:
 
 @dataclass
 class SearcherConfig:
-    """The sampler that proposes trials, its arguments, and which trials it learns from."""
+    """Which sampler proposes trials, its arguments, and what it is told: of bad trials, and of earlier sweeps."""
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class SearcherConfig:
 
 @dataclass
 class SchedulerConfig:
-    """The rule that stops weak trials, and its arguments."""
+    """Which rule stops weak trials, and its arguments."""
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class SchedulerConfig:
 
 @dataclass
 class ResourcesConfig:
-    """The share of the machine that a trial has; None lets the sweep decide."""
+    """One trial's share of the machine; None lets the sweep decide."""
 
     cpus_per_trial: float | None = bounded(None, minimum=0.01, example=1)
     gpus_per_trial: float = bounded(0.0, minimum=0)
@@ -118,7 +118,7 @@ class ResourcesConfig:
 
 @dataclass
 class TrackingConfig:
-    """The tracker of a sweep; without ``uri``, MLflow uses its own default store in the working directory."""
+    """Where a sweep is shown; ``uri`` None means MLflow's own default store in the working directory."""
 
     kind: str = bounded(choices=(*MLFLOW, "wandb", "off", "package.module:Class"))
     uri: str | None = None
@@ -129,7 +129,7 @@ class TrackingConfig:
 
 @dataclass
 class ClusterConfig:
-    """The Ray cluster that runs the trials; without ``address``, Ray is started on this machine."""
+    """Which Ray runs the trials; ``address`` None starts one on this machine."""
 
     address: str | None = None
     num_cpus: int | None = bounded(None, minimum=1, example=2)
@@ -140,7 +140,7 @@ class ClusterConfig:
 
 @dataclass
 class CheckpointConfig:
-    """The interval of checkpoints, and the largest replay memory that a checkpoint may contain."""
+    """How often a trial's latest state is written, and how large a replay memory it may hold."""
 
     every_s: float = bounded(minimum=0, example=30)
     replay_gb: float = bounded(minimum=0, example=0.2)
@@ -148,7 +148,7 @@ class CheckpointConfig:
 
 @dataclass
 class FailuresConfig:
-    """The handling of trials that fail or hang."""
+    """What is done about trials that go wrong."""
 
     max_retries: int = bounded(minimum=0, example=1)
     stall_s: float = bounded(minimum=1, example=300)
@@ -157,7 +157,7 @@ class FailuresConfig:
 
 @dataclass
 class CertifyConfig:
-    """Certification: the ``top`` best trials are retrained on ``seeds`` fresh seeds; 0 compares them as they are."""
+    """The winner is chosen among the ``top`` best trials: retrained on fresh seeds, or with ``seeds`` 0 as they are."""
 
     top: int = bounded(minimum=0, example=3)
     seeds: int = bounded(minimum=0, maximum=MAX_COUNT, example=5)
@@ -167,21 +167,21 @@ class CertifyConfig:
 
 @dataclass
 class StudyConfig:
-    """The database of the ledger; without ``storage`` it is a file in the sweep's folder."""
+    """Where the ledger is kept; ``storage`` None is a file in the sweep's folder."""
 
     storage: str | None = None
 
 
 @dataclass
 class PublishedConfig:
-    """The budget for which a file in conf/tuned was published; None if no such file is used."""
+    """What a file of conf/tuned says of its source; ``env_steps`` None where no such file is in use."""
 
     env_steps: int | None = bounded(None, minimum=1, example=1_000_000)
 
 
 @dataclass
 class RunConfig:
-    """All settings of a sweep."""
+    """One sweep: everything that ``rltune run`` composes."""
 
     name: str | None = None
     resume: str = bounded("never", choices=("never", "auto"))

@@ -1,4 +1,4 @@
-"""Read and atomically write a sweep's ``config.yaml``."""
+"""Write and read a sweep's ``config.yaml``, whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from rltune.config.uris import redact_notify, redact_settings
 from rltune.errors import StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
-FORMAT = 7  # The format of a sweep's folder and its ledger.
+FORMAT = 7
+"""Of a sweep's folder and its ledger."""
 
 
 def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
     """Read the settings of a sweep from its folder.
 
     Args:
-        folder: The sweep's folder.
-        whole: Refuse a file that does not match its digest, even if the rest of it can be read.
+        folder: The sweep's.
+        whole: Refuse a file that does not match its digest, even if what is left of it can be read.
 
     Raises:
         StudyError: The file is missing or damaged, or another version of rltune wrote it.
@@ -42,19 +43,19 @@ def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
         ) from None
     if not isinstance(loaded, DictConfig) or not loaded:
         raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _describe_recovery(path))
-    # The format is checked before the digest, which other formats may compute in another way.
+    # Before the digest, which other formats may compute in another way.
     if (form := loaded.pop("format", None)) != FORMAT:
         raise StudyError(
             f"{path} has format {form}, not {FORMAT}",
             f"sweeps of format {FORMAT}, which this version of rltune writes and reads",
-            "open it with the version that wrote it, or run it again under a new name; its policies can be loaded "
-            "from the folders of their checkpoints",
+            "open it with the version that wrote it, or run it again under a new name; its policies load as before, by "
+            "the folders of their checkpoints",
         )
     body, mark, digest = text.rpartition(DIGEST_MARK)
     if whole and (not mark or digest.strip() not in (_compute_digest(body), "any")):
         raise StudyError(
             f"{path} is not as the sweep wrote it: cut short, damaged or changed",
-            f"the whole file; a file that you changed must end with the line '{DIGEST_MARK}any'",
+            f"the whole file; one that you changed ends with the line '{DIGEST_MARK}any'",
             _describe_recovery(path),
         )
     return loaded
@@ -69,11 +70,12 @@ def _compute_digest(text: str) -> str:
 
 
 def format_settings(config: RunConfig) -> str:
-    """Format settings as YAML for the sweep's folder and MLflow, without logins and other secrets.
+    """Format settings as YAML, as a sweep's folder and MLflow keep them.
 
-    The last line holds a digest, so that a damaged file is recognized.
+    Logins in URLs are left out, and of ``notify`` all that may be secret. The last line
+    holds a digest, by which a damaged file is recognised.
     """
-    # Each value is redacted by itself, because wrapped lines and escaped quotes of YAML cut a login into pieces.
+    # Redact value by value: in the YAML text, broken lines and escaped quotes would cut a login into pieces.
     settings = redact_settings(OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
     if settings["notify"]:
         settings["notify"] = redact_notify(settings["notify"])
@@ -82,7 +84,7 @@ def format_settings(config: RunConfig) -> str:
 
 
 def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of nested settings with its key; a list is one value, and an empty mapping has none."""
+    """Yield every value of nested settings by its key; a list is one value, an empty mapping none."""
     if not isinstance(settings, Mapping):
         yield key, settings
         return
@@ -91,7 +93,7 @@ def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator
 
 
 def write_settings(folder: Path, config: RunConfig) -> None:
-    """Write the settings into a sweep's folder atomically."""
+    """Write the settings into a sweep's folder, whole or not at all."""
     draft, text = folder / ".config.yaml", format_settings(config)
     draft.write_text(text)
     mark_own(folder, _compute_digest(text))
@@ -99,7 +101,7 @@ def write_settings(folder: Path, config: RunConfig) -> None:
 
 
 def is_own_sweep(folder: Path) -> bool:
-    """Return whether this user started or took over the sweep in a folder, with the settings that it has now."""
+    """Return whether this user's rltune has made a sweep's folder, or taken it over, with its present settings."""
     try:
         return is_own(folder, _compute_digest((folder / "config.yaml").read_text()))
     except (OSError, ValueError):
@@ -107,19 +109,19 @@ def is_own_sweep(folder: Path) -> bool:
 
 
 def require_own_sweep(folder: Path, resume: str) -> None:
-    """Refuse a sweep that somebody else made, because resuming it imports and unpickles code that it names.
+    """Refuse a sweep that somebody else made: a resume imports what its settings name, and unpickles its checkpoints.
 
     Args:
-        folder: The sweep's folder.
-        resume: The command that resumes it, for the error.
+        folder: The sweep's.
+        resume: What to type to go on with it.
 
     Raises:
-        StudyError: The folder lacks this user's mark for its settings.
+        StudyError: The folder lacks this user's mark of its settings.
     """
     if not is_own_sweep(folder):
         raise StudyError(
-            f"sweep={folder.name}: its config.yaml was not written by you, and resuming the sweep runs code that its "
-            "settings name and its checkpoints contain",
-            f"unchanged sweeps that you started yourself (with the key in {find_key_file()})",
-            f"{resume} trust=true, if you trust its author",
+            f"sweep={folder.name}: its config.yaml is not as your rltune wrote it, and a resume runs code that its "
+            "settings name and its checkpoints hold",
+            f"sweeps that you ran with the key in {find_key_file()}, unchanged",
+            f"{resume} trust=true, if you trust whoever made it",
         )

@@ -1,6 +1,6 @@
-"""Remove logins from URIs and texts, refuse secrets in settings, and resolve the URI of MLflow's tracking server.
+"""Show URIs without their logins, and resolve the one of MLflow's tracking server.
 
-MLflow is not imported, because that takes seconds.
+MLflow is not imported, which would take seconds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from rltune.errors import ConfigError
 
-# A password may contain any character, even @ and /, so that a login ends at the last @. A user name without a password
-# is kept, because the reader of a URI may need it.
+# A password may hold any sign, even @ and /, so that only the last @ can be the login's end. A user name without a
+# password is kept: whoever reads the URI later has no other way to know it.
 _LOGIN = re.compile(r"://[^\s:]*:\S*@")
 _LOGIN_OF_ONE = re.compile(r"(?s)://[^:]*:.*@")
 _QUERY = r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)[\w-]*=)(?!\*\*\*)"
@@ -24,41 +24,41 @@ _QUERY_SECRET, _QUERY_SECRET_OF_ONE = re.compile(_QUERY + r"[^&\s]+"), re.compil
 _PLAIN_LOGIN = re.compile(
     r"(?i)://[^/\s:@]*:(?!\d+/)\S+@|[?&](?:\w+[_-])?(?:password|passwd|token|secret|key)=(?!\*\*\*)"
 )
-_LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # Of curl and the like.
-_CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # Characters of a password at which some libraries end it.
+_LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # of curl, and of what is like it
+_CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # signs of a password at which a library may take it to end
 _VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")  # The group is the default: plain text.
 SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 """The settings that may hold a secret, and the environment variable that errors suggest for each."""
-HIDDEN = "***"  # Replaces a login.
+HIDDEN = "***"  # stands in a login's place
 BUCKET_SCHEMES = ("s3", "gs")
 _QUOTES = "'\""
 _NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
 _WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
-_MIN_LETTERS = 4  # Shorter words occur in every text.
-_hidden: dict[str, re.Pattern[str]] = {}  # A pattern for each word in the logins that this process has used.
+_LEAST = 4  # letters: shorter words are in every text
+_hidden: dict[str, re.Pattern[str]] = {}  # by the word, of all addresses that this process has used
 
 
 def hide_login(uri: str) -> None:
-    """Let `redact` remove the words of a URI's login from all texts from now on.
+    """Have `redact` take the words of a URI's login out of every text from now on.
 
-    Call it before an address is used: the errors of libraries may quote pieces of a password, or its decoded form,
-    which no longer look like an address.
+    Whoever is about to use an address calls this first: libraries end a password at one of its signs, or decode it, and
+    their errors then quote the pieces, where nothing looks like an address any more.
     """
     login = uri.partition("://")[2].rpartition("@")[0]
-    secrets = {login.partition(":")[2], *(match[1] for match in _QUERY_SECRET_OF_ONE.findall(uri))}
-    secrets |= {os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("PASSWORD", "TOKEN")}
-    decoded = {decode(word) for word in secrets for decode in (str, unquote, unquote_plus)}
-    words = {spelling for word in decoded for spelling in _spell(word)}
-    words |= {piece for word in decoded for piece in re.split(r"[@:/?#%&\s'\"\\]", word)}
+    given = {login.partition(":")[2], *(found[1] for found in _QUERY_SECRET_OF_ONE.findall(uri))}
+    given |= {os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("PASSWORD", "TOKEN")}
+    meant = {read(word) for word in given for read in (str, unquote, unquote_plus)}
+    words = {spelling for word in meant for spelling in _spell(word)}
+    words |= {piece for word in meant for piece in re.split(r"[@:/?#%&\s'\"\\]", word)}
     for word in words:
-        if len(word) >= _MIN_LETTERS:
-            # Only whole words are removed: the password "postgres" stays a part of "postgresql".
+        if len(word) >= _LEAST:
+            # What is a word of its own must not spoil longer ones: "postgres" and "postgresql".
             before, after = (r"(?<![^\W_])" * word[0].isalnum(), r"(?![^\W_])" * word[-1].isalnum())
             _hidden.setdefault(word, re.compile(f"{before}{re.escape(word)}{after}"))
 
 
 def _spell(word: str) -> set[str]:
-    """Return the spellings of a word: as it is, in an address, in Python and in JSON."""
+    """Return the ways in which texts show a word: as it is, in an address, in Python, in JSON."""
     coded = {quote(word), quote(word, safe=""), quote_plus(word)}
     return {word, *coded, repr(word)[1:-1], json.dumps(word)[1:-1], json.dumps(word, ensure_ascii=False)[1:-1]}
 
@@ -66,7 +66,7 @@ def _spell(word: str) -> set[str]:
 def redact(text: str) -> str:
     """Remove the logins of all URLs in a text, and every word that `hide_login` was given.
 
-    White space ends a URL here. For a single URL use `redact_address`, which also finds passwords with blanks.
+    White space ends a URL here. Where a URL stands alone, use `redact_address`, which also finds passwords with blanks.
     """
     for word in sorted(_hidden, key=len, reverse=True):
         if word in text:
@@ -77,26 +77,26 @@ def redact(text: str) -> str:
 def redact_error(address: str, text: str) -> str:
     """Remove the login of an address from a library's error about it.
 
-    If the password contains a character at which some libraries end it, the error may quote any short piece of it, so
-    that none of its text is kept.
+    Where the password has a sign at which a library takes it to end, the error may quote any piece of it, however
+    short: nothing of its words is kept.
     """
     password = address.partition("://")[2].rpartition("@")[0].partition(":")[2]
     if _CUTTING.search(password):
-        return "not shown, because it may quote the password; write its special characters as %2F and the like"
+        return "why is not shown, for it may quote the password, whose signs are to be written as %2F and the like"
     return redact(text)
 
 
 def redact_address(value: str) -> str:
-    """Remove the login from a single value, such as a setting or an override, even if the login contains blanks."""
-    if match := _NOTIFY_WORD.fullmatch(value):
-        return f"{match[1]}{redact_notify(match[2].strip(_QUOTES))}"
+    """Remove the login of a single value, such as a setting or a word of the command line, blanks and all."""
+    if found := _NOTIFY_WORD.fullmatch(value):
+        return f"{found[1]}{redact_notify(found[2].strip(_QUOTES))}"
     return _QUERY_SECRET_OF_ONE.sub(r"\1***", _LOGIN_OF_ONE.sub("://***@", value))
 
 
 def redact_notify(value: str) -> str:
-    """Return the value of ``notify`` with only an address's host or a command's name; all else may be secret."""
-    if match := _WEB.fullmatch(value):
-        scheme, login, host, rest = match.groups()
+    """Keep of what ``notify`` has no more than an address's host or a command's name: any other part may be secret."""
+    if found := _WEB.fullmatch(value):
+        scheme, login, host, rest = found.groups()
         return f"{scheme}{host}/{HIDDEN}" if login or rest.strip("/") else value
     first, *rest = value.split() or [""]
     if not rest and "=" not in first:
@@ -105,36 +105,42 @@ def redact_notify(value: str) -> str:
 
 
 def is_web(value: str) -> bool:
-    """Return whether a value is a web address."""
+    """Return whether a value is an address of the web."""
     return value.startswith(("http://", "https://"))
 
 
+def holds_login(value: str) -> bool:
+    """Return whether a value has what may be a login: all that `redact_address` takes out."""
+    return redact_address(value) != value
+
+
 def holds_plain_login(value: str) -> bool:
-    """Return whether a value certainly contains a login; other uses of : and @ in addresses do not count."""
+    """Return whether a value has what can only be a login; addresses have other colons and @, too."""
     return bool(_PLAIN_LOGIN.search(value))
 
 
 def holds_secret(key: str, value: str) -> bool:
-    """Return whether a setting contains a password or token in plain text rather than the name of a variable.
+    """Return whether a setting has a password or token in plain text, rather than the name of a variable that has it.
 
     Args:
-        key: The setting. In a web address in ``notify``, everything except the host may be secret.
-        value: The typed or composed value, with unresolved interpolations.
+        key: The setting's. All of a web address in ``notify`` but its host may be secret; in a command, and in settings
+            that are no addresses, other colons and @ are usual.
+        value: As it is typed or composed, with interpolations unresolved.
     """
-    # Removing a variable that holds the password leaves an empty password.
+    # A password that is a variable leaves an empty one behind.
     literal = _VARIABLE.sub(r"\1", value).replace(":@", "@")
     if key == "notify" and is_web(literal):
         return redact_notify(literal) != literal
     if key == "notify":
         return holds_plain_login(literal) or bool(_LOGIN_OPTION.search(literal))
-    return redact_address(literal) != literal if key in SECRET_VARIABLES else holds_plain_login(literal)
+    return holds_login(literal) if key in SECRET_VARIABLES else holds_plain_login(literal)
 
 
 def refuse_secret(key: str, value: str) -> None:
-    """Refuse a password or token in plain text, because the list of processes and the queue would show it.
+    """Refuse a password or token in plain text: the list of processes and the queue would show it.
 
     Raises:
-        ConfigError: The value contains one. The error shows the value without it, and the variable to use.
+        ConfigError: There is one. The message shows the value without it, and the variable to use.
     """
     if holds_secret(key, value):
         variable = SECRET_VARIABLES.get(key, "NAME")
@@ -148,7 +154,7 @@ def refuse_secret(key: str, value: str) -> None:
 
 
 def refuse_typed_secrets(words: Iterable[str]) -> None:
-    """Refuse overrides that contain a password or token in plain text.
+    """Refuse overrides, as they are typed, that hold a password or token in plain text.
 
     Raises:
         ConfigError: One of them does.
@@ -162,7 +168,7 @@ def refuse_typed_secrets(words: Iterable[str]) -> None:
 
 
 def redact_settings(settings: Any) -> Any:
-    """Remove the logins from all values of nested settings."""
+    """Remove the logins of all values of nested settings."""
     if isinstance(settings, dict):
         return {key: redact_settings(value) for key, value in settings.items()}
     if isinstance(settings, list):
@@ -171,13 +177,13 @@ def redact_settings(settings: Any) -> Any:
 
 
 def is_bucket(address: str) -> bool:
-    """Return whether an address is that of a bucket or of a folder in it."""
+    """Return whether an address names a bucket, or a place in one."""
     scheme, _, rest = address.partition("://")
     return scheme in BUCKET_SCHEMES and bool(re.match(r"[\w.-]+(/|\?|$)", rest))
 
 
 def resolve_uri(uri: str | None) -> str:
-    """Return MLflow's tracking URI with an absolute path; None is the default of ``mlflow ui``."""
+    """Return MLflow's tracking URI with an absolute path; None is the store that a plain ``mlflow ui`` here shows."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     hide_login(uri)
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):

@@ -24,13 +24,14 @@ from rltune.driver.requests.inbox import Inbox
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.tune.heartbeats import Heartbeats
 from rltune.ledger.ledger import Ledger
-from rltune.ledger.optuna_study import OptunaStudy, open_optuna_study
-from rltune.ledger.storage import STUDY, make_storage_url, save_copy
+from rltune.ledger.optuna_study import OptunaStudy
+from rltune.ledger.storage import save_copy
 from rltune.ledger.sweep_folder import make_distant_ledger_error
 from rltune.search.samplers import name_sampler
 from rltune.search.schedulers import ByAllReports, StoppingRule, build_stopping_rule
 from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_diverged
 from rltune.tracking.callbacks import CallbackTracker
+from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feeds
 from rltune.tracking.mlflow_tracker import MLflowTracker
 from rltune.tracking.tensorboard import TensorBoardTracker
@@ -114,8 +115,7 @@ class OpenSweep:
         return self.retraining is None or self.retraining.is_done(self.ledger.trials.records())
 
     def close_ledger(self) -> None:
-        """Close ledger and study, and keep the ledger's copy."""
-        self.study.close()
+        """Close the ledger and back it up."""
         self.ledger.close()
         if self.ledger.lease is None or not self.ledger.lease.is_lost:
             save_copy(self.folder)
@@ -135,21 +135,11 @@ class OpenSweep:
         self.retention.drop_unnamed([*self.ledger.trials.records(), *self.ledger.runs.records()])
 
     def _open_study(self) -> OptunaStudy:
-        searcher, storage = self.config.searcher, self.config.study.storage
+        searcher = self.config.searcher
         view = choose_view(searcher.kind, searcher.view)
         if self.plan.criteria.constraints and not heeds_constraints(searcher.kind):
             view = tell_broken_as_diverged(view)
-        return open_optuna_study(
-            make_storage_url(storage, self.folder, STUDY),
-            self.ledger.name,
-            view,
-            self.plan.space.distributions(),
-            self.ledger.trials.records(),
-            own_file=None if storage else self.folder / STUDY,
-            shared=self.context.is_folder_shared(),
-            earlier=self.plan.earlier,
-            direction=self.plan.criteria.direction,
-        )
+        return OptunaStudy(self.ledger.trials, view, self.plan.space.distributions(), self.plan.earlier)
 
     def _open_trackers(self) -> Feeds:
         config = self.config
@@ -165,6 +155,8 @@ class OpenSweep:
             trackers.append(TensorBoardTracker(settings))
         if config.callbacks:
             trackers.append(CallbackTracker(settings, config.callbacks))
+        distributions, shared = self.plan.space.distributions(), self.context.is_folder_shared()
+        trackers.append(DashboardTracker(settings, self.ledger, config.study.storage, distributions, shared))
         return Feeds(self.ledger, self.folder, trackers, mlflow, self.stopper.is_urgent)
 
     def _check_ownership(self) -> None:

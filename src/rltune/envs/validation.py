@@ -125,12 +125,17 @@ def _check_score(env: Any, spec: EnvSpec) -> None:
 
 
 def _check_normalisation(env: Any, spec: EnvSpec) -> None:
-    """Refuse to normalise observations that are not vectors."""
+    """Refuse to normalise what is no vector, and to scale or clip rewards by what is no positive number."""
     if spec.normalise_observations and len(env.observation_space.shape or ()) != 1:
         raise ConfigError(
             f"env.normalise_observations=true: the observations of {spec.id} are {env.observation_space}",
             "vectors",
             "env.normalise_observations=false",
+        )
+    clip = spec.rewards.get("clip", 1.0)
+    if not clip > 0 or not spec.rewards.get("scale", 1.0) > 0:
+        raise ConfigError(
+            f"env.rewards: scale={spec.rewards.get('scale', 1.0)}, clip={clip}", "numbers above 0", "env.rewards.clip=1"
         )
 
 

@@ -93,6 +93,7 @@ SWEEPS = Table(
     Column("model", _Json),
     Column("certification", _Json),
     Column("mlflow_run_id", String(64)),
+    Column("sampler_state", _Json),  # What the sampler remembers in Optuna's study.
 )
 
 LEASES = Table(
@@ -115,6 +116,7 @@ SWEEP_TRIALS = Table(
     Column("state", String(16), nullable=False),
     Column("params", _Json, nullable=False),
     Column("drawn", _Json),
+    Column("sampler_state", _Json),  # What the sampler remembers in Optuna's trial.
     Column("seeds", _Json, nullable=False),
     Column("env_steps", BigInteger, nullable=False, default=0),
     Column("train_s", Float, nullable=False, default=0.0),

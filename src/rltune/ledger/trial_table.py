@@ -20,7 +20,7 @@ from rltune.config.criteria import NO_CRITERIA
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.lease import Fence
-from rltune.ledger.tables import REPORTS, REQUESTS, SWEEP_TRIALS, TRIAL_DELIVERIES
+from rltune.ledger.tables import REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS, TRIAL_DELIVERIES
 from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
 
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # A worker's names of its checkpoints: a record's names.
@@ -80,7 +80,13 @@ class TrialTable:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def add(
-        self, params: Mapping[str, Any], seeds: Iterable[int], request: int | None = None, **facts: Any
+        self,
+        params: Mapping[str, Any],
+        seeds: Iterable[int],
+        request: int | None = None,
+        trial_state: Mapping[str, Any] | None = None,
+        study_state: Mapping[str, Any] | None = None,
+        **facts: Any,
     ) -> TrialRecord:
         """Add a trial with the next number.
 
@@ -89,10 +95,13 @@ class TrialTable:
             seeds: One for each replicate.
             request: The id of the request that enqueued the trial, which is taken in the same transaction; None for a
                 trial that the search proposes.
+            trial_state: What the sampler remembers in the trial, see `rltune.ledger.optuna_study.Proposal`.
+            study_state: What the sampler remembers in the study; None if this has not changed.
             facts: Further fields of `TrialRecord`: drawn, key, of_trial, seed_index.
         """
         number = self.num_trials
         row = {"params": dict(params), "seeds": list(seeds), "began_s": time.time(), **_to_row(facts)}
+        row["sampler_state"] = dict(trial_state) if trial_state else None
         with self._begin(number) as connection:
             row |= {"sweep_id": self._sweep_id, "kind": self.kind, "number": number, "state": "RUNNING", "revision": 1}
             added = connection.execute(insert(SWEEP_TRIALS).returning(SWEEP_TRIALS.c.id), row)
@@ -100,6 +109,9 @@ class TrialTable:
             if request is not None:
                 taken = {"taken_s": time.time(), "trial": number}
                 connection.execute(update(REQUESTS).where(REQUESTS.c.id == request).values(**taken))
+            if study_state is not None:
+                of_sweep = SWEEPS.c.id == self._sweep_id
+                connection.execute(update(SWEEPS).where(of_sweep).values(sampler_state=dict(study_state)))
         self._num_trials = number + 1
         return self.record(number)
 
@@ -319,6 +331,15 @@ class TrialTable:
             self._open[number] = record
         cached = self._open[number]
         return self.criteria.judge(replace(cached, reports=dict(cached.reports)))
+
+    def read_sampler_states(self) -> tuple[dict[int, Mapping[str, Any]], Mapping[str, Any]]:
+        """Read what the sampler remembers in each trial, by the trials' numbers, and in the study."""
+        states = SWEEP_TRIALS.c.sampler_state
+        by_trial = select(SWEEP_TRIALS.c.number, states).where(self._of_kind, states.is_not(None))
+        with self._engine.connect() as connection:
+            trial_states = {int(number): state for number, state in connection.execute(by_trial)}
+            of_study = connection.execute(select(SWEEPS.c.sampler_state).where(SWEEPS.c.id == self._sweep_id))
+            return trial_states, of_study.scalar_one() or {}
 
     def read_curves(self) -> list[Report]:
         """Read the reports of all trials in their order of arrival, without their numbers besides the objective."""

@@ -259,7 +259,9 @@ class Feed:
             # The order matters: all reports of a trial that has ended by now are among those that are read afterwards.
             pending = ledger.read_pending_trials(tracker.name, with_checkpoints=tracker.takes_checkpoints)
             records = self._read_records((trial.kind, trial.number) for trial in pending)
-            page = ledger.read_reports_after(ledger.read_delivered_report(tracker.name), tracker.batch_size)
+            page = []
+            if tracker.takes_reports:
+                page = ledger.read_reports_after(ledger.read_delivered_report(tracker.name), tracker.batch_size)
             is_whole = len(page) < tracker.batch_size
             if page:
                 self._deliver_page(page, records)

@@ -66,6 +66,7 @@ class Tracker:
         batch_size: The largest number of reports between two marks in the ledger, and so of those that are delivered
             again after a kill.
         close_s: The longest that the end of a sweep waits for it, in seconds.
+        takes_reports: Whether `write` and `write_sweep` are to be called.
         takes_checkpoints: Whether `write_checkpoint` is to be called.
         notify: Shows a person a line; the feed sets it.
     """
@@ -73,6 +74,7 @@ class Tracker:
     name = "tracker"
     batch_size = BATCH_SIZE
     close_s = CLOSE_S
+    takes_reports = True
     takes_checkpoints = False
 
     def __init__(self, settings: TrackingSettings) -> None:

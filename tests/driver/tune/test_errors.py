@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rltune.driver.tune.errors import excuse_errors, interrupt_on_errors
+from rltune.driver.tune.errors import interrupt_on_errors
 from rltune.errors import ConfigError
 from rltune.ledger.disk_full import DISK_FULL
 from rltune.ledger.lease import LeaseLostError
@@ -22,24 +22,15 @@ def sweep() -> Any:
     return SimpleNamespace(console=SimpleNamespace(note=notes.append), notes=notes, stopper=stopper, requests=requests)
 
 
-def test_an_error_that_is_excused_is_shown(sweep):
-    with excuse_errors(sweep, "Optuna was not told of trial 3"):
-        raise ValueError("no such trial")
-    assert (len(sweep.notes), sweep.requests) == (1, [])
-    assert "trial 3" in sweep.notes[0]
-    assert "no such trial" in sweep.notes[0]
-
-
 def test_an_event_that_is_not_recorded_interrupts_the_sweep(sweep):
     with interrupt_on_errors(sweep):
         raise ConfigError("lr=5: too large", "less", "lr=1")
     assert sweep.requests == ["75: not everything could be recorded: lr=5: too large"]
 
 
-@pytest.mark.parametrize("guard", [interrupt_on_errors, lambda sweep: excuse_errors(sweep, "not done")])
-def test_a_full_disk_ends_the_sweep_and_a_lost_lease_needs_no_more(sweep, guard):
-    with guard(sweep):
+def test_a_full_disk_ends_the_sweep_and_a_lost_lease_needs_no_more(sweep):
+    with interrupt_on_errors(sweep):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with guard(sweep):
+    with interrupt_on_errors(sweep):
         raise LeaseLostError("a", "b", "c")
     assert (sweep.requests, sweep.notes) == ([DISK_FULL], [])

@@ -11,7 +11,7 @@ from ledger import SPACE, make_ledger
 from rltune.driver.requests.inbox import Inbox
 from rltune.driver.tune.proposals import SearchProposals
 from rltune.ledger.ledger import Ledger
-from rltune.ledger.optuna_study import open_optuna_study
+from rltune.ledger.optuna_study import OptunaStudy
 from rltune.records import ENQUEUE
 from rltune.search.samplers import build_sampler
 from rltune.search.space import Space, parse_space
@@ -48,10 +48,7 @@ class Search:
         self.is_spent = False
         self.plan = Plan(**plan)
         self.ledger = ledger or make_ledger(folder, "sweep")
-        records = self.ledger.trials.records()
-        self.study = open_optuna_study(
-            f"sqlite:///{folder / 'study.db'}", "sweep", tell_as_pruned, self.plan.space.distributions(), records
-        )
+        self.study = OptunaStudy(self.ledger.trials, tell_as_pruned, self.plan.space.distributions())
         self.inbox = Inbox(self.ledger, SimpleNamespace())
         self.notes = []
         self.stopper = SimpleNamespace(has_spent_steps=lambda: self.is_spent)
@@ -71,7 +68,6 @@ class Search:
 
     def kill(self, folder, **plan):
         """The driver is gone; the next one opens what it left."""
-        self.study.close()
         self.ledger.close()
         return Search(folder, ledger=Ledger(self.ledger.url, "sweep"), **plan)
 
@@ -136,20 +132,6 @@ def test_a_trial_that_went_wrong_comes_first_again(tmp_path):
     search.proposals.retry(record)
     assert search.proposals.propose(False) is record
     assert search.proposals.propose(False).number == 1
-
-
-def test_a_study_that_fails_costs_no_trial(tmp_path, monkeypatch):
-    search = Search(tmp_path, trials=2)
-
-    def refuse(*args, **more):
-        raise RuntimeError("database is locked")
-
-    with monkeypatch.context() as locked:
-        locked.setattr(search.study._study, "add_trial", refuse)
-        assert search.proposals.propose(False).number == 0
-    assert search.proposals.propose(False).number == 1
-    after = search.kill(tmp_path, trials=2)
-    assert [trial.params for trial in after.study._study.trials] == [r.drawn for r in after.ledger.trials.records()]
 
 
 def test_a_space_without_anything_to_search_runs_one_configuration(tmp_path):

@@ -317,19 +317,6 @@ def test_an_interrupted_trial_stays_running(sweep):
     assert (record.state, record.stop_reason) == ("RUNNING", "interrupted")
 
 
-def test_optuna_that_fails_costs_nothing(sweep, monkeypatch):
-    def tell(record: Any) -> None:
-        raise RuntimeError("database is locked")
-
-    monkeypatch.setattr(sweep.study, "tell", tell)
-    trial = sweep.begin()
-    sweep.report(trial, BUDGET, 5.0)
-    sweep.end(trial)
-    assert sweep.ledger.trials.record(0).state == "COMPLETE"
-    (note,) = sweep.notes
-    assert "trial 0" in note
-
-
 def test_a_full_disk_ends_the_sweep_and_no_trial(sweep, monkeypatch):
     trial = sweep.begin()
 

@@ -6,11 +6,9 @@ import io
 import json
 from collections import defaultdict
 
-import optuna
 import pytest
 from ledger import make_ledger
 from mlflow import MlflowClient
-from optuna.trial import TrialState
 from toy import TOY
 from toy import ledger as read_records
 
@@ -107,15 +105,12 @@ def test_a_trial_that_needs_twice_its_share_gets_it(sweep):
 
 
 def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
-    """In the ledger it has failed; the searcher sees the worst trial, so that it goes elsewhere."""
     outcome, _ = sweep
     record = read_records(outcome)[3]
     assert (record.state, record.is_infeasible) == ("FAIL", True)
     assert record.stop_reason.startswith(OUT_OF_MEMORY)
     assert " 1:" in record.stop_reason, "the GPUs that it had"
     assert list(dict.fromkeys(one["part"] for one in read_held(outcome, 3))) == [0.5, 1.0]
-    proposed = optuna.load_study(study_name=None, storage=f"sqlite:///{outcome.folder / 'study.db'}").trials[3]
-    assert (proposed.state, proposed.intermediate_values) == (TrialState.PRUNED, {})
     client = MlflowClient(f"sqlite:///{outcome.folder.parents[1] / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id], "tags.`rltune.trial` = '3'")
     assert run.data.tags["rltune.stop_reason"].startswith(OUT_OF_MEMORY)

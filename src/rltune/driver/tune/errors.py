@@ -21,26 +21,6 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def excuse_errors(sweep: OpenSweep, problem: str) -> Iterator[None]:
-    """Log an error that ends nothing, and show it to the user; a full disk ends the sweep.
-
-    Args:
-        sweep: The sweep.
-        problem: What an error leaves undone, in a few words.
-    """
-    try:
-        yield
-    except LeaseLostError:  # The stopper knows.
-        pass
-    except Exception as error:
-        if is_disk_full(error):
-            sweep.stopper.request(DISK_FULL)
-            return
-        logger.error(problem, exc_info=error)
-        sweep.console.note(f"{problem} ({describe_exception(error)}); see the sweep's log")
-
-
-@contextlib.contextmanager
 def interrupt_on_errors(sweep: OpenSweep) -> Iterator[None]:
     """Interrupt the sweep at an error, so that the next driver repeats what is not in the ledger."""
     try:

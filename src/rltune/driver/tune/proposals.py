@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from rltune.config.budget import STEPS_SPENT
-from rltune.driver.tune.errors import excuse_errors
 from rltune.ledger.trial_table import TrialTable
 from rltune.records import TrialRecord
 
@@ -63,12 +62,16 @@ class SearchProposals:
             return None
         enqueued = self._sweep.inbox.find_enqueued()
         given = plan.space.encode(enqueued.payload) if enqueued else plan.given(number - self._num_enqueued)
-        drawn = study.propose(given, plan.sampler(number), plan.space.draw)
-        taken = enqueued.id if enqueued else None
-        record = self.table.add(plan.space.decode(drawn), plan.seeds(number), taken, drawn=drawn)
-        self._num_enqueued += taken is not None
-        with excuse_errors(self._sweep, f"Optuna's study does not show {record.name}"):
-            study.begin(record)
+        proposal = study.propose(given, plan.sampler(number), plan.space.draw)
+        record = self.table.add(
+            plan.space.decode(proposal.drawn),
+            plan.seeds(number),
+            enqueued.id if enqueued else None,
+            proposal.trial_state,
+            proposal.study_state,
+            drawn=proposal.drawn,
+        )
+        self._num_enqueued += enqueued is not None
         return record
 
     def retry(self, record: TrialRecord) -> None:

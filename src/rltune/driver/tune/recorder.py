@@ -16,7 +16,7 @@ from ray.tune import Callback
 from rltune.cluster.head import wait_for_head
 from rltune.driver.tune.assignments import choose_newest
 from rltune.driver.tune.attempts import Attempts, TrialKey
-from rltune.driver.tune.errors import excuse_errors, interrupt_on_errors
+from rltune.driver.tune.errors import interrupt_on_errors
 from rltune.driver.tune.failures import (
     Failure,
     explain_death,
@@ -237,8 +237,7 @@ class Recorder(Callback):
         record = event.stage.table.end(event.number, state, reason, **self._charge(event), **facts)
         self.sweep.retention.drop_unnamed([record])
         if event.is_search:
-            with excuse_errors(self.sweep, f"Optuna was not told of {record.name}"):
-                self.sweep.study.tell(record)
+            self.sweep.study.tell(record)
         self._tracker.wake()
 
     def _interrupt(self, event: _Event) -> None:

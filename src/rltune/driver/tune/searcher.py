@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ray.tune.search import Searcher
 
 from rltune.driver.tune.assignments import BUNDLES, Assignments
-from rltune.driver.tune.errors import excuse_errors
 from rltune.driver.tune.proposals import Stage
 from rltune.records import TRIALS
 
@@ -66,8 +65,7 @@ class StageSearcher(Searcher):
         """Reopen the trials that a user wants to be retried, and propose them next."""
         reopened = self._sweep.inbox.reopen_failed(self._sweep.console.note)
         if any(record.kind == TRIALS for record in reopened):
-            with excuse_errors(self._sweep, "Optuna was not told what is tried again"):
-                self._sweep.study.reconcile(self._sweep.ledger.trials.records())
+            self._sweep.study.rebuild()
         for record in reversed(reopened):
             self._stages[record.kind].retry(record)
 

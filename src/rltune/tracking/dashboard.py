@@ -1,0 +1,154 @@
+"""Show the ended trials of a sweep in optuna-dashboard, by a study in ``study.db`` or in the database of the ledger.
+
+The study is a view like any other tracker's: samplers propose from another one, `rltune.ledger.optuna_study`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rltune.errors import StudyError
+from rltune.ledger.journal import TIMEOUT_S, choose_journal
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.storage import STUDY, make_storage_url
+from rltune.ledger.tables import file_of
+from rltune.records import TRIALS, TrialRecord
+from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+
+SWEEP_KEY = "rltune.sweep"  # An attribute of the study: the key of the sweep that it shows.
+logger = logging.getLogger(__name__)
+
+
+class DashboardTracker(Tracker):
+    """A study of Optuna to which each trial of the search is added when it has ended.
+
+    A trial that is tried again is added a second time; the next driver removes the first one.
+
+    Args:
+        settings: What it is made with.
+        ledger: The sweep's.
+        storage: The setting ``study.storage``; None is ``study.db`` in the sweep's folder.
+        distributions: What is searched, by label.
+        shared: Whether other hosts use the sweep's folder.
+    """
+
+    name = "optuna-dashboard"
+    takes_reports = False
+
+    def __init__(
+        self,
+        settings: TrackingSettings,
+        ledger: Ledger,
+        storage: str | None,
+        distributions: Mapping[str, BaseDistribution],
+        shared: bool = False,
+    ) -> None:
+        super().__init__(settings)
+        self._ledger, self._distributions, self._shared = ledger, distributions, shared
+        self._url = make_storage_url(storage, settings.folder, STUDY)
+        self._file = None if storage else settings.folder / STUDY
+        self._added: set[tuple[int, float]] = set()
+
+    def open(self, sweep: SweepDescription) -> None:
+        """Open the study, and have the trials delivered that it lacks, as after its file was lost.
+
+        Raises:
+            StudyError: The database has a study of this name that does not show this sweep.
+        """
+        ended = {_get_key(record) for record in self._ledger.trials.records() if record.state != "RUNNING"}
+        try:
+            self._open_study(sweep, ended)
+        except Exception as error:  # Optuna raises various errors for a file that is damaged or of another version.
+            if self._file is None or not self._file.exists():
+                raise
+            logger.warning("%s cannot be used and is made again from the ledger: %s", self._file, error)
+            for part in self._file.parent.glob(f"{self._file.name}*"):
+                part.unlink()
+            self._open_study(sweep, ended)
+        for number, _ in ended - self._added:
+            self._ledger.mark_trial(self.name, TRIALS, number, revision=0)
+
+    def _open_study(self, sweep: SweepDescription, ended: set[tuple[int, float]]) -> None:
+        import optuna
+        from optuna.storages import RDBStorage
+
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        if self._file:
+            choose_journal(self._file, self._shared)
+        # A reader may hold a file for a moment, and a server may have been restarted.
+        options = {"connect_args": {"timeout": TIMEOUT_S}} if file_of(self._url) else {"pool_pre_ping": True}
+        self._storage = RDBStorage(self._url, options)
+        study = self._load_study(sweep.name)
+        trials = study.get_trials(deepcopy=False)
+        if trials and study.user_attrs.get(SWEEP_KEY) != sweep.key:
+            raise StudyError(
+                f"name={sweep.name}: study.storage has a study of this name that is not this sweep's",
+                "a name of its own for each sweep",
+                "choose another name=",
+            )
+        self._added = {tuple(trial.user_attrs["end"]) for trial in trials}
+        if not self._added <= ended:  # Trials were tried again, or the ledger is an older copy.
+            optuna.delete_study(study_name=sweep.name, storage=self._storage)
+            study, self._added = self._load_study(sweep.name), set()
+        study.set_user_attr(SWEEP_KEY, sweep.key)
+        self._study = study
+
+    def _load_study(self, name: str) -> Study:
+        import optuna
+
+        from rltune.ledger.optuna_study import get_optuna_direction
+
+        direction = get_optuna_direction(self._ledger.criteria.direction)
+        return optuna.create_study(study_name=name, storage=self._storage, direction=direction, load_if_exists=True)
+
+    def update(self, trial: TrialRecord) -> None:
+        """Add a trial of the search that has ended."""
+        if trial.kind == TRIALS and trial.state != "RUNNING" and _get_key(trial) not in self._added:
+            self._study.add_trial(self._make_trial(trial))
+            self._added.add(_get_key(trial))
+
+    def _make_trial(self, record: TrialRecord) -> Any:
+        """Make Optuna's trial; a diverged one has no value, and a failed one has no score."""
+        from optuna.trial import TrialState, create_trial
+
+        from rltune.ledger.optuna_study import thin_curve
+
+        drawn = record.drawn or {}
+        value = None if record.diverged or record.state == "FAIL" else record.score
+        # Optuna wants a value of each complete trial.
+        state = "PRUNED" if record.state == "COMPLETE" and value is None else record.state
+        attributes = {"trial": record.number, "params": dict(record.params), "seeds": list(record.seeds)}
+        if record.state != "COMPLETE":
+            attributes["stop_reason"] = record.stop_reason
+        trial = create_trial(
+            state=TrialState[state],
+            value=value,
+            params=dict(drawn),
+            distributions={label: self._distributions[label] for label in drawn},
+            user_attrs=attributes | {"end": _get_key(record)},
+            intermediate_values=thin_curve(record.scores),
+            # What was never measured counts as broken.
+            constraints={check.name: 1.0 if math.isnan(check.excess) else check.excess for check in record.checks},
+        )
+        if record.began_s and record.ended_s:
+            trial.datetime_start = datetime.fromtimestamp(record.began_s)
+            trial.datetime_complete = datetime.fromtimestamp(record.ended_s)
+        return trial
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+
+def _get_key(record: TrialRecord) -> tuple[int, float]:
+    """Return what identifies the end of a trial: a trial that is tried again ends twice."""
+    return record.number, record.ended_s or 0.0
