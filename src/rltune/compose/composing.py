@@ -1,4 +1,4 @@
-"""Compose settings by Hydra, from our configs and those of a person's own."""
+"""Compose settings with Hydra, from our configs and the user's own."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from rltune.compose.overrides import quote_free_text, spell_value, write_whole_n
 from rltune.config.schema import RunConfig
 from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
-from rltune.errors import ConfigError, RltuneError
-from rltune.formatting import spell_command
+from rltune.errors import ConfigError
 
-OWN = "conf"  # the folder of a person's own groups, in the folder where they work
-COMPOSED = "--composed"  # of `rltune run`: the composed settings come on standard input, as a service passes them
-_composing = threading.Lock()  # Hydra has one state for the whole process
+COMPOSED = (
+    "--composed"  # With this flag, `rltune run` reads composed settings from standard input. A service sends them.
+)
+_composing = threading.Lock()  # Hydra has one state for the whole process.
 
 
 def conf_dir() -> Path:
-    """The folder of the configs: inside the installed package, else that of the checkout."""
+    """Return the folder of our configs, in the installed package or the checkout."""
     package = Path(__file__).parents[1]
     inside = package / "conf"
     return inside if inside.is_dir() else package.parents[1] / "conf"
 
 
 def find_own_dir() -> Path | None:
-    """Find a person's own ``conf/`` in the present folder: one with a group's folder in it; None without."""
-    own, ours = Path.cwd() / OWN, conf_dir()
+    """Find the user's own ``conf/`` in the working directory; None if no folder of it has the name of a group."""
+    own, ours = Path.cwd() / "conf", conf_dir()
     if not own.is_dir() or own.resolve() == ours.resolve():
         return None
     groups = {folder.name for folder in ours.iterdir() if folder.is_dir()}
@@ -43,12 +43,22 @@ def find_own_dir() -> Path | None:
 
 
 def list_conf_dirs() -> list[Path]:
-    """List the folders of the groups as Hydra searches them: that of rltune, and the user's own ``conf/`` if any."""
-    return [conf_dir(), *filter(None, [find_own_dir()])]
+    """List the folders with groups in the order in which Hydra searches them: ours, then the user's own."""
+    own = find_own_dir()
+    return [conf_dir(), own] if own else [conf_dir()]
+
+
+def find_options(group: str) -> dict[str, list[Path]]:
+    """Find the options of a group by their names in alphabetical order, each with its files; Hydra uses the first."""
+    options: dict[str, list[Path]] = {}
+    for folder in list_conf_dirs():
+        for path in (folder / group).glob("*.yaml"):
+            options.setdefault(path.stem, []).append(path)
+    return dict(sorted(options.items()))
 
 
 def use_own_dir() -> None:
-    """Let Hydra look into a person's own ``conf/``, after our configs, as it does with ``--config-dir``."""
+    """Let Hydra search the user's own ``conf/`` after our configs, as it does with ``--config-dir``."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -64,17 +74,17 @@ def use_own_dir() -> None:
 
 
 def store_schema(root: str, schema: type) -> None:
-    """Let Hydra know the schema under a command's file, ``base_<root>``."""
+    """Register the schema of a command's file with Hydra as ``base_<root>``."""
     from hydra.core.config_store import ConfigStore
 
     ConfigStore.instance().store(f"base_{root}", schema)
 
 
 def tell_unused(hydra: Any) -> None:
-    """Say which of a person's own files are not used because ours have their names.
+    """Warn about the user's own files that are not used because ours have the same names.
 
     Args:
-        hydra: Hydra's own settings.
+        hydra: The settings of Hydra itself.
     """
     ours = conf_dir()
     for source in hydra.runtime.config_sources:
@@ -95,12 +105,12 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
 
     Args:
         root: The command.
-        schema: The dataclass under its file.
-        words: Overrides, as they are typed.
-        config_dir: What ``--config-dir`` names.
+        schema: The dataclass of its settings.
+        words: The overrides, as they are typed.
+        config_dir: A further folder with groups, as for ``--config-dir``.
 
     Raises:
-        RltuneError: A word is wrong.
+        RltuneError: An override is wrong.
     """
     return compose_with_choices(root, schema, words, config_dir)[0]
 
@@ -108,7 +118,7 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
 def compose_with_choices(
     root: str, schema: type, words: Sequence[str], config_dir: str | Path | None = None
 ) -> tuple[DictConfig, dict[str, str]]:
-    """Compose as `compose_settings` does, and say which file of each group was taken for it: ``{"certify": "on"}``."""
+    """Compose as `compose_settings` does, and return the chosen option of each group, too: ``{"certify": "on"}``."""
     import hydra
     from hydra.errors import HydraException
 
@@ -117,19 +127,16 @@ def compose_with_choices(
             f"config_dir={config_dir}: no such folder", "a folder with groups in it, such as env/", "config_dir=conf"
         )
     folders = [] if config_dir is None else [f"file://{Path(config_dir).expanduser().absolute()}"]
-    where = str(conf_dir())
     try:
         with _composing:
             store_schema(root, schema)
             use_own_dir()
-            with _other_hydra_aside(), hydra.initialize_config_dir(version_base="1.3", config_dir=where):
+            with _set_other_hydra_aside(), hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
                 typed = [write_whole_numbers(quote_free_text(word), schema) for word in words]
                 added = [f"hydra.searchpath={spell_value('config_dir', folders)}"] if folders else []
                 settings = hydra.compose(root, [*typed, *added], return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise explain(error, root, schema, words) from None
-    except ValueError as error:
-        raise explain_group(error, root) from None
     tell_unused(settings.hydra)
     choices = {str(group): str(option) for group, option in settings.hydra.runtime.choices.items()}
     with open_dict(settings):
@@ -138,14 +145,14 @@ def compose_with_choices(
 
 
 def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
-    """Apply overrides to settings that were composed before; ``conf/`` is not read again.
+    """Apply overrides to settings that were composed before, without reading ``conf/`` again.
 
     Args:
-        settings: As YAML.
+        settings: The settings as YAML.
         words: Overrides of single keys, as they are typed.
 
     Raises:
-        RltuneError: An override cannot be read, names no key that there is, or chooses a file of ``conf/``.
+        RltuneError: An override cannot be read, names an unknown key, or chooses an option of a group.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -160,7 +167,7 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
             if override.is_delete() or override.is_sweep_override() or (conf_dir() / key).is_dir():
                 raise ConfigError(
                     f"{redact_address(word)}: the settings were composed when the sweep was submitted",
-                    "single keys, such as budget.trials; a file of conf/ is chosen by a new submission",
+                    "single keys, such as budget.trials; an option of a group needs a new submission",
                     "budget.trials=40",
                 )
             OmegaConf.update(changed, key, override.value(), force_add=is_new)
@@ -169,14 +176,9 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
     return changed
 
 
-def explain_group(error: ValueError, root: str) -> RltuneError:
-    """Explain what Hydra's parser of groups raises, which is nothing of its own, as for ``tuned=null``."""
-    return RltuneError(str(error), "group=option; ~group leaves it out", spell_command(f"{root} --help"))
-
-
 @contextlib.contextmanager
-def _other_hydra_aside() -> Iterator[None]:
-    """Put the Hydra of the program that calls us aside: there can be one at a time."""
+def _set_other_hydra_aside() -> Iterator[None]:
+    """Set aside the Hydra that the calling program uses, because a process can have only one at a time."""
     from hydra.core.global_hydra import GlobalHydra
 
     theirs, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
@@ -187,25 +189,25 @@ def _other_hydra_aside() -> Iterator[None]:
 
 
 def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
-    """Turn the settings of a sweep into a request.
+    """Turn the composed settings of a sweep into a checked `RunConfig`.
 
     Args:
-        settings: As composed.
-        words: What was typed.
+        settings: The composed settings.
+        words: The overrides, as they were typed.
 
     Raises:
-        ConfigError: A key is wrong, the space is another algorithm's, no trial fits into the steps of all, or
-            certification was turned off and is asked for all the same.
+        ConfigError: A setting is wrong, the space belongs to another algorithm, the total budget is smaller than that
+            of one trial, or ``certify=off`` contradicts ``certify.seeds``.
     """
     config = parse_config(settings)
     _check_space(config, words)
-    total, of_one = config.budget.total_env_steps, config.budget.env_steps * config.replicates
-    if total is not None and total < of_one:
+    total, steps_per_trial = config.budget.total_env_steps, config.budget.env_steps * config.replicates
+    if total is not None and total < steps_per_trial:
         raise ConfigError(
             f"budget.total_env_steps={total} is less than one trial takes: budget.env_steps={config.budget.env_steps}"
             + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
-            f"at least {of_one}, for all trials together, or null",
-            f"budget.total_env_steps={of_one * config.budget.trials}",
+            f"at least {steps_per_trial}, for all trials together, or null",
+            f"budget.total_env_steps={steps_per_trial * config.budget.trials}",
         )
     if config.certify.seeds and "certify=off" in words:
         raise ConfigError(
@@ -217,20 +219,17 @@ def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
 
 
 def _check_space(config: RunConfig, words: Sequence[str]) -> None:
-    """Refuse another algorithm's space in one line, where each of its parameters would be refused alone.
+    """Refuse the space of another algorithm by one error instead of one for each of its parameters.
 
     Raises:
-        ConfigError: Names the spaces of this algorithm, and the algorithm of this space.
+        ConfigError: Names the space of this algorithm, and the algorithm of this space.
     """
-    chosen = next((word.partition("=")[2].strip("'") for word in words if word.startswith("space=")), "")
-    algos = (path.stem for path in (conf_dir() / "algo").glob("*.yaml"))
-    owner = next((name for name in algos if name == chosen.partition("_")[0]), None)
-    ours, known = config.algo["name"], list_arguments(config.algo)
-    strange = [name for name in config.space if name.rpartition(".")[2] not in known]
-    if owner and owner != ours and strange:
+    space = next((word.partition("=")[2].strip("'") for word in words if word.startswith("space=")), "")
+    algo, owner, arguments = config.algo["name"], space.partition("_")[0], list_arguments(config.algo)
+    unknown = [name for name in config.space if name.rpartition(".")[2] not in arguments]
+    if unknown and owner != algo and (conf_dir() / "algo" / f"{owner}.yaml").is_file():
         raise ConfigError(
-            f"space={chosen}: {', '.join(strange)} {'is no parameter' if len(strange) == 1 else 'are no parameters'} "
-            f"of {ours}",
-            f"space={ours}, which algo={ours} takes by itself, or a file of your own in conf/space",
-            f"algo={ours} without space=, or algo={owner} for space={chosen}",
+            f"space={space}: {algo} has no parameter{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
+            f"space={algo}, the default for algo={algo}, or a file of your own in conf/space",
+            f"algo={algo} without space=, or algo={owner} for space={space}",
         )

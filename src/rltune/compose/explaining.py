@@ -1,4 +1,4 @@
-"""Explain Hydra's errors in three parts: which key, what is allowed, what to type."""
+"""Turn errors of Hydra and OmegaConf into errors in three parts: the key, what is allowed, what to type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def find_type(schema: type, key: str) -> Any:
-    """Find the type of a setting, such as ``int | None`` of ``budget.wall_time_s``; None where it is open."""
+    """Find the type of a setting, such as ``int | None`` for ``budget.wall_time_s``; None if it may have any type."""
     kind: Any = schema
     for part in key.split("."):
         kind = get_type_hints(kind).get(part) if is_dataclass(kind) else None
@@ -28,27 +28,35 @@ def find_type(schema: type, key: str) -> Any:
 
 
 def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> RltuneError:
-    """Explain what Hydra or OmegaConf raised.
+    """Explain an error of Hydra or OmegaConf.
 
     Args:
-        error: Theirs.
+        error: The error.
         root: The command.
-        schema: The dataclass under its file.
-        words: What was typed.
+        schema: The dataclass of its settings.
+        words: The overrides, as they were typed.
     """
-    from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+    from hydra.errors import (
+        ConfigCompositionException,
+        HydraException,
+        MissingConfigException,
+        OverrideParseException,
+    )
 
+    help_line = spell_command(f"{root} --help")
+    if not isinstance(error, HydraException | OmegaConfBaseException):  # Hydra's parser of groups, as for tuned=null.
+        return RltuneError(str(error), "group=option; ~group leaves it out", help_line)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__cause__
-    help_line = spell_command(f"{root} --help")
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
         subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}  # Its key was left out.
         is_bare = subject and "=" not in error.override
         fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
-        if error.override != (shown := redact_address(error.override)):  # Hydra's words would quote what is hidden
-            return RltuneError(f"{shown}: not readable", "key=value, its value quoted for Hydra too", help_line)
+        redacted = redact_address(error.override)
+        if redacted != error.override:  # Hydra's message would quote the login.
+            return RltuneError(f"{redacted}: not readable", "key=value, its value quoted for Hydra too", help_line)
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(cause, schema, words, help_line)
@@ -58,7 +66,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
 
 
 def _explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneError:
-    """Explain that a group has no such option; of an environment its id may have been typed, which `env=gym` takes."""
+    """Explain that a group has no such option; ``env`` may have got an environment's id, which ``env=gym`` takes."""
     group, _, option = file.partition("/") if file.startswith("env/") else file.rpartition("/")
     close, fix = nearest(option, options), help_line
     base = re.match(r"(?:[\w.]+:)?(?:[\w-]+/)*([\w.-]+)-v\d+$", option) if group == "env" else None
@@ -71,22 +79,22 @@ def _explain_option(file: str, options: Sequence[str], help_line: str) -> Rltune
 
 def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[str], help_line: str) -> RltuneError:
     parent: Any = cause.parent_node
-    known = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
+    siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
     typed = (arg for arg in words if arg.lstrip("+~").startswith(str(cause.full_key)))
     override = redact_address(next(typed, str(cause.full_key)))
-    if str(cause.key) in known:
-        is_open = OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key))
-        usual = None if is_open else parent.get(cause.key)
-        fix = help_line if usual is None or isinstance(usual, Container) else f"{cause.full_key}={usual}"
+    if str(cause.key) in siblings:
+        has_value = not (OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key)))
+        default = parent.get(cause.key) if has_value else None
+        fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
     above, _, last = str(cause.full_key).rpartition(".")
     settings = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
     may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
     fix = f"+{override} adds a key" if may_add else help_line
-    if meant := find_meant(str(cause.full_key), known, settings):
+    if meant := find_meant(str(cause.full_key), siblings, settings):
         fix = override.replace(str(cause.full_key), meant, 1)
-    allowed = choices(last, known, meant and meant.removeprefix(f"{above}."))
+    allowed = choices(last, siblings, meant and meant.removeprefix(f"{above}."))
     return RltuneError(f"{override}: no such key", allowed, fix)
 
 

@@ -1,4 +1,4 @@
-"""Spell settings in the grammar of Hydra's overrides, from values and from what a person types."""
+"""Spell settings in the grammar of Hydra's overrides, from Python values and from overrides as they are typed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, get_args
 from rltune.compose.explaining import find_type
 from rltune.errors import ConfigError
 
-OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # what may have keys that their files lack
+OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # These groups accept new keys.
 
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 
 
 def write_whole_numbers(word: str, schema: type) -> str:
-    """Write ``budget.env_steps=1e5`` as 100000 where the schema wants an integer, which OmegaConf makes of no float."""
+    """Write ``budget.env_steps=1e5`` as 100000 for an integer setting, because OmegaConf converts no floats."""
     key, equals, value = word.partition("=")
     kind = find_type(schema, key.lstrip("+"))
     if not equals or int not in (kind, *get_args(kind)):
         return word
-    return "=".join([key, ",".join(_write_whole_number(one) for one in value.split(","))])
+    return "=".join([key, ",".join(map(_write_whole_number, value.split(",")))])
 
 
 def _write_whole_number(text: str) -> str:
@@ -34,10 +34,10 @@ def _write_whole_number(text: str) -> str:
 
 
 def quote_free_text(word: str) -> str:
-    """Quote what Hydra's grammar would not read as the text that it is.
+    """Quote the values that Hydra's grammar would not read as text.
 
-    These are the bound of ``constraints.train_s=< 60``, the command of ``notify``, and names that look like numbers:
-    the sweep ``1.10`` is another one than ``1.1``.
+    These are bounds such as ``constraints.train_s=< 60``, the command of ``notify``, and names that look like numbers:
+    the sweeps ``1.10`` and ``1.1`` differ.
     """
     key, _, value = word.partition("=")
     name = key.lstrip("+")
@@ -48,21 +48,21 @@ def quote_free_text(word: str) -> str:
 
 
 def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Spell values as overrides, as they are typed: nested mappings by their keys, joined with dots."""
+    """Spell settings as overrides; the keys of nested mappings are joined with dots."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             force = "++" if key in OPEN else ""
-            for name, one in _flatten(key, value):
-                typed = name.replace("/", ".") if key == "constraints" else name  # Hydra's keys have no slash
-                yield f"{force}{typed}={spell_value(name, one)}"
+            for name, leaf in _flatten(key, value):
+                typed = name.replace("/", ".") if key == "constraints" else name  # Keys of Hydra cannot have a slash.
+                yield f"{force}{typed}={spell_value(name, leaf)}"
         else:
             yield f"{key}={spell_value(key, value)}"
 
 
 def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
-        for name, one in value.items():
-            yield from _flatten(f"{key}.{name}", one)
+        for name, nested in value.items():
+            yield from _flatten(f"{key}.{name}", nested)
     else:
         yield key, value
 
@@ -71,9 +71,9 @@ def spell_value(key: str, value: Any) -> str:
     """Spell a value in the grammar of Hydra's overrides.
 
     Raises:
-        ConfigError: It is none that a setting can have.
+        ConfigError: A setting cannot have a value of this type.
     """
-    value = value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value  # NumPy's numbers
+    value = value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value  # A number of NumPy.
     value = value.tolist() if hasattr(value, "tolist") else value
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -82,12 +82,12 @@ def spell_value(key: str, value: Any) -> str:
     if isinstance(value, float):
         return repr(float(value)) if math.isfinite(value) else str(float(value))
     if isinstance(value, str | Path):
-        # Hydra counts backslashes for half where a quote follows them, ours at the end too.
-        return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + "\\'" * len(found[2]), str(value)) + "'"
+        # Hydra halves the backslashes before a quote, including the closing quote.
+        return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + "\\'" * len(match[2]), str(value)) + "'"
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}: {spell_value(key, one)}" for name, one in value.items()) + "}"
+        return "{" + ",".join(f"{name}: {spell_value(key, nested)}" for name, nested in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(spell_value(key, one) for one in value) + "]"
+        return "[" + ",".join(spell_value(key, element) for element in value) + "]"
     raise ConfigError(
         f"{key}={value!r} is a {type(value).__name__}",
         "numbers, text, true or false, None, lists and mappings of them",

@@ -26,7 +26,6 @@ from rltune.cli.application.help_page import write_help
 from rltune.cli.application.multirun import Job, collect_job, refuse_launchers, run_jobs
 from rltune.compose.composing import (
     conf_dir,
-    explain_group,
     store_schema,
     tell_unused,
     use_own_dir,
@@ -169,10 +168,8 @@ class Command:
         try:
             with scratch_folder():
                 hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.root)(take)()
-        except ValueError as error:
-            if isinstance(error, OmegaConfBaseException):
-                raise
-            raise explain_group(error, self.root) from None
+        except ValueError as error:  # Hydra's parser of groups raises it.
+            raise explain(error, self.root, self.schema, sys.argv[1:]) from None
         for job in jobs:
             check_bounds(self.schema, job.settings)
         return jobs

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from rltune.compose.composing import conf_dir, list_conf_dirs
+from rltune.compose.composing import conf_dir, find_options
 from rltune.formatting import spell_command
 
 # A group in the defaults list; optional groups are not for users to choose.
@@ -40,12 +40,8 @@ def _list_groups(defaults: str, width: int) -> Iterator[str]:
     groups = [match.groups() for match in map(CHOICE.fullmatch, defaults.splitlines()) if match]
     column = max((len(f"  {name}={option}  ") for name, option, _ in groups), default=0)
     for name, option, comment in groups:
-        options = ", ".join(_list_options(name))
+        options = ", ".join(find_options(name))
         yield from _hang(f"  {name}={option}".ljust(column), f"{options} ({comment})" if comment else options, width)
-
-
-def _list_options(group: str) -> list[str]:
-    return sorted({path.stem for folder in list_conf_dirs() for path in (folder / group).glob("*.yaml")})
 
 
 def _wrap(page: str, width: int) -> str:
