@@ -19,9 +19,9 @@ from rltune.records import Direction
 Array = NDArray[Any]
 RESAMPLES = 5000
 PERCENTILES = (2.5, 97.5)
-LEAST_COVERAGE = 0.93  # of what is called a 95% interval: five values have one of 93.75%, and none nearer to 95%
+LEAST_COVERAGE = 0.93  # The best interval of five values covers 93.75%, which counts as a 95% interval.
 LEAST_EPISODES = 5  # Fewer returns say too little about a mean to bound it.
-BLOCK = 2_000_000  # numbers drawn at once: few enough for memory
+BLOCK = 2_000_000  # The numbers that are drawn at once, few enough for memory.
 
 
 def interquartile_mean(values: ArrayLike, axis: int = -1) -> Array:
@@ -70,7 +70,7 @@ def mean_interval(returns: ArrayLike, direction: Direction = Direction.MAX) -> t
     better (Laplace's rule of succession). The better end does not exceed the best return: many returns are capped.
 
     Args:
-        returns: Of episodes, shape (n,).
+        returns: The returns of episodes, shape (n,).
         direction: Which returns are better. With ``MIN``, the worse end is the upper one.
 
     Returns:
@@ -94,7 +94,7 @@ def _bound_mean(returns: Array) -> tuple[float, float]:
 
 def _bound_by_student(values: Array) -> tuple[float, float]:
     """Return the ends of the 95% interval of Student's t for a mean."""
-    from scipy.special import stdtrit  # a third of a second, for which a typing error need not wait
+    from scipy.special import stdtrit  # The import takes a third of a second; a typing error need not wait for it.
 
     half = stdtrit(len(values) - 1, PERCENTILES[1] / 100) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
@@ -124,24 +124,24 @@ def predictive_interval(returns: ArrayLike, episodes: int, worst: float, seed: i
     failed yet would be predicted never to fail.
 
     Args:
-        returns: Those of the policy's episodes, shape (n,), n at least 1.
-        episodes: How many fresh episodes are averaged.
+        returns: The returns of the policy's episodes, shape (n,), n at least 1.
+        episodes: The number of fresh episodes that are averaged.
         worst: The worst return that this policy is known to give, in these episodes or in others.
-        seed: Of the resampling.
+        seed: The seed of the resampling.
 
     Returns:
         The 2.5th and the 97.5th percentile of the mean.
     """
     seen = np.asarray(returns, dtype=np.float64)
-    known = np.append(seen, worst)
+    with_worst = np.append(seen, worst)
     rng = np.random.default_rng(seed)
 
     def play(count: int) -> Array:
-        population = rng.integers(len(known), size=(count, len(known)))
-        fresh = np.take_along_axis(population, rng.integers(len(known), size=(count, episodes)), axis=1)
-        return np.asarray(known[fresh].mean(axis=1))
+        population = rng.integers(len(with_worst), size=(count, len(with_worst)))
+        fresh = np.take_along_axis(population, rng.integers(len(with_worst), size=(count, episodes)), axis=1)
+        return np.asarray(with_worst[fresh].mean(axis=1))
 
-    return _middle(play, max(len(known), episodes))
+    return _middle(play, max(len(with_worst), episodes))
 
 
 def _middle(draw: Callable[[int], Array], width: int) -> tuple[float, float]:

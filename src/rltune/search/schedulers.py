@@ -54,8 +54,8 @@ GO_ON = GoOn()
 class StoppingRule(Protocol):
     """Decide after each report whether a trial goes on. Plain arithmetic: no Ray, no ledger.
 
-    Its constructor takes ``env_steps``, a trial's whole budget, and after it the arguments of its file. The same
-    reports in the same order lead to the same decisions: a resumed sweep tells its rule all of the ledger's again.
+    The constructor takes ``env_steps``, a trial's whole budget, and after it the arguments of the scheduler's file. The
+    same reports in the same order must lead to the same decisions: a resumed sweep replays all reports of the ledger.
     """
 
     def decide(self, report: Report) -> Decision:
@@ -87,7 +87,7 @@ class ByAllReports:
     """Let a rule compare trials by the area under their curves: by the mean of all reports up to each one.
 
     Args:
-        rule: It sees reports whose objective is that mean.
+        rule: The rule, which gets reports whose objective is that mean.
     """
 
     def __init__(self, rule: StoppingRule) -> None:
@@ -97,7 +97,7 @@ class ByAllReports:
     def decide(self, report: Report) -> Decision:
         """Take in a trial's report and decide about the trial."""
         curve = self._curves[report.number]
-        curve.setdefault(report.nominal_steps, report.objective)  # as in the ledger: what is trained again is not kept
+        curve.setdefault(report.nominal_steps, report.objective)  # As in the ledger, the first report of a mark counts.
         area = compute_score((value for mark, value in curve.items() if mark <= report.nominal_steps), last=None)
         return self._rule.decide(replace(report, objective=math.nan if area is None else area))
 
@@ -118,11 +118,11 @@ class Minimizing:
 
 
 def replay_reports(rule: StoppingRule, reports: Iterable[Report]) -> dict[int, Decision]:
-    """Tell a rule what an earlier driver's was told, and return for each trial what its newest report led to.
+    """Replay reports to a new rule, and return for each trial the decision after its newest report.
 
     Args:
-        rule: A new one.
-        reports: Of all trials, in the order in which they came.
+        rule: A new rule.
+        reports: The reports of all trials, in the order in which they came.
     """
     return {report.number: rule.decide(report) for report in reports}
 
@@ -142,22 +142,22 @@ def build_stopping_rule(
         ConfigError: The kind or an argument is unknown, missing or out of range.
     """
     cls = _import_rule(kind)
-    known = _list_arguments(cls)
+    arguments = _list_arguments(cls)
     if kind == "none":
         # An experiment sets ASHA's arguments, and a person may run it with scheduler=none: it ignores every rule's.
-        known = {name: False for other in RULES for name in _list_arguments(_import_rule(other))}
+        arguments = {name: False for other in RULES for name in _list_arguments(_import_rule(other))}
     for name in args:
-        if name not in known:
+        if name not in arguments:
             raise ConfigError(
                 f"scheduler.args.{name}={args[name]}: the {kind} scheduler has no such argument",
-                choices(name, known),
+                choices(name, arguments),
                 f"correct or remove it: ~scheduler.args.{name}",
             )
-    for name, required in known.items():
+    for name, required in arguments.items():
         if required and name not in args:
             raise ConfigError(
                 f"scheduler.args.{name} has no value",
-                f"a value for each argument of the {kind} scheduler: {', '.join(known)}",
+                f"a value for each argument of the {kind} scheduler: {', '.join(arguments)}",
                 f"add scheduler.args.{name}=...",
             )
     try:
@@ -178,8 +178,8 @@ def make_argument_error(name: str, value: Any, allowed: str, usual: float) -> Co
 
     Args:
         name: The argument.
-        value: What was given.
-        allowed: What would be right, such as ``at least 2``.
+        value: The value that was given.
+        allowed: The allowed values, such as ``at least 2``.
         usual: A value to type instead.
     """
     key = f"scheduler.args.{name}"
@@ -187,7 +187,7 @@ def make_argument_error(name: str, value: Any, allowed: str, usual: float) -> Co
 
 
 def to_number(value: Any) -> float:
-    """Return an argument as a number; NaN, which lies in no range, where it is none."""
+    """Return an argument as a number; NaN, which lies in no range, if it is not a number."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
