@@ -81,7 +81,7 @@ def test_a_resumed_certification_repeats_no_ended_run(make_retraining, ledger):
 def test_a_search_without_a_finalist_has_nothing_to_certify(make_retraining):
     retraining = make_retraining()
     assert retraining.propose(True) is None
-    assert retraining.judge([]) is None
+    assert retraining.judge([])[1] is None
 
 
 def test_a_run_that_diverged_counts_as_ended(make_retraining, ledger):
@@ -103,7 +103,7 @@ def test_a_baseline_that_the_search_tried_is_judged_by_that_trial(make_retrainin
     while run := retraining.propose(True):
         ledger.runs.add_report(Report(run.number, 1000, 9.0), {"checkpoint": saved}, train_s=30.0)
         ledger.runs.end(run.number, "COMPLETE", "whole budget", returns=(9.0,))
-    found = retraining.judge(ledger.trials.records())
+    _, found = retraining.judge(ledger.trials.records())
     assert found.winner == "trial 1"
     assert [one.broken for one in found.configurations if one.name == "baseline"] == ["train_s=90, not < 60"]
 
@@ -128,7 +128,7 @@ def test_the_baseline_is_judged_by_most_of_its_runs(make_retraining, ledger, tmp
         cost, worth = (seconds[run.seed_index], 9.0) if is_baseline else (99.0, 1.0)
         ledger.runs.add_report(Report(run.number, 1000, worth), {"checkpoint": saved}, train_s=float(cost))
         ledger.runs.end(run.number, "COMPLETE", "whole budget", returns=(worth,))
-    found = retraining.judge(ledger.trials.records())
+    _, found = retraining.judge(ledger.trials.records())
     assert found.winner == ("trial 0" if broken else "baseline"), "the search has judged the trial already"
     (baseline,) = (one for one in found.configurations if one.name == "baseline")
     assert baseline.broken == broken

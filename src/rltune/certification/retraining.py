@@ -7,7 +7,6 @@ resumed as trials are. What their results say is computed in `rltune.certificati
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,14 +28,14 @@ from rltune.records import BASELINE, TrialRecord
 
 
 class Retraining:
-    """What is to be retrained, what was, and what came of it.
+    """Proposes the runs of a sweep's certification, and judges the configurations by them.
 
     Args:
-        folder: The sweep's.
-        config: What the sweep was asked to do.
+        folder: The sweep's folder.
+        config: The sweep's settings.
         seeds: Fresh seeds, one for each run of a configuration.
-        warm_starts: What the search tried first: tuned settings, then the algorithm file's own values.
-        ledger: The sweep's.
+        warm_starts: What the search tried first: tuned settings, then the values of the algorithm file.
+        ledger: The sweep's ledger.
 
     Attributes:
         table: The runs in the ledger.
@@ -58,69 +57,69 @@ class Retraining:
         self._retries: list[TrialRecord] = []
 
     def runs(self) -> list[TrialRecord]:
-        """All runs so far."""
+        """Read all runs so far from the ledger."""
         return self._ledger.runs.records()
 
     def baseline(self) -> Configuration:
-        """The tuned settings if there are any for this pair, else the algo file's own, in the searched names."""
+        """Return the tuned settings of algorithm and environment if there are any, else the algorithm file's values."""
         starts = self._warm_starts
-        own = dict(starts[-1]) if starts else {}
+        defaults = dict(starts[-1]) if starts else {}
         tuned = dict(starts[0]) if self._config.warm_start and starts else {}
-        return Configuration(BASELINE, None, own | tuned, None, ())
+        return Configuration(BASELINE, None, defaults | tuned, None, ())
 
     def choose_configurations(self, searched: Sequence[TrialRecord]) -> list[Configuration]:
-        """Choose what is to be certified: each set of values once, the baseline first; nothing without a finalist."""
-        direction = self._ledger.criteria.direction
-        able = (one for one in rank_finalists(self._folder, searched, direction) if _can_win(one.folder))
-        best = list(itertools.islice(able, max(1, self._settings.top)))
-        found = [
+        """Choose the configurations to certify: each set of values once, baseline first; none without a finalist."""
+        ranked = rank_finalists(self._folder, searched, self._ledger.criteria.direction)
+        able = (finalist for finalist in ranked if _can_win(finalist.folder))
+        finalists = list(itertools.islice(able, max(1, self._settings.top)))
+        configurations = [
             Configuration(finalist.name, finalist.trial, finalist.params, finalist.objective, ())
-            for finalist in best[: self._settings.top]
+            for finalist in finalists[: self._settings.top]
         ]
-        return drop_duplicates([self.baseline(), *found]) if best else []
+        return drop_duplicates([self.baseline(), *configurations]) if finalists else []
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
-        """Return the next run, from the ledger; None when there is none to begin.
+        """Return the ledger's record of the next run to start or to continue; None if there is none.
 
         Args:
-            is_search_over: Whether the finalists are known. Before, only the baseline is.
+            is_search_over: Whether the finalists are known. Until then, only the baseline is retrained.
         """
         if self._retries:
             return self._retries.pop(0)
         if not is_search_over:
-            self._chosen = None  # a trial that is tried again may be among the finalists
+            self._chosen = None  # A trial that is tried again may become a finalist.
         elif self._chosen is None:
             self._chosen = self.choose_configurations(self._ledger.trials.records())
         wanted = [self.baseline()] if self._chosen is None else self._chosen
-        known: dict[str, TrialRecord] | None = None
+        runs: dict[str, TrialRecord] | None = None
         for seed_index in range(len(self.seeds)):
             for configuration in wanted:
                 key = self._key(configuration, seed_index)
                 if key in self._proposed:
                     continue
                 self._proposed.add(key)
-                known = self._keyed_runs() if known is None else known
-                if key not in known:
+                runs = self._read_keyed_runs() if runs is None else runs
+                if key not in runs:
                     return self._add_run(configuration, seed_index, key)
-                if not _has_ended(known[key]):
-                    return known[key]
+                if not _has_ended(runs[key]):
+                    return runs[key]
         return None
 
     def retry(self, record: TrialRecord) -> None:
-        """Put a run that went wrong back in front; it may be one that an earlier driver had proposed."""
+        """Propose a run again, before all others. An earlier driver may have proposed it first."""
         if record.key is not None:
             self._proposed.add(record.key)
         self._retries.insert(0, record)
 
     def _key(self, configuration: Configuration, seed_index: int) -> str:
-        """What makes two runs the same: values, seed and budget, whoever asked for them."""
-        values = json.dumps(dict(configuration.params), sort_keys=True)
-        return f"{values} seed={self.seeds[seed_index]} env_steps={self._config.budget.env_steps}"
+        """Return the key of a run. Runs of the same values, seed and budget are the same run."""
+        values, seed = spell_params(configuration.params), self.seeds[seed_index]
+        return f"{values} seed={seed} env_steps={self._config.budget.env_steps}"
 
-    def _keys(self, configurations: Sequence[Configuration]) -> list[str]:
-        return [self._key(one, seed_index) for one in configurations for seed_index in range(len(self.seeds))]
+    def _list_keys(self, configuration: Configuration) -> list[str]:
+        return [self._key(configuration, seed_index) for seed_index in range(len(self.seeds))]
 
-    def _keyed_runs(self) -> dict[str, TrialRecord]:
+    def _read_keyed_runs(self) -> dict[str, TrialRecord]:
         return {run.key: run for run in self.runs() if run.key is not None}
 
     def _add_run(self, configuration: Configuration, seed_index: int, key: str) -> TrialRecord:
@@ -129,43 +128,62 @@ class Retraining:
         return self._ledger.runs.add(configuration.params, seeds, key=key, of_trial=of_trial, seed_index=seed_index)
 
     def is_done(self, searched: Sequence[TrialRecord]) -> bool:
-        """Whether nothing is left to train."""
-        ended = {run.key for run in self.runs() if _has_ended(run)}
-        return ended.issuperset(self._keys(self.choose_configurations(searched)))
+        """Return whether nothing is left to train."""
+        return self._read_ended_runs(self.choose_configurations(searched)) is not None
 
-    def judge(self, searched: Sequence[TrialRecord]) -> Certification | None:
-        """Judge the configurations by their runs; None before the last has ended, or when none succeeded."""
-        if not self.is_done(searched):
-            return None
-        runs = self._keyed_runs()
-        configurations = [self._with_results(one, runs, searched) for one in self.choose_configurations(searched)]
+    def judge(self, searched: Sequence[TrialRecord]) -> tuple[bool, Certification | None]:
+        """Judge the configurations by their runs.
+
+        Args:
+            searched: All trials of the search.
+
+        Returns:
+            Whether all runs have ended, and the certification: None before the end, or if no run has succeeded.
+        """
+        chosen = self.choose_configurations(searched)
+        runs = self._read_ended_runs(chosen)
+        if runs is None:
+            return False, None
+        configurations = [self._with_results(configuration, runs, searched) for configuration in chosen]
         certification = judge_configurations(
             configurations, self.seeds, self._settings.episodes, self._ledger.criteria.direction
         )
         if certification is None:
-            return None
-        train_s = sum(runs[key].train_s for key in set(self._keys(configurations)))
-        return replace(certification, env_steps=self._config.budget.env_steps, train_s=round(train_s, 3))
+            return True, None
+        train_s = round(sum(run.train_s for run in runs.values()), 3)
+        return True, replace(certification, env_steps=self._config.budget.env_steps, train_s=train_s)
+
+    def _read_ended_runs(self, configurations: Sequence[Configuration]) -> dict[str, TrialRecord] | None:
+        """Read the runs of these configurations, by their keys; None if some have not ended."""
+        runs = self._read_keyed_runs()
+        wanted = {key: runs.get(key) for configuration in configurations for key in self._list_keys(configuration)}
+        ended = {key: run for key, run in wanted.items() if run is not None and _has_ended(run)}
+        return ended if len(ended) == len(wanted) else None
 
     def _with_results(
         self, configuration: Configuration, runs: Mapping[str, TrialRecord], searched: Sequence[TrialRecord]
     ) -> Configuration:
-        own = [runs[key] for key in self._keys([configuration])]
-        results = tuple(_result_of(run) for run in own if run.state == "COMPLETE")
-        failed = tuple(run.seeds[0] for run in own if run.state != "COMPLETE")
-        broken = None if configuration.trial is not None else self._find_broken(configuration, own, searched)
+        ended = [runs[key] for key in self._list_keys(configuration)]
+        results = tuple(_result_of(run) for run in ended if run.state == "COMPLETE")
+        failed = tuple(run.seeds[0] for run in ended if run.state != "COMPLETE")
+        broken = None if configuration.trial is not None else self._find_broken(configuration, ended, searched)
         return replace(configuration, per_seed=results, failed_seeds=failed, broken=broken)
 
     def _find_broken(
         self, configuration: Configuration, runs: Sequence[TrialRecord], searched: Sequence[TrialRecord]
     ) -> str | None:
-        """Say what a configuration breaks: as a trial of the search that had its values, else as most of its runs."""
-        tried = next((one for one in searched if spell_params(one.params) == spell_params(configuration.params)), None)
-        if tried:
-            return tried.breaks or None
+        """Return the constraint that a configuration breaks, in words; None if it breaks none.
+
+        It breaks what a trial of the search with the same values breaks, else what most of its runs break.
+        """
+        values = spell_params(configuration.params)
+        same = next((trial for trial in searched if spell_params(trial.params) == values), None)
+        if same:
+            return same.breaks or None
         criteria, seeds = self._ledger.criteria, self._config.replicates
-        ended = [replace(run, train_s=seeds * run.train_s) for run in runs if run.state == "COMPLETE"]  # as a trial's
-        checks = [check for run in ended for check in criteria.judge(run).broken]
+        # A trial trains as many algorithms as it has replicates, and its run one of them.
+        complete = [replace(run, train_s=seeds * run.train_s) for run in runs if run.state == "COMPLETE"]
+        checks = [check for run in complete for check in criteria.judge(run).broken]
         for name, number in Counter(check.name for check in checks).items():
             if 2 * number > len(runs):
                 return str(next(check for check in checks if check.name == name))
@@ -177,8 +195,8 @@ def _has_ended(run: TrialRecord) -> bool:
 
 
 def _result_of(run: TrialRecord) -> SeedResult:
-    """Read what a successful run has come to."""
-    assert run.score is not None  # the recorder fails a run without them
+    """Read the result of a complete run."""
+    assert run.score is not None  # The recorder fails a run without score or checkpoint.
     assert run.checkpoint is not None
     return SeedResult(
         seed=run.seeds[0],
@@ -191,5 +209,5 @@ def _result_of(run: TrialRecord) -> SeedResult:
 
 
 def _can_win(checkpoint_folder: Path) -> bool:
-    """Whether a policy can be evaluated, or has not yet been found to be one that cannot."""
+    """Return whether a policy can be evaluated, unless its checkpoint says why it has none."""
     return is_playable(checkpoint_folder) or not (checkpoint_folder / REASON_FILE).is_file()

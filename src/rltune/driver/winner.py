@@ -48,16 +48,18 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
             return next(rank_finalists(folder, records, direction), None), None
         except StoreError:  # The storage does not answer, and there is no time to wait.
             return None, None
+    is_retrained = False
     if sweep.retraining:
         sweep.tracker.wait_until_sent()  # The certification names the runs of MLflow.
-        if certification := sweep.retraining.judge(records):
+        is_retrained, certification = sweep.retraining.judge(records)
+        if certification:
             certification, winner = measure_policies(
                 certification, folder, certify.champion_episodes, direction, sweep.display.show_episodes
             )
             return winner, certification
     best = sweep.final_evaluation.select(records, sweep.console.note, sweep.display.show_episodes)
     if sweep.retraining and best:
-        if sweep.is_certified() and sweep.retraining.runs():
+        if is_retrained:
             sweep.console.note("every certification run failed, so the winner below is not certified")
         else:
             view = SweepView.read(sweep.ledger)
