@@ -11,16 +11,16 @@ from rltune.ledger.ledger import Ledger
 from rltune.views.console import Console
 from rltune.views.sweep_view import DriverState, Episodes, SweepView
 
-MAX_SHARE = 0.05  # The most of the driver's time that drawing may take: each drawing goes through all trials.
+MAX_SHARE = 0.05  # The largest share of the driver's time that drawing may take.
 logger = logging.getLogger("rltune")
 
 
 class Display:
-    """Reads the sweep's view and draws it, together with what only the driver knows.
+    """Reads the sweep's view, adds the state that only the driver has, and draws both.
 
     Args:
-        ledger: The sweep's.
-        console: Where to draw.
+        ledger: The sweep's ledger.
+        console: The console on which the sweep is drawn.
         slots: How many trials run at once.
         read_env_steps: Reads how far the running trials are between two reports, see `DriverState.env_steps`.
     """
@@ -40,25 +40,25 @@ class Display:
         self._due_s = 0.0
 
     def draw(self) -> None:
-        """Draw the present state, unless the last drawing took so long that it is not time to; call it often."""
+        """Draw the present state, unless the pause after the last drawing, see `MAX_SHARE`, has not passed."""
         began_s = self.clock()
         if began_s < self._due_s:
             return
         try:
             driver = DriverState(self._read_env_steps(), self._slots.count, self._slots.describe_wait(), self._episodes)
             self._view = view = SweepView.read(self._ledger, self._view, driver)
-        except Exception as error:  # The ledger may be away for a moment, which others notice and say.
+        except Exception as error:  # The ledger may be away for a moment; the recorder reports that.
             logger.debug("the sweep could not be read to be drawn", exc_info=error)
         else:
             self._console.draw(view)
         self._due_s = self.clock() + (self.clock() - began_s) / MAX_SHARE
 
     def show_episodes(self, name: str, done: int, total: int) -> None:
-        """Show the progress of policies that play when all training is over; see `Episodes`."""
+        """Show how many of a policy's episodes are done after all training; see `Episodes`."""
         self._episodes = Episodes(name, done, total)
 
     def close(self) -> None:
-        """Draw what has happened at last, and remove the live table."""
+        """Draw the last changes, and remove the live table."""
         self._due_s = 0.0
         self.draw()
         self._console.close()

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def end_sweep(sweep: OpenSweep) -> Outcome:
-    """End a sweep; in seconds if the end is urgent.
+    """End a sweep, within seconds if the end is urgent.
 
     If the cluster's head was lost meanwhile, another thread ends the sweep and then the process, and this waits for it.
 
@@ -46,7 +46,7 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
 
     Args:
         sweep: The sweep.
-        ray_lost: Whether the cluster's head is lost, so that nothing can be asked of Ray any more.
+        ray_lost: Whether the cluster's head is lost, so that Ray answers no call any more.
     """
     ledger = sweep.ledger
     if ray_lost:
@@ -105,7 +105,7 @@ def leave_without_head(sweep: OpenSweep) -> None:
 
 
 def _end_without_head(sweep: OpenSweep) -> None:
-    """End the sweep and leave its folder as a driver does that ends by itself."""
+    """End the sweep and leave its folder as every other end of a driver does."""
     folder = sweep.folder
     how = make_resume_command(folder)
     try:
@@ -115,7 +115,7 @@ def _end_without_head(sweep: OpenSweep) -> None:
         sweep.close_ledger()
         store_results(sweep.context, sweep.ledger)
     except Exception as error:
-        logger.exception("the end without a head is not whole")
+        logger.exception("the end of the sweep without the cluster's head has failed")
         print(f"{describe_exception(error)}; to go on: {how}", file=sweep.context.stream, flush=True)
     finally:
         sweep.stopper.clear()

@@ -1,6 +1,6 @@
-"""Check a request before the first trial, cheapest first, and plan the sweep.
+"""Check a sweep's settings before the first trial, the cheapest checks first, and plan the sweep.
 
-A wrong name is answered before anything heavy is imported; nothing is written. Runs in the driver.
+An invalid name is reported before anything heavy is imported, and nothing is written. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Plan:
     """A sweep that can run.
 
     Attributes:
-        config: The request.
-        space: What is searched.
-        build: What every trial is built from.
-        warm_starts: Values by name for the first trials: tuned settings, then the algo file's own.
-        request: A trial's wishes, to be fitted into the machine.
-        notes: What a person should know before it starts.
-        earlier: Trials of earlier sweeps that the searcher is shown.
+        config: The settings.
+        space: The search space.
+        build: The parts of each trial's algorithm that are not searched.
+        warm_starts: Values by name for the first trials: tuned settings, then the algorithm file's own.
+        request: A trial's request for resources, to be fitted into the machine.
+        notes: Notes for the user, shown when the sweep starts.
+        earlier: Trials of earlier sweeps from which the searcher learns.
     """
 
     config: RunConfig
@@ -77,12 +77,12 @@ class Plan:
 
     @property
     def criteria(self) -> Criteria:
-        """What it judges trials by."""
+        """The criteria by which trials are judged."""
         return read_criteria(asdict(self.config))
 
     @property
     def objective(self) -> Objective:
-        """What its scores measure."""
+        """The quantity that scores measure."""
         return Objective.from_settings(self.build.env.objective)
 
     def with_notes(self, *notes: str) -> Plan:
@@ -103,15 +103,15 @@ class Plan:
         return derive_certification_seeds(self.config.seed, self.config.certify.seeds, searched)
 
     def sampler(self, number: int) -> BaseSampler:
-        """Return what proposes a trial, seeded from the sweep's seed and the trial's number."""
+        """Return the sampler of a trial, seeded from the sweep's seed and the trial's number."""
         seed = derive_sampler_seed(self.config.seed, number)
         searcher = self.config.searcher
         return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional, self.config.seed)
 
     def given(self, number: int) -> dict[str, Any]:
-        """Return the searched quantities by label that a trial takes as they are; the sampler draws the others.
+        """Return the fixed values of a trial, by label; the sampler draws the others.
 
-        A grid tries whole points, each once: of its warm starts it takes those that are points.
+        A grid tries each of its points once, so it ignores warm starts that are not points of the grid.
         """
         starts = [self.space.encode(values) for values in self.warm_starts]
         given = starts[number] if number < len(starts) else {}
@@ -132,78 +132,100 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     """Run the cheap checks: names, ranges, resources, the environment, storage and tracking.
 
     Args:
-        config: The request.
-        resumed: Whether the sweep was begun before.
+        config: The settings.
+        resumed: Whether the sweep exists already.
 
     Raises:
-        RltuneError: Names the first thing that is wrong.
+        RltuneError: Names the first invalid setting.
     """
     check_address(config.cluster)
     check_criteria(read_criteria(asdict(config)), find_capabilities(config.algo), config.replicates)
     config = widen_ranges(config)
-    searched = build_search_space(config.algo, config.space)
-    check_values(config.algo, searched)
-    left_to_chance = check_searcher(config.searcher.kind, searched)
-    earlier, earlier_notes = collect_earlier_trials(config, searched, resumed)
-    first = choose_first_trial(config, searched)
-    env_runners = count_env_runners(config.algo)
+    space = build_search_space(config.algo, config.space)
+    check_values(config.algo, space)
+    searcher_notes = check_searcher(config.searcher.kind, space)
+    earlier, earlier_notes = collect_earlier_trials(config, space, resumed)
+    first = choose_first_trial(config, space)
+    request = _make_request(config)
+    build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
+    _check_places(config)
+    spec = _check_env(config)
+    _check_tracking(config)
+    check_sampler(config.searcher.kind, config.searcher.args, space)
+    warm_starts, notes = collect_warm_starts(config, space, first)
+    budget_notes = [_describe_few_steps(config), _describe_late_episodes(config, spec, request.env_runners)]
+    config, grid_notes = fit_grid(config)
+    idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
+    ledger_note = LOCAL_LEDGER if config.storage and not config.study.storage else None
+    optional_notes = filter(None, [*budget_notes, *searcher_notes, *earlier_notes, idle_gpu, *grid_notes, ledger_note])
+    algo = make_inputs_absolute(config.algo)
+    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision)
+    return Plan(config, space, build, warm_starts, request, (*notes, *optional_notes), earlier)
+
+
+def _make_request(config: RunConfig) -> Request:
+    """Make a trial's request for resources, and check that this machine can fulfill it."""
     request = Request(
         cpus=config.resources.cpus_per_trial,
-        gpus=_gpus_of(config.resources),
+        gpus=_compute_gpus(config.resources),
         max_concurrent=config.resources.max_concurrent,
-        env_runners=env_runners,
+        env_runners=count_env_runners(config.algo),
         trials=config.budget.trials,
         widest_layer=widest_layer(config.algo),
         learners=count_learners(config.algo),
         trials_per_gpu=config.resources.trials_per_gpu,
     )
     request = replace(request, gpus=count_gpus(config.algo, request.gpus, request.gpu_setting))
-    machine = machine_of(config.cluster)
-    if machine is not None:
+    if machine := machine_of(config.cluster):
         fit_share(request, machine)
-    build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
+    return request
+
+
+def _check_places(config: RunConfig) -> None:
+    """Check that the sweep's folder, ledger and storage can be written."""
     _check_writable(Path(config.output_dir).expanduser().absolute())
     if config.study.storage:
-        from rltune.ledger.ledger import check_storage  # brings SQLAlchemy, for which other requests need not wait
+        from rltune.ledger.ledger import check_storage  # It imports SQLAlchemy, which takes a moment.
 
         check_storage(config.study.storage)
     if config.storage:
         open_store(config.output_dir, make_address(config.storage)).check()
-    spec = specify_env(config.env, config.objective)
-    check_rewards(spec, env_runners, config.env.vectorize)
-    several = spec.policies is not None
-    check_objective(spec.objective, env_runners=env_runners, vectorize=config.env.vectorize, several_agents=several)
-    action_space = check_env(spec)
-    check_actions(config.algo, config.env.id, action_space)
-    if config.tracking.kind in MLFLOW:
+
+
+def _check_env(config: RunConfig) -> EnvSpec:
+    """Check the environment, its objective and its actions."""
+    spec, env_runners, vectorize = (
+        specify_env(config.env, config.objective),
+        count_env_runners(config.algo),
+        config.env.vectorize,
+    )
+    check_rewards(spec, env_runners, vectorize)
+    several_agents = spec.policies is not None
+    check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=several_agents)
+    check_actions(config.algo, config.env.id, check_env(spec))
+    return spec
+
+
+def _check_tracking(config: RunConfig) -> None:
+    """Check the trackers and the user's callbacks."""
+    kind = config.tracking.kind
+    if kind in MLFLOW:
         check_uri(config.tracking.uri)
-    if config.tracking.kind == "wandb" and find_spec("wandb") is None:
+    if kind == "wandb" and find_spec("wandb") is None:
         raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
-    if ":" in config.tracking.kind:
+    if ":" in kind:
         from rltune.tracking.tracker import import_tracker
 
-        import_tracker(config.tracking.kind)
-    check_sampler(config.searcher.kind, config.searcher.args, searched)
+        import_tracker(kind)
     if config.callbacks:
-        from rltune.tracking.callbacks import import_callback  # SQLAlchemy again
+        from rltune.tracking.callbacks import import_callback  # It imports SQLAlchemy, too.
 
         for target in config.callbacks:
             import_callback(target)
-    warm, notes = collect_warm_starts(config, searched, first)
-    idle = describe_idle_gpu(config.resources.gpus_per_trial)
-    few, late = _describe_few_steps(config), _describe_late_episodes(config, spec, env_runners)
-    notes = (*notes, *filter(None, [few, late]), *left_to_chance, *earlier_notes, *filter(None, [idle]))
-    config, how_far = fit_grid(config)
-    notes = (*notes, *how_far)
-    if config.storage and not config.study.storage:
-        notes = (*notes, LOCAL_LEDGER)
-    algo = make_inputs_absolute(config.algo)
-    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision)
-    return Plan(config, searched, build, warm, request, notes, earlier)
 
 
 def _describe_few_steps(config: RunConfig) -> str | None:
-    """Say that the tuned settings get fewer steps than they were published for; None where they do not."""
+    """Describe a budget below that for which the tuned settings were published; None if there is none."""
     published, budget = config.published.env_steps, config.budget.env_steps
     if published is None or published <= budget:
         return None
@@ -214,7 +236,7 @@ def _describe_few_steps(config: RunConfig) -> str | None:
 
 
 def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int) -> str | None:
-    """Say that trials may reach the stopping rule's first verdict before any episode has ended; None where not."""
+    """Describe a stopping rule whose first decision comes before any episode may have ended; None without one."""
     fraction = config.scheduler.args.get("grace_fraction")
     time_limit = find_time_limit(spec)
     if config.scheduler.kind == "none" or fraction is None or time_limit is None:
@@ -230,8 +252,8 @@ def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int) 
     )
 
 
-def _gpus_of(resources: ResourcesConfig) -> float:
-    """Return a trial's GPUs, or its part of one, as ``resources`` asks for it; a whole one until it is measured."""
+def _compute_gpus(resources: ResourcesConfig) -> float:
+    """Return a trial's GPUs, or its part of a GPU: a whole one until the part is measured."""
     trials = resources.trials_per_gpu
     if trials is None:
         return resources.gpus_per_trial
@@ -239,7 +261,7 @@ def _gpus_of(resources: ResourcesConfig) -> float:
 
 
 def measure_share(plan: Plan) -> Plan:
-    """Measure which part of a GPU a trial needs where that was left open, and note what was measured.
+    """Measure the part of a GPU that a trial needs if resources.trials_per_gpu=auto, and add a note about it.
 
     The number becomes the sweep's own setting, so that a resume goes on with it.
 
@@ -251,20 +273,20 @@ def measure_share(plan: Plan) -> Plan:
     share = plan.share_of(machine)
     use = measure_on_gpu(plan.build, plan.space, plan.config.engine, share.threads)
     cpus = sum(bundle["CPU"] for bundle in share.bundles)
-    of_use = math.ceil(plan.request.limit / machine.gpus)
-    trials = min(choose_trials(use, machine.cpus / machine.gpus / cpus), of_use)
+    most = math.ceil(plan.request.limit / machine.gpus)
+    trials = min(choose_trials(use, machine.cpus / machine.gpus / cpus), most)
     gpus = 1 / trials
     note = f"resources.trials_per_gpu={trials}, measured: {use}; {machine.cpus:g} CPUs beside {machine.gpus:g} GPUs"
     request, build = replace(plan.request, gpus=gpus), replace(plan.build, gpus=gpus)
     config = replace(plan.config, resources=replace(plan.config.resources, trials_per_gpu=trials))
-    return replace(plan, config=config, request=request, build=build, notes=(*plan.notes, note))
+    return replace(plan.with_notes(note), config=config, request=request, build=build)
 
 
 def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """End the search after the last point of its grid, and say how far that is from ``budget.trials``.
+    """End the search after the last point of its grid, and return notes on the difference to ``budget.trials``.
 
     Args:
-        config: The request, its ranges widened.
+        config: The settings, with ranges as `widen_ranges` returns them.
     """
     if name_sampler(config.searcher.kind) != "grid":
         return config, ()
@@ -278,11 +300,9 @@ def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
 
 def _check_writable(folder: Path) -> None:
     """Check that the nearest folder that exists lets us create the rest."""
-    there = folder
-    while not there.exists():
-        there = there.parent
-    try:  # only writing tells: root may write where a file system lets nobody
-        tempfile.TemporaryFile(dir=there).close()
+    parent = next(path for path in (folder, *folder.parents) if path.exists())
+    try:  # Permissions show too little: a file system may be read-only, and root may write despite them.
+        tempfile.TemporaryFile(dir=parent).close()
     except OSError as error:
         raise ConfigError(
             f"output_dir={folder} cannot be written: {error.strerror}",

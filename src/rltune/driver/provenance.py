@@ -1,4 +1,4 @@
-"""Note what a sweep was started with: its settings, package versions, commit and command."""
+"""Record a sweep's settings, package versions, git commit and command in its ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-co
 
 
 def record_start(sweep: OpenSweep) -> None:
-    """Note in the ledger that the sweep runs, where it lies, and at its first start what it was started with."""
+    """Record that the sweep runs, its folder and settings, and at its first start the versions and the command."""
     # The folder may have been moved, and a resume may have changed the settings.
     folder, config = str(sweep.folder), format_settings(sweep.config)
     sweep.ledger.change_sweep(status="running", folder=folder, config=config)
@@ -40,9 +40,9 @@ def list_versions() -> dict[str, str]:
 
 
 def read_git_commit() -> str:
-    """Return the commit of the folder where the command was typed; empty outside a repository."""
+    """Return the git commit of the working directory; empty outside a repository."""
     try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+        result = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return found.stdout.strip()
+    return result.stdout.strip()

@@ -1,4 +1,4 @@
-"""Show a sweep in its trackers and to the person who watches: its start, and how it ended. Runs in the driver."""
+"""Publish a sweep's start and its outcome in its trackers, on the console and to the user. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from rltune.views.wording import describe_verdict
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
-CRASH_CLOSE_S = 10.0  # The longest that trackers, callbacks among them, hold up the end after an error.
-RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's word for ours; others are FINISHED
+CRASH_CLOSE_S = 10.0  # The longest time that trackers and callbacks delay the end after an error.
+RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # By our status; MLflow's status of all others is FINISHED.
 
 
 def start_tracking(sweep: OpenSweep) -> None:
     """Start the sweep's run in MLflow, or go on with it."""
     config = sweep.config
     sweep.tracker.start(
-        params={  # what tells one sweep from another in MLflow's table
+        params={  # These distinguish sweeps in MLflow's table.
             "algo": config.algo["name"],
             "env": config.env.id,
             "searcher": config.searcher.kind,
@@ -49,8 +49,8 @@ def start_tracking(sweep: OpenSweep) -> None:
             "budget.env_steps": config.budget.env_steps,
             "replicates": config.replicates,
             "seed": config.seed,
-            **{f"constraints.{one.name}": one.bound for one in sweep.plan.criteria.constraints},
-            **{f"space.{name}": format_yaml_value(searched) for name, searched in config.space.items()},
+            **{f"constraints.{each.name}": each.bound for each in sweep.plan.criteria.constraints},
+            **{f"space.{name}": format_yaml_value(range_) for name, range_ in config.space.items()},
         },
         tags={
             "rltune.folder": str(sweep.folder),
@@ -65,7 +65,7 @@ def start_tracking(sweep: OpenSweep) -> None:
 
 
 def start_console(sweep: OpenSweep) -> None:
-    """Show the trials of earlier drivers, and what a person should know before the sweep starts."""
+    """Show the trials of earlier drivers, and the notes on the sweep that is about to start."""
     versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
     logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
     sweep.display.draw()
@@ -75,8 +75,8 @@ def start_console(sweep: OpenSweep) -> None:
         sweep.console.note(f"objective: {objective.name}, the mean over episodes; the {better}, the better")
     if sweep.plan.criteria.scored is None:
         sweep.console.note("score: the mean of all of a trial's reports, not of its last ones; in certification, too")
-    for one in sweep.plan.criteria.constraints:
-        sweep.console.note(f"constraint: {one.name} {one.bound}; a trial that breaks it cannot win")
+    for constraint in sweep.plan.criteria.constraints:
+        sweep.console.note(f"constraint: {constraint.name} {constraint.bound}; a trial that breaks it cannot win")
     if 0 < sweep.share.gpus < 1:
         sweep.console.note(f"up to {format_number(count_on_gpu(sweep.share.gpus), 'trial')} on each GPU")
     for note in sweep.plan.notes:
@@ -86,21 +86,23 @@ def start_console(sweep: OpenSweep) -> None:
 def publish_outcome(
     sweep: OpenSweep, records: Sequence[TrialRecord], outcome: Outcome, certification: Certification | None
 ) -> None:
-    """Show how a sweep ended: in MLflow with its report, and as the console's closing page.
+    """Publish the outcome: in MLflow with the sweep's report, and as the console's closing page.
 
     Args:
-        sweep: Whose outcome is saved; its tracker and its console are closed.
-        records: All its trials.
-        outcome: How it ended.
-        certification: None without one.
+        sweep: The sweep. Its trackers and its console are closed.
+        records: All trials of the sweep.
+        outcome: The outcome of the sweep.
+        certification: The certification; None if it is not complete.
     """
     tracker, console, folder = sweep.tracker, sweep.console, sweep.folder
     interrupted, is_urgent = outcome.status == "interrupted", sweep.stopper.is_urgent()
     if certification:
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
-    wanted = sweep.config.report and not is_urgent  # seconds that a signal does not give
-    if pages := html.try_report(folder, sweep.ledger, console.note, outcome.status) if wanted else None:
+    pages = None
+    if sweep.config.report and not is_urgent:  # A report takes seconds.
+        pages = html.try_report(folder, sweep.ledger, console.note, outcome.status)
+    if pages:
         tracker.artifact(pages, html.FOLDER)
     timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
     _describe_sweep(sweep, outcome, has_report=bool(pages))
@@ -113,25 +115,27 @@ def publish_outcome(
         console.note(f"{format_number(waiting, 'enqueued configuration')} not begun: {command}")
     unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
     resume = make_resume_command(folder) if unfinished else None
-    page = make_closing_page(read_folder(folder, sweep.ledger, outcome.status), outcome, _shown_uri(sweep), resume)
+    page = make_closing_page(
+        read_folder(folder, sweep.ledger, outcome.status), outcome, _find_mlflow_address(sweep), resume
+    )
     console.close(page)
 
 
 def notify_users(sweep: OpenSweep, outcome: Outcome) -> None:
-    """Notify the target of the setting ``notify`` that the sweep has ended; a failure is shown and changes nothing."""
+    """Notify the target of the setting ``notify`` that the sweep has ended; a failure is only shown."""
     try:
         if target := sweep.config.notify:
             limit_s = min(LIMIT_S, sweep.stopper.left_s()) if sweep.stopper.is_urgent() else LIMIT_S
             if problem := notify_end(target, outcome, limit_s):
                 sweep.console.note(problem)
     except Exception as error:
-        sweep.console.note(f"not everybody was told of the sweep's end ({describe_exception(error)})")
+        sweep.console.note(f"the notification of the sweep's end failed ({describe_exception(error)})")
 
 
 def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
-    """Notify them that an error has ended the sweep; there is no summary, and the error is the reason."""
+    """Notify trackers and users that an error has ended the sweep; the error is the reason of the outcome."""
     folder, counts = sweep.folder, dict[str, int]()
-    with contextlib.suppress(Exception):  # the ledger may be what is gone
+    with contextlib.suppress(Exception):  # The ledger may be the cause of the error.
         counts = count_states(sweep.ledger.trials.records())
     reason = redact(describe_exception(error))
     exit_code = error.exit_code if isinstance(error, RltuneError) else EXIT_NONE
@@ -143,34 +147,34 @@ def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
-    """Show the certification in MLflow: a table with the sweep, metrics and tags on its configurations."""
+    """Publish the certification in MLflow: a table in the sweep's run, metrics and tags in its configurations' runs."""
     tracker = sweep.tracker
     for path in write_table(certification, sweep.folder):
         tracker.artifact(path)
-    for one in certification.configurations:
+    for configuration in certification.configurations:
         metrics = {
-            "certified_iqm": one.iqm,
-            "certified_score": one.iqm,
-            "certified_failed_seeds": float(len(one.failed_seeds)),
+            "certified_iqm": configuration.iqm,
+            "certified_score": configuration.iqm,
+            "certified_failed_seeds": float(len(configuration.failed_seeds)),
         }
-        if one.low is not None and one.high is not None:
-            metrics |= {"certified_low": one.low, "certified_high": one.high}
-        tags = {"rltune.certified": certification.verdict(one) or "yes"}
-        if one.name == BASELINE:
+        if configuration.low is not None and configuration.high is not None:
+            metrics |= {"certified_low": configuration.low, "certified_high": configuration.high}
+        tags = {"rltune.certified": certification.verdict(configuration) or "yes"}
+        if configuration.name == BASELINE:
             tracker.describe(RunKey(None), metrics, tags)
-            tags = tags | {"rltune.configuration": BASELINE}  # below which are the runs of the trial of its values
-        if one.trial is not None:
-            tracker.describe(RunKey(one.trial), metrics, tags)
+            tags = tags | {"rltune.configuration": BASELINE}  # A trial with the baseline's values has its runs, too.
+        if configuration.trial is not None:
+            tracker.describe(RunKey(configuration.trial), metrics, tags)
     best = {"certified_iqm": certification.best().iqm, "certified_score": certification.best().iqm}
     tracker.describe(None, best, {"rltune.winner": certification.winner} | SHOWN_AS_TABLE)
 
 
 def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> None:
-    """Describe the sweep's run in MLflow: who won and how sure that is, and where the rest is."""
+    """Describe the sweep in MLflow: the winner and its certainty, and links to trials, report and model."""
     folder, model = sweep.folder, outcome.model
     try:
         lines = [describe_verdict(read_folder(folder, sweep.ledger, outcome.status)), ""]
-    except Exception as error:  # a sweep must not fail for its description
+    except Exception as error:  # A sweep must not fail because of its description.
         sweep.console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
         lines = []
     lines.append("- trials: [their charts]({trials}), after a click on the + beside the sweep's name")
@@ -183,8 +187,8 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
     sweep.tracker.describe(None, {}, {NOTE_TAG: "\n".join(lines)})
 
 
-def _shown_uri(sweep: OpenSweep) -> str | None:
-    """MLflow's address for the closing page, without a login; None without tracking."""
+def _find_mlflow_address(sweep: OpenSweep) -> str | None:
+    """Return MLflow's address for the closing page, without a login; None without tracking."""
     if sweep.config.tracking.kind not in MLFLOW:
         return None
     return redact_address(resolve_uri(sweep.config.tracking.uri))

@@ -1,4 +1,4 @@
-"""Let SIGINT, SIGTERM and SIGHUP end a sweep cleanly."""
+"""End a sweep cleanly after SIGINT, SIGTERM or SIGHUP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTERRUPTED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, si
 def stop_on_signals(request: Callable[[str, int], None]) -> Iterator[None]:
     """Request a clean end at the first signal; raise KeyboardInterrupt at the second.
 
-    A second SIGHUP insists on nothing: for one closed terminal both the kernel and the shell send it.
+    A second SIGHUP changes nothing, because both the kernel and the shell send it when a terminal is closed.
 
     Args:
         request: Takes a reason and the signal's number; see `rltune.driver.stopper.SweepStopper.request`.
@@ -65,10 +65,10 @@ def handle_signals(handle: Callable[[int], None], *numbers: signal.Signals) -> I
 
 
 def _leave_terminal() -> None:
-    """Send what is still written to a closed terminal nowhere: each such write would raise an OSError."""
+    """Discard output to a closed terminal, because each write to it would raise an OSError."""
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, descriptor)
-                os.close(nowhere)
+                devnull = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(devnull, descriptor)
+                os.close(devnull)

@@ -1,4 +1,4 @@
-"""Decide when a whole sweep stops: budgets, signals, failures."""
+"""Stop a whole sweep early: after a budget is spent, a signal, or a failure. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ EXIT_S = 9.5  # The time from a signal to the exit.
 
 
 class SweepStopper(Stopper):
-    """Ends a sweep early, and holds why and by when. The driver's threads share it.
+    """Ends a sweep early, and holds the reason and the deadline. All threads of the driver share it.
 
     Args:
         store: The sweep's store, in which trials look for the stop file.
         config: The sweep's settings, with its budgets.
-        spent_steps: Environment steps that earlier drivers have spent.
+        spent_steps: The environment steps that earlier drivers have spent.
     """
 
     def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0) -> None:
         self._store = store
-        self.lease_lost = False  # Whether another driver has the sweep; its trials look for the stop file, too.
+        self.lease_lost = False  # Whether another driver has the sweep. Then the stop file is that driver's.
         self.is_lease_held: Callable[[], bool] = lambda: True
         self.clear()
         self._config = config
         joined = config.cluster.address is not None
-        self._began: float | None = None if joined else time.monotonic()  # The wait for a free node does not count.
+        self._began: float | None = None if joined else time.monotonic()  # Waiting for a free node does not count.
         self._deadline = math.inf
         self.env_steps = spent_steps
         self.reason: str | None = None
         self.signal: int | None = None
-        self.interrupted = False  # Whether the sweep was given up because of what may work later: the exit code is 75.
+        self.interrupted = False  # Whether the cause of the end may be gone at the next attempt: the exit code is 75.
         self.head_gone = False  # Whether the cluster's head is lost, so that Ray answers no call any more.
         self.live: set[str] = set()  # The folders of the trials whose workers run and have a state to save.
 
@@ -70,7 +70,7 @@ class SweepStopper(Stopper):
                 self._store.write(STOP_FILE, b"", is_quick=True)
 
     def interrupt(self, reason: str) -> None:
-        """Request the end because something does not work that may work when the same command is typed again."""
+        """Request the end because of a failure that may be gone when the same command is typed again."""
         self.interrupted = True
         self.request(reason)
 
@@ -87,7 +87,7 @@ class SweepStopper(Stopper):
         self.request("the cluster's head is gone")
 
     def is_urgent(self) -> bool:
-        """Whether there are seconds left for what comes after the trials, as after a signal."""
+        """Whether only seconds are left for the steps after the trials, as after a signal."""
         return self.signal is not None or self.head_gone or self.lease_lost
 
     def is_requested(self) -> bool:
@@ -95,7 +95,7 @@ class SweepStopper(Stopper):
         return self.reason is not None
 
     def left_s(self) -> float:
-        """Return the seconds for what is left to do after a signal: MLflow may be laying out its first store."""
+        """Return the seconds that are left for the end after a signal; at least 1, because MLflow may be starting."""
         return max(1.0, self._deadline - GRACE_S + EXIT_S - time.monotonic())
 
     def check_wall_time(self) -> None:
@@ -108,7 +108,7 @@ class SweepStopper(Stopper):
             self.request("budget.wall_time_s is spent")
 
     def has_spent_steps(self) -> bool:
-        """Whether the search has had its environment steps: no trial begins any more, what runs comes to its end."""
+        """Whether the search has spent its environment steps: no trial begins any more, the running ones go on."""
         return has_spent_steps(self._config, self.env_steps)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -116,7 +116,7 @@ class SweepStopper(Stopper):
         return not self.is_lease_held()
 
     def stop_all(self) -> bool:
-        """Give up on trials that did not hand back in time; Tune asks after each event."""
+        """Return whether Tune ends the trials that have not handed back by the deadline; it asks after each event."""
         return self.is_requested() and (not self.live or time.monotonic() > self._deadline)
 
     def clear(self) -> None:

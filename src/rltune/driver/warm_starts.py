@@ -1,4 +1,4 @@
-"""Choose what a search begins with: the configurations that it tries first, and what earlier sweeps have found."""
+"""Choose the configurations that a search tries first, and the trials of earlier sweeps from which it learns."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SAME = (
     *("algo.class", "env.id", "env.kwargs", "env.wrappers", "env.policies"),
     *("objective.kind", "objective.key", "objective.direction"),
 )
-"""Settings by which an objective of one sweep can be compared with one of another."""
+"""The settings that have to be equal so that the objectives of two sweeps can be compared."""
 
 
 def widen_ranges(config: RunConfig) -> RunConfig:
-    """Widen the ranges that a tuned file names, where the space still has them as the file names them.
+    """Widen the ranges that a tuned file names, unless the user has changed them.
 
     Raises:
         ConfigError: An entry is no pair of a range and a wider one.
@@ -47,9 +47,9 @@ def widen_ranges(config: RunConfig) -> RunConfig:
 
 
 def choose_first_trial(config: RunConfig, searched: Space) -> dict[str, Any]:
-    """Return the algo file's own values of what is searched, which are the tuned ones where conf/tuned has the pair.
+    """Return the algorithm file's values of the searched parameters: the tuned values if conf/tuned has the pair.
 
-    Those of parameters whose condition does not hold among them are left out.
+    Parameters whose condition does not hold are left out.
 
     Raises:
         ConfigError: The space names an argument that the algo file does not have.
@@ -62,7 +62,7 @@ def choose_first_trial(config: RunConfig, searched: Space) -> dict[str, Any]:
 def collect_warm_starts(
     config: RunConfig, searched: Space, first: Mapping[str, Any]
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
-    """Collect the configurations to try first, and notes on what of them is left out."""
+    """Collect the configurations to try first, and notes on the values of them that cannot be tried."""
     names = {dimension.name for dimension in searched.dimensions}
     starts: list[Mapping[str, Any]] = []
     notes = [f"{name} is not searched, because {why}" for name, why in searched.idle.items()]
@@ -79,15 +79,17 @@ def collect_warm_starts(
         wanted = {name: value for name, value in values.items() if name in names}
         kept = searched.active_values(wanted)
         notes += [f"warm start {number}: {name} left out: its condition fails" for name in wanted if name not in kept]
-        notes += [f"warm start {number}: {what}" for what in _describe_outside(searched, kept)]
+        notes += [f"warm start {number}: {problem}" for problem in _describe_outside(searched, kept)]
         starts.append(kept)
     if first and first not in starts:
-        starts.append(first)  # nobody typed these: what lies outside of its range is drawn without a word
+        starts.append(
+            first
+        )  # The user has not typed these values, so no note is made of those outside of their ranges.
     return tuple(starts), tuple(notes)
 
 
 def _describe_outside(searched: Space, values: Mapping[str, Any]) -> list[str]:
-    """Say what a trial that begins with these values has to draw all the same."""
+    """Describe the values that lie outside of their ranges, so that a trial has to draw others."""
     inside = searched.encode(values)
     return [
         f"{dimension.name}={values[dimension.name]} lies outside {dimension}, so it is drawn instead"
@@ -99,21 +101,47 @@ def _describe_outside(searched: Space, values: Mapping[str, Any]) -> list[str]:
 def collect_earlier_trials(
     config: RunConfig, searched: Space, resumed: bool = False
 ) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
-    """Collect the trials of ``searcher.from_sweeps`` that a trial of this sweep could be, and say how many they are.
+    """Collect the trials of ``searcher.from_sweeps`` that fit into this sweep's space, and notes on their numbers.
 
     Args:
-        config: The request.
-        searched: What is searched.
-        resumed: Whether the sweep was begun with them: one that is gone since is left out with a note.
+        config: The settings.
+        searched: The search space.
+        resumed: Whether this sweep exists already. Then an earlier sweep that is gone is left out with a note.
 
     Raises:
         ConfigError: The searcher does not learn, or an earlier sweep trained something else.
         StudyError: There is no such sweep, or it cannot be read.
     """
-    names, name = list(dict.fromkeys(config.searcher.from_sweeps or ())), name_sampler(config.searcher.kind)
-    if names and name in (*UNTEACHABLE, "cmaes"):  # which learns from its own generations alone
+    earlier: list[TrialRecord] = []
+    notes: list[str] = []
+    for name in _list_earlier_sweeps(config):
+        try:
+            settings, records = _read_earlier_sweep(name, config)
+        except StudyError as error:
+            if not resumed:
+                raise
+            notes.append(f"the searcher is not shown {name} any more: {error.what}")
+            continue
+        placed = [_place_earlier(record, settings, config, searched) for record in records]
+        inside = [record for record in placed if record]
+        earlier += inside
+        others = "; the others lie outside of the space, failed or have not ended" if len(inside) < len(placed) else ""
+        notes.append(f"the searcher is shown {len(inside)} of the {len(placed)} trials of {name}{others}")
+        if differing := _list_differences(settings, config, searched):
+            notes.append(f"{name} had other settings, which nobody searches: {', '.join(differing)}")
+    return tuple(earlier), tuple(notes)
+
+
+def _list_earlier_sweeps(config: RunConfig) -> list[str]:
+    """List the names of ``searcher.from_sweeps``, each once.
+
+    Raises:
+        ConfigError: The searcher does not learn, or a name is ``latest``.
+    """
+    names, searcher = list(dict.fromkeys(config.searcher.from_sweeps or ())), name_sampler(config.searcher.kind)
+    if names and searcher in (*UNTEACHABLE, "cmaes"):  # CMA-ES learns from its own generations alone.
         raise ConfigError(
-            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={name} does not learn from other sweeps' trials",
+            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={searcher} does not learn from other sweeps' trials",
             "a searcher that does: rf, tpe, gp",
             f"searcher=rf, or {FROM_SWEEPS}=null",
         )
@@ -121,24 +149,7 @@ def collect_earlier_trials(
         raise ConfigError(
             f"{FROM_SWEEPS}=[latest]: a resumed sweep would find itself", "names of sweeps", spell_command("list")
         )
-    found: list[TrialRecord] = []
-    notes: list[str] = []
-    for one in names:
-        try:
-            theirs, records = _read_earlier_sweep(one, config)
-        except StudyError as error:
-            if not resumed:
-                raise
-            notes.append(f"the searcher is not shown {one} any more: {error.what}")
-            continue
-        placed = [_place_earlier(record, theirs, config, searched) for record in records]
-        inside = [record for record in placed if record]
-        found += inside
-        others = "; the others lie outside of the space, failed or have not ended" if len(inside) < len(placed) else ""
-        notes.append(f"the searcher is shown {len(inside)} of the {len(placed)} trials of {one}{others}")
-        if differing := _list_differences(theirs, config, searched):
-            notes.append(f"{one} had other settings, which nobody searches: {', '.join(differing)}")
-    return tuple(found), tuple(notes)
+    return names
 
 
 def _read_earlier_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialRecord]]:
@@ -150,33 +161,33 @@ def _read_earlier_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[T
     """
     folder = SweepRef(name, config.output_dir, config.storage).folder(FROM_SWEEPS)
     try:
-        theirs = parse_config(read_settings(folder))
-    except ConfigError as error:  # of another version
+        settings = parse_config(read_settings(folder))
+    except ConfigError as error:  # Another version of rltune wrote the settings.
         raise StudyError(
             f"{FROM_SWEEPS}=[{name}]: its settings cannot be read: {error.what}",
             "sweeps that this version of rltune shows",
             f"leave {name} out of {FROM_SWEEPS}",
         ) from None
-    before, now = (OmegaConf.structured(one) for one in (theirs, config))
+    before, now = (OmegaConf.structured(each) for each in (settings, config))
     for key in SAME:
-        old, new = (OmegaConf.select(one, key) for one in (before, now))
+        old, new = OmegaConf.select(before, key), OmegaConf.select(now, key)
         if old != new:
             raise ConfigError(
                 f"{FROM_SWEEPS}: {name} has {key}={old}, this sweep {key}={new}",
                 "sweeps whose algorithm, environment and objective are this one's",
                 f"leave {name} out of {FROM_SWEEPS}",
             )
-    from rltune.ledger.storage import open_ledger  # brings SQLAlchemy, for which other requests need not wait
+    from rltune.ledger.storage import open_ledger  # It imports SQLAlchemy, which takes a moment.
 
     with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
-        return theirs, ledger.trials.records()
+        return settings, ledger.trials.records()
 
 
-def _place_earlier(record: TrialRecord, theirs: RunConfig, config: RunConfig, searched: Space) -> TrialRecord | None:
-    """Return an earlier sweep's trial as it would be in this one, under its budget; None where none could be it."""
+def _place_earlier(record: TrialRecord, earlier: RunConfig, config: RunConfig, searched: Space) -> TrialRecord | None:
+    """Return an earlier sweep's trial as a trial of this sweep and under its budget; None if it does not fit."""
     searched_names = {dimension.name for dimension in searched.dimensions}
     names = {*searched.names, *record.params} - searched.idle.keys()
-    values = _read_values(theirs.algo, names) | dict(record.params)
+    values = _read_values(earlier.algo, names) | dict(record.params)
     ours = _read_values(config.algo, names - searched_names) | dict(searched.fixed)
     if record.state in ("RUNNING", "FAIL") or any(values.get(name) != value for name, value in ours.items()):
         return None
@@ -197,22 +208,22 @@ def _place_earlier(record: TrialRecord, theirs: RunConfig, config: RunConfig, se
         env_steps=min(budget, record.env_steps),
         train_s=record.train_s * min(1.0, budget / max(1, record.env_steps)),
     )
-    if ended.score is None and not ended.diverged:  # its first report is from beyond this budget
+    if ended.score is None and not ended.diverged:  # Its first report is from beyond this budget.
         return None
     return read_criteria(asdict(config)).judge(ended)
 
 
-def _list_differences(theirs: RunConfig, config: RunConfig, searched: Space) -> list[str]:
+def _list_differences(earlier: RunConfig, config: RunConfig, searched: Space) -> list[str]:
     """List the arguments of the algorithm that differ between two sweeps and that neither of them searches."""
-    unsearched = list_arguments(config.algo).keys() - {*searched.names, *theirs.space}
-    before, now = (_read_values(one.algo, unsearched) for one in (theirs, config))
+    unsearched = list_arguments(config.algo).keys() - {*searched.names, *earlier.space}
+    before, now = (_read_values(settings.algo, unsearched) for settings in (earlier, config))
     return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
 
 
 def _read_values(algo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return the algo file's own values of those arguments that it has."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in names:
         with contextlib.suppress(ConfigError):
-            found |= values_of(algo, (name,))
-    return found
+            values |= values_of(algo, (name,))
+    return values

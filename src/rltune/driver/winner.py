@@ -1,4 +1,4 @@
-"""Decide how a sweep ended: its winner, the model that is registered, its outcome. Runs in the driver."""
+"""Select a sweep's winner, register its model and save the outcome. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from rltune.views.sweep_view import SweepView
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
     """Select the best policy: the certified one, else the best of the finalists on fresh episodes.
 
-    After a signal, or without the cluster's head, there is no time for either, and the best of the search wins.
+    After a signal, or without the cluster's head, there is no time for evaluation, and the best of the search wins.
 
     Args:
         sweep: The sweep, whose trials have ended.
-        records: All its trials.
+        records: All trials of the sweep.
 
     Returns:
         The winner, or None without a trial that can win; and the certification, or None if it is not complete.
@@ -78,7 +78,8 @@ def register_winner(
     """Register the winner in MLflow.
 
     Returns:
-        The version as the summary has it; None without a winner, in an interrupted sweep, or if nothing is registered.
+        The registered version, as in the summary; None without a winner, in an interrupted sweep, or if nothing is
+        registered.
     """
     stopper = sweep.stopper
     if winner is None or stopper.is_urgent() or stopper.interrupted or not sweep.config.tracking.register:
@@ -94,7 +95,7 @@ def save_outcome(
     certification: Certification | None,
     model: dict[str, Any] | None,
 ) -> Outcome:
-    """Write ``summary.json``, and all of it but the status into the ledger."""
+    """Save the outcome in ``summary.json``, and everything except the status in the ledger."""
     ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.folder
     wall_s = ledger.sweep().wall_s + time.monotonic() - sweep.context.began
     trials = count_states(records)

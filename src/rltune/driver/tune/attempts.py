@@ -1,4 +1,4 @@
-"""Judge the attempts at trials that ended before the trial's own end, by one question: did the trial come further?
+"""Decide whether a trial goes on after a failed attempt, by one question: has the attempt made progress?
 
 An attempt lasts from the start of a trial's process to its end, and the next one goes on from the newest checkpoint. It
 has made progress if it brought a report or a checkpoint of more steps than any before. Runs in the driver.

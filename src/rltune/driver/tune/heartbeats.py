@@ -1,4 +1,4 @@
-"""Follow how far the running trials are between two of their reports. Runs in the driver."""
+"""Read the progress of the running trials between two of their reports. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Heartbeats:
     """Keeps the environment steps that the heartbeats of the trials have last reported.
 
     Args:
-        sweep: The sweep's folder, as the trials' assignments have it.
-        live: Folders of the trials whose workers are up; it changes meanwhile.
+        sweep: The sweep's folder, as in the trials' assignments.
+        live: The folders of the trials whose workers run. The set changes meanwhile.
     """
 
     def __init__(self, sweep: str, live: set[str]) -> None:
@@ -24,6 +24,6 @@ class Heartbeats:
         self._steps = read_steps(self._sweep, list(self._live))
 
     def read(self) -> Mapping[str, int]:
-        """Return the environment steps of each seed, by the folder of each trial that is up and has begun to step."""
+        """Return the environment steps of each seed, by the folder of each running trial that has begun to step."""
         steps = self._steps
         return {folder: steps[folder] for folder in list(self._live) if folder in steps}
