@@ -59,7 +59,8 @@ def main(settings: DictConfig) -> int:
     given: Any = OmegaConf.to_container(settings, resolve=True)
     changes = {key: given[key] for key in CHANGEABLE}
     if client := find_service_of(settings):
-        words = spell_settings({key: value for key, value in changes.items() if key != "storage"})  # the service's own
+        del changes["storage"]  # The service has its own.
+        words = spell_settings(changes)
         return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.driver.run import resume_sweep

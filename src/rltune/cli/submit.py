@@ -66,7 +66,7 @@ def check(job: Job) -> None:
 
 def main() -> None:
     """Run the command."""
-    store_schema("run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
+    store_schema("run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml.
     Command("submit", SubmitConfig, None, work_all=submit)()
 
 

@@ -92,8 +92,8 @@ class Access:
             raise _make_token_error()
         if request.method not in READING:
             origin = request.headers.get("origin")
-            is_own_page = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
-            if not is_own_page and (origin is not None or not has_token):
+            is_from_page = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+            if not is_from_page and (origin is not None or not has_token):
                 raise AccessError(
                     403,
                     f"Origin={origin} is another page",

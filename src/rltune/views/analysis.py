@@ -66,9 +66,9 @@ def follow_best_so_far(view: SweepView) -> list[Moment]:
     return moments
 
 
-def axis_of(one: Dimension) -> str:
+def axis_of(dimension: Dimension) -> str:
     """Return a parameter's name in Optuna's figures: as it is searched (``1-gamma``), but a power of two as it is."""
-    return one.name if one.kind == "pow2" else one.label
+    return dimension.name if dimension.kind == "pow2" else dimension.label
 
 
 def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction: Direction) -> optuna.Study:
@@ -83,7 +83,7 @@ def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction:
     """
     import optuna
 
-    known = space.distributions()
+    searched = space.distributions()
     with quieten_optuna():
         study = optuna.create_study(direction="maximize" if direction is Direction.MAX else "minimize")
     for trial in trials:
@@ -94,7 +94,7 @@ def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction:
                 params[dimension.name] = trial.params[dimension.name]
                 distributions[dimension.name] = optuna.distributions.IntDistribution(*dimension.args, log=True)
             elif label in raw:
-                params[label], distributions[label] = raw[label], known[label]
+                params[label], distributions[label] = raw[label], searched[label]
         created = optuna.trial.create_trial(params=params, distributions=distributions, value=trial.score)
         study.add_trial(created)
     return study

@@ -19,7 +19,8 @@ from rltune.search.conditions import format_condition, format_yaml_value, split_
 from rltune.search.space import parse_space
 
 KINDS = ("envs", "algos", "spaces")
-TYPED = ("env", "id", "algo", "space", "parameter")  # columns whose words are there to be copied, never broken
+# Words in these columns are there to be copied, and are never broken over lines.
+TYPED = ("env", "id", "algo", "space", "parameter")
 
 
 def show_available(kind: str, folders: Sequence[Path], stream: TextIO | None = None) -> None:
@@ -45,11 +46,11 @@ def show_available(kind: str, folders: Sequence[Path], stream: TextIO | None = N
 
 def _find_files(folders: Sequence[Path], group: str) -> dict[str, Path]:
     """Find each option's file; a folder that comes first wins, as in Hydra."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in folders:
         for path in sorted((folder / group).glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+            files.setdefault(path.stem, path)
+    return dict(sorted(files.items()))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def _list_spaces(folders: Sequence[Path]) -> Rows:
         for number, (parameter, form) in enumerate(_read(path).items()):
             when, plain = split_condition(str(parameter), form)
             dimension = next(iter(parse_space({parameter: plain}).dimensions), None)
-            shown = format_yaml_value(plain) if dimension is None else str(dimension)
-            wanted = format_condition({parent: (value,) for parent, value in when.items()})
-            rows.append((name if number == 0 else "", str(parameter), f"{shown} {wanted}".rstrip()))
+            text = format_yaml_value(plain) if dimension is None else str(dimension)
+            condition = format_condition({parent: (value,) for parent, value in when.items()})
+            rows.append((name if number == 0 else "", str(parameter), f"{text} {condition}".rstrip()))
     return ("space", "parameter", "range"), rows

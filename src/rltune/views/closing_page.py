@@ -35,7 +35,7 @@ from rltune.records import TRIALS, Direction, trial_dir_of
 from rltune.views.sweep_view import SweepView, TrialSnapshot
 from rltune.views.wording import describe_verdict
 
-NUM_SHOWN = 5  # The table has the best trials, not all of them.
+NUM_BEST = 5  # The table has the best trials, not all of them.
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ClosingPage:
     @property
     def top(self) -> Sequence[TrialSnapshot]:
         """The best trials, those that can still win first."""
-        return self.view.ranked[:NUM_SHOWN]
+        return self.view.ranked[:NUM_BEST]
 
     @property
     def failed(self) -> Sequence[TrialSnapshot]:
@@ -181,7 +181,8 @@ def describe_certification(certified: Mapping[str, Any], objective: Objective) -
         objective: What the scores measure.
     """
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("certified", min_width=len("certified"))  # what wraps does so that all fits into 80 columns
+    # Some columns wrap, so that the table fits into 80 columns.
+    table.add_column("certified", min_width=len("certified"))
     for name in ("IQM", "95% interval", "search said", "beats baseline", "seeds"):
         wraps = name in ("search said", "beats baseline", "seeds")
         table.add_column(name, justify="right", no_wrap=not wraps, min_width=max(map(len, name.split())))
@@ -238,8 +239,8 @@ def warn_of_few_seeds(num_seeds: int) -> str | None:
     """Say that so few training seeds have no 95% interval (`rltune.statistics.median_interval`); None for enough."""
     if num_seeds >= MIN_RUNS:
         return None
-    known = "one seed is" if num_seeds == 1 else f"{num_seeds} seeds are"
-    return f"{known} too few for an interval, and to tell configurations apart: certify.seeds={MIN_RUNS} does both"
+    number = "one seed is" if num_seeds == 1 else f"{num_seeds} seeds are"
+    return f"{number} too few for an interval, and to tell configurations apart: certify.seeds={MIN_RUNS} does both"
 
 
 def _render_failures(page: ClosingPage) -> Iterator[RenderableType]:
@@ -316,9 +317,9 @@ def _shorten_path(path: Path) -> Path:
 def _spell_command(command: str) -> str:
     """Spell a command's program so that it runs in a shell where no environment is active."""
     program, _, rest = command.partition(" ")
-    here = Path(sys.executable).parent
-    if shutil.which(program) != str(here / program) and (here / program).exists():
-        program = min(str(here / program), os.path.relpath(here / program), key=len)
+    folder = Path(sys.executable).parent
+    if shutil.which(program) != str(folder / program) and (folder / program).exists():
+        program = min(str(folder / program), os.path.relpath(folder / program), key=len)
     return f"{program} {rest}".rstrip()
 
 

@@ -113,8 +113,10 @@ def _permute(forest: _OutOfBagForest, places: Array, rng: np.random.Generator) -
     from sklearn.inspection import permutation_importance  # Takes a second to import.
 
     seed = int(rng.integers(2**31))
-    found: Any = permutation_importance(forest.fit(places), places, None, n_repeats=NUM_SHUFFLES, random_state=seed)
-    return np.asarray(np.expm1(found.importances_mean), dtype=float)
+    importance: Any = permutation_importance(
+        forest.fit(places), places, None, n_repeats=NUM_SHUFFLES, random_state=seed
+    )
+    return np.asarray(np.expm1(importance.importances_mean), dtype=float)
 
 
 def _freeze(space: Space, record: TrialRecord) -> FrozenTrial:

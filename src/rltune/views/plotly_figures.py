@@ -31,7 +31,7 @@ WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#
 SAVED = "#dfe5ec"
 MAX_TICKS = 6
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-STATES = {  # in the order in which they are drawn: what matters most comes on top
+STATES = {  # Trials are drawn in this order, so that the states that matter most come on top.
     "FAIL": FAILED,
     "PRUNED": STOPPED,
     INTERRUPTED: INK,
@@ -164,7 +164,7 @@ def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: s
         name, iqm = row["name"], row["iqm"]
         low, high = (iqm, iqm) if row["low"] is None else (row["low"], row["high"])
         colour = WINNER if name == best else INK if name == BASELINE else WHOLE
-        seeds = [one["mean"] for one in row["per_seed"]]
+        seeds = [run["mean"] for run in row["per_seed"]]
         bar = {"array": [max(0, high - iqm)], "arrayminus": [max(0, iqm - low)], "thickness": 3, "width": 7}
         figure.add_scatter(
             x=seeds,
@@ -202,40 +202,44 @@ def draw_importance(importance: Importance) -> go.Figure:
     return style_figure(figure, 80 + 32 * len(names), xaxis=x, yaxis=y)
 
 
-def draw_slice(view: SweepView, tried: Sequence[TrialSnapshot], study: optuna.Study, one: Dimension) -> go.Figure:
+def draw_slice(view: SweepView, tried: Sequence[TrialSnapshot], study: optuna.Study, dimension: Dimension) -> go.Figure:
     """Let Optuna draw each trial's score over one parameter, coloured by how the trial ended, not when it came.
 
     Args:
         view: The sweep.
         tried: The study's trials, in its order.
         study: By `analysis.build_optuna_study`.
-        one: The parameter.
+        dimension: The parameter.
     """
-    figure = visualization.plot_slice(study, params=[axis_of(one)], target_name="score")
+    figure = visualization.plot_slice(study, params=[axis_of(dimension)], target_name="score")
     trace, x = figure.data[0], figure.layout.xaxis
-    mine = [(tried[number], *choose_style(view, tried[number])) for number in trace.marker.color]
+    styled = [(tried[number], *choose_style(view, tried[number])) for number in trace.marker.color]
     trace.marker = {
-        "color": [colour for _, _, colour in mine],
-        "size": [13 if label == "winner" else 8 for _, label, _ in mine],
+        "color": [colour for _, _, colour in styled],
+        "size": [13 if label == "winner" else 8 for _, label, _ in styled],
         "line": {"color": "#ffffff", "width": 1},
     }
-    texts = [f"trial {e.number}, {label}<br>{one.name}={format_value(e.params[one.name])}" for e, label, _ in mine]
+    texts = [
+        f"trial {trial.number}, {label}<br>{dimension.name}={format_value(trial.params[dimension.name])}"
+        for trial, label, _ in styled
+    ]
     trace.update(text=texts, hovertemplate="%{text}<br>score %{y:.4g}<extra></extra>", cliponaxis=False)
-    if one.kind == "choice":
-        x.update(tickvals=x.categoryarray, ticktext=[format_value(value) for value in one.args])
+    if dimension.kind == "choice":
+        x.update(tickvals=x.categoryarray, ticktext=[format_value(value) for value in dimension.args])
     elif x.type == "log":
         ticks = sorted(set(trace.x))
         if len(ticks) > MAX_TICKS:
             ticks = [float(f"{tick:.2g}") for tick in np.geomspace(ticks[0], ticks[-1], 4)]
         x.update(tickvals=ticks, ticktext=[format_value(tick) for tick in ticks])
-    if one.kind == "one_minus_loguniform":  # of 1 - x Optuna has the logarithm, and a reader wants x
-        x.update(title_text=one.name, autorange="reversed", ticktext=[format_value(1 - tick) for tick in x.tickvals])
+    if dimension.kind == "one_minus_loguniform":  # Optuna draws the logarithm of 1 - x; a reader wants x.
+        texts = [format_value(1 - tick) for tick in x.tickvals]
+        x.update(title_text=dimension.name, autorange="reversed", ticktext=texts)
     return style_figure(figure, 250)
 
 
 def draw_parallel(study: optuna.Study, varied: Sequence[Dimension]) -> go.Figure:
     """Let Optuna draw a line a trial, through its score and all its values."""
-    axes = [axis_of(one) for one in varied]
+    axes = [axis_of(dimension) for dimension in varied]
     figure = visualization.plot_parallel_coordinate(study, params=axes, target_name="score")
     figure.update_traces(line_width=1.8, opacity=0.8, selector={"mode": "lines"})
     figure.update_annotations(bgcolor="rgba(255,255,255,0.7)", font_size=11)
@@ -258,7 +262,7 @@ def draw_front(view: SweepView, tried: Sequence[TrialSnapshot]) -> go.Figure:
     stair = front[::-1]
     points = [trial.second for trial in stair], [trial.score for trial in stair]
     figure.add_scatter(x=points[0], y=points[1], mode="lines", line=line, name="front", showlegend=True)
-    for bound in (one for one in view.criteria.constraints if one.name == second):
+    for bound in (constraint for constraint in view.criteria.constraints if constraint.name == second):
         figure.add_vline(bound.limit, line={"color": FAILED, "width": 1, "dash": "dot"})
     on_front = {trial.number for trial in front}
     groups: dict[str, list[TrialSnapshot]] = {}

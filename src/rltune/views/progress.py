@@ -82,9 +82,9 @@ def _order_by_end(trial: TrialSnapshot) -> tuple[float, int]:
     return trial.record.ended_s or math.inf, trial.number
 
 
-def _has_just_ended(known: TrialSnapshot | None, trial: TrialSnapshot) -> bool:
-    """Return whether a trial has ended, perhaps once more, since it was known."""
-    return trial.has_ended and not (known and known.record.ended_s == trial.record.ended_s)
+def _has_just_ended(before: TrialSnapshot | None, trial: TrialSnapshot) -> bool:
+    """Return whether a trial has ended, perhaps once more, since the earlier view."""
+    return trial.has_ended and not (before and before.record.ended_s == trial.record.ended_s)
 
 
 def _describe_start(view: SweepView) -> str:
@@ -99,21 +99,22 @@ def _describe_start(view: SweepView) -> str:
 
 
 def _describe_trial(
-    known: TrialSnapshot | None, trial: TrialSnapshot, view: SweepView, explained: set[str]
+    before: TrialSnapshot | None, trial: TrialSnapshot, view: SweepView, explained: set[str]
 ) -> Iterator[Line]:
     """Describe that a trial has begun, has ended or was interrupted.
 
     Args:
-        known: The trial as it was before; None if it is new.
+        before: The trial as it was before; None if it is new.
         trial: The trial as it is.
         view: The sweep.
         explained: The kinds of failures that were explained; one that is explained now is added.
     """
-    if known is None and trial.record.enqueued_by:
+    if before is None and trial.record.enqueued_by:
         yield Line(f"trial {trial.number} has what {trial.record.enqueued_by} enqueued", "yellow")
-    if known is None or (trial.state == "RUNNING" and known.state not in (WAITING, "RUNNING")):
+    if before is None or (trial.state == "RUNNING" and before.state not in (WAITING, "RUNNING")):
         yield Line(f"trial {trial.number} begins: {format_params(trial.params)}", is_printed=False)
-    if not _has_just_ended(known, trial) and not (trial.state == INTERRUPTED and known and known.state != INTERRUPTED):
+    was_interrupted = trial.state == INTERRUPTED and before is not None and before.state != INTERRUPTED
+    if not (was_interrupted or _has_just_ended(before, trial)):
         return
     word, reason = STATE_WORDS[trial.state], first_line(trial.reason)
     if trial.went_wrong and classify_failure(reason) not in explained:

@@ -73,15 +73,15 @@ class SweepReader:
 
     def _locate(self, folder: Path) -> tuple[str, str]:
         version = _read_version(folder / SETTINGS)
-        known = self._locations.get(folder)
-        if known is None or known[0] != version:
-            known = self._locations[folder] = version, locate_ledger(folder, self._ledger_url)
-        return known[1]
+        cached = self._locations.get(folder)
+        if cached is None or cached[0] != version:
+            cached = self._locations[folder] = version, locate_ledger(folder, self._ledger_url)
+        return cached[1]
 
     def _read_file(self, folder: Path, file: Path, url: str, name: str) -> SweepView:
         version = _read_version(file, file.with_name(f"{file.name}-wal"))
-        known_version, _, view = self._views.get(folder, ((), 0, None))
-        if view is None or version != known_version:
+        read_version, _, view = self._views.get(folder, ((), 0, None))
+        if view is None or version != read_version:
             with closing(Ledger(url, name)) as ledger:
                 # A sweep that was begun anew under the same name has another key.
                 is_same = view is not None and view.record.key == ledger.sweep().key
@@ -102,8 +102,8 @@ class SweepReader:
         ids = find_sweeps(engine, folders)
         since = {}
         for name, sweep_id in ids.items():
-            _, known_id, view = self._views.get(folders[name], ((), 0, None))
-            if view is not None and known_id == sweep_id:
+            _, read_id, view = self._views.get(folders[name], ((), 0, None))
+            if view is not None and read_id == sweep_id:
                 since[sweep_id] = view
         views = read_views(engine, list(ids.values()), since)
         results: dict[Path, SweepView | StudyError] = {}

@@ -261,8 +261,8 @@ class SweepView:
             driver: What the sweep's driver knows, if this process is the driver.
             now_s: The monotonic time; None is the present.
         """
-        known = {ledger.sweep_id: since} if since else {}
-        return read_views(ledger.fence.engine, [ledger.sweep_id], known, driver, now_s=now_s)[ledger.sweep_id]
+        earlier = {ledger.sweep_id: since} if since else {}
+        return read_views(ledger.fence.engine, [ledger.sweep_id], earlier, driver, now_s=now_s)[ledger.sweep_id]
 
     def in_folder(self, folder: Path) -> SweepView:
         """Return the view of a sweep whose folder was moved or renamed since its driver ran."""
@@ -568,12 +568,12 @@ def load_view(folder: Path, ledger_url: str | None = None) -> SweepView:
 
 def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: DriverState, now_s: float) -> SweepView:
     settings, criteria, objective = _read_settings(snapshot.record, since)
-    known = {(trial.record.kind, trial.number): trial for trial in (*since.trials, *since.runs)} if since else {}
+    earlier = {(trial.record.kind, trial.number): trial for trial in (*since.trials, *since.runs)} if since else {}
     is_running, replicates = snapshot.record.status in (None, "running"), int(settings.get("replicates") or 1)
     trials: dict[str, list[TrialSnapshot]] = {TRIALS: [], CERTIFY: []}
     sampled = 0
     for row_id, record in snapshot.trials.items():
-        before = known.get((record.kind, record.number))
+        before = earlier.get((record.kind, record.number))
         # A snapshot keeps the record of a trial that has not changed.
         is_unchanged = since and since.snapshot.trials.get(row_id) is record and settings is since.settings
         if before and before.has_ended and is_unchanged:

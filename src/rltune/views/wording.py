@@ -30,8 +30,8 @@ def describe_verdict(view: SweepView) -> str:
         verdict = opening + _describe_certification(view.record.certification, objective)
         published = (view.settings.get("published") or {}).get("env_steps")
         if published and published > view.env_steps:
-            here = f"{published:,} environment steps; here: {view.env_steps:,}"
-            verdict += f" The baseline's settings were published for {here}."
+            steps = f"{published:,} environment steps; here: {view.env_steps:,}"
+            verdict += f" The baseline's settings were published for {steps}."
         return verdict
     best = view.record.winner
     if best is None and view.best:
@@ -55,7 +55,7 @@ def describe_verdict(view: SweepView) -> str:
 
 def _describe_certification(record: Mapping[str, Any], objective: str) -> str:
     """Describe who won the certification, with ties and failed seeds; ``objective`` names what scores measure."""
-    by_name = {one["name"]: one for one in record["configurations"]}
+    by_name = {row["name"]: row for row in record["configurations"]}
     best, baseline = by_name[record["winner"]], by_name.get(BASELINE)
     num_seeds = len(best["per_seed"]) + len(best.get("failed_seeds", ()))
     scores = f"{_format_score(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
@@ -76,20 +76,20 @@ def _describe_certification(record: Mapping[str, Any], objective: str) -> str:
     if ties:
         named = " and ".join([", ".join(ties[:-1]), ties[-1]] if len(ties) > 1 else ties)
         text += f" It is a tie with {named}: these runs do not tell them apart."
-    for one in record["configurations"]:
-        if failed := len(one.get("failed_seeds", ())):
+    for row in record["configurations"]:
+        if failed := len(row.get("failed_seeds", ())):
             text += (
-                f" {failed} of {failed + len(one['per_seed'])} seeds of {one['name']} failed, which counts against it."
+                f" {failed} of {failed + len(row['per_seed'])} seeds of {row['name']} failed, which counts against it."
             )
     return text
 
 
-def _format_score(one: Mapping[str, Any]) -> str:
+def _format_score(row: Mapping[str, Any]) -> str:
     """Format a configuration's IQM, with its interval where it has enough runs for one."""
-    if not one["per_seed"]:
+    if not row["per_seed"]:
         return "unknown, all of its seeds failed"
-    span = "" if one["low"] is None else f" (95% interval {format_interval(one)})"
-    return format_objective(one["iqm"]) + span
+    span = "" if row["low"] is None else f" (95% interval {format_interval(row)})"
+    return format_objective(row["iqm"]) + span
 
 
 @dataclass(frozen=True)
@@ -162,5 +162,6 @@ def read_typed_command() -> str | None:
     script = Path(sys.argv[0])
     if script.parent.name != "cli":
         return None
-    given = [redact_address(word) for word in sys.argv[1:] if not word.startswith("name=")]  # a name can be used once
+    # The name is left out, because it can be used once.
+    given = [redact_address(word) for word in sys.argv[1:] if not word.startswith("name=")]
     return " ".join([spell_command(script.stem), *map(shlex.quote, given)])
