@@ -13,12 +13,11 @@ from rltune.compose.composing import conf_dir
 from rltune.config.criteria import NO_CRITERIA, Criteria, parse_constraints
 from rltune.errors import ConfigError
 from rltune.records import Direction
-from rltune.search.samplers import check_sampler, check_searcher
+from rltune.search.samplers import check_sampler, check_searcher, get_traits
 from rltune.search.space import parse_space
 
 FILES = {path.stem: path for path in sorted((conf_dir() / "searcher").glob("*.yaml"))}
 NAMED = ("NSGAIISampler",)
-NO_CONDITIONS = ("gp", "cmaes", "qmc")
 RATES = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
 WHOLE_GRID = parse_space({"lr": ["choice", *RATES], "batch": ["pow2", 64, 1024], "gamma": ["quniform", 0.8, 1.0, 0.05]})
 FORMS = {
@@ -99,7 +98,7 @@ def test_it_minimizes_costs_as_it_maximizes_their_negatives(begin):
 
 
 def test_it_keeps_to_conditions_or_refuses_them(begin):
-    if begin.name in NO_CONDITIONS:
+    if not get_traits(begin.kind).handles_conditions:
         with pytest.raises(ConfigError, match=r"space\.cell") as caught:
             begin(space=CONDITIONAL)
         assert "searcher=rf" in caught.value.fix

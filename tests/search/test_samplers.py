@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from rltune.errors import ConfigError
-from rltune.search.samplers import build_sampler, check_sampler, check_searcher
+from rltune.search.samplers import build_sampler, check_sampler, check_searcher, get_traits, inherit_traits
 from rltune.search.space import parse_space
 
 SPACE = parse_space({"lr": ["loguniform", 1e-4, 1e-2], "activation": ["choice", "relu", "tanh"]})
@@ -36,6 +36,10 @@ class Lowest(optuna.samplers.BaseSampler):
 
 
 LOWEST = f"{__name__}:Lowest"
+
+
+class Steered(optuna.samplers.CmaEsSampler):
+    """A sampler of one's own that derives from one of Optuna's."""
 
 
 def propose(sampler):
@@ -165,3 +169,25 @@ def test_a_searcher_that_does_not_fit_is_refused_without_optuna():
         "assert not {'optuna', 'sklearn', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "heeds"),
+    [
+        ("tpe", True),
+        ("rf", True),
+        ("random", True),
+        ("optuna.samplers:GPSampler", True),
+        ("optuna.samplers:NSGAIISampler", True),
+        ("optuna.samplers:CmaEsSampler", False),
+        ("optuna.samplers:QMCSampler", False),
+    ],
+)
+def test_which_samplers_heed_constraints(kind, heeds):
+    assert inherit_traits(kind).heeds_constraints is heeds
+
+
+def test_a_class_that_derives_from_one_of_optunas_has_its_traits():
+    assert inherit_traits(f"{__name__}:Steered") == get_traits("cmaes")
+    assert get_traits(f"{__name__}:Steered").handles_conditions, "its class is not imported for that"
+    assert inherit_traits(LOWEST).learns_from_others

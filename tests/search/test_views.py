@@ -11,7 +11,6 @@ from rltune.errors import ConfigError
 from rltune.records import OUT_OF_MEMORY, Check, ToldTrial, TrialRecord
 from rltune.search.views import (
     choose_view,
-    heeds_constraints,
     tell_as_complete,
     tell_as_pruned,
     tell_broken_as_diverged,
@@ -128,17 +127,6 @@ def test_a_sampler_without_constraints_is_told_a_broken_one_as_bad():
         assert tell_broken_as_diverged(view)(kept, -9.0) == view(kept, -9.0) == view(ENDS["whole"], -9.0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "heeds"),
-    [
-        ("tpe", True),
-        ("rf", True),
-        ("random", True),
-        ("optuna.samplers:GPSampler", True),
-        ("optuna.samplers:NSGAIISampler", True),
-        ("optuna.samplers:CmaEsSampler", False),
-        ("optuna.samplers:QMCSampler", False),
-    ],
-)
-def test_it_is_known_which_samplers_heed_constraints(kind, heeds):
-    assert heeds_constraints(kind) is heeds
+@pytest.mark.parametrize(("kind", "value"), [("gp", 4.0), ("cmaes", -9.0)])
+def test_constraints_are_hidden_from_a_sampler_that_does_not_heed_them(kind, value):
+    assert choose_view(kind, has_constraints=True)(BROKEN, -9.0).value == value

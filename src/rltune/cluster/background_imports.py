@@ -12,7 +12,6 @@ import importlib
 from collections.abc import Callable
 
 NEEDED_AT_END = ("rltune.policies.policy", "rltune.views.plotly_figures")
-NEEDED_BY_FOREST = ("sklearn.tree", "scipy.special")  # The random forest needs them after its first trials.
 
 
 def worker_imports(algorithm_class: str) -> list[str]:

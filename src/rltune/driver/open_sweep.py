@@ -12,7 +12,7 @@ from rltune.certification.selection import FinalEvaluation
 from rltune.checkpoints.clients import QUICK_S
 from rltune.checkpoints.handover import is_taken_over
 from rltune.checkpoints.retention import Retention
-from rltune.cluster.background_imports import NEEDED_AT_END, NEEDED_BY_FOREST, ImportAhead
+from rltune.cluster.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
 from rltune.config.schema import MLFLOW
@@ -27,9 +27,9 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
 from rltune.ledger.storage import save_copy
 from rltune.ledger.sweep_folder import make_distant_ledger_error
-from rltune.search.samplers import name_sampler
+from rltune.search.samplers import get_traits
 from rltune.search.schedulers import ByAllReports, StoppingRule, build_stopping_rule
-from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_diverged
+from rltune.search.views import choose_view
 from rltune.tracking.callbacks import CallbackTracker
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feeds
@@ -135,10 +135,8 @@ class OpenSweep:
         self.retention.drop_unnamed([*self.ledger.trials.records(), *self.ledger.runs.records()])
 
     def _open_study(self) -> OptunaStudy:
-        searcher = self.config.searcher
-        view = choose_view(searcher.kind, searcher.view)
-        if self.plan.criteria.constraints and not heeds_constraints(searcher.kind):
-            view = tell_broken_as_diverged(view)
+        searcher, has_constraints = self.config.searcher, bool(self.plan.criteria.constraints)
+        view = choose_view(searcher.kind, searcher.view, has_constraints=has_constraints)
         return OptunaStudy(self.ledger.trials, view, self.plan.space.distributions(), self.plan.earlier)
 
     def _open_trackers(self) -> Feeds:
@@ -171,13 +169,13 @@ class OpenSweep:
 
     def _add_chores(self) -> None:
         """Add the chores of every phase of a sweep."""
-        spent_steps, is_forest = self.stopper.env_steps, name_sampler(self.config.searcher.kind) == "rf"
+        spent_steps, traits = self.stopper.env_steps, get_traits(self.config.searcher.kind)
 
         def is_time_to_import() -> bool:
             # Imports wait for each other, because the threads of one process share its time.
             return self.stopper.env_steps > spent_steps and not self.tracker.opening
 
-        imports = ImportAhead((*(NEEDED_BY_FOREST if is_forest else ()), *NEEDED_AT_END), is_time_to_import)
+        imports = ImportAhead((*traits.imports, *NEEDED_AT_END), is_time_to_import)
         self.housekeeping.add(INBOX_S, self.inbox.read)
         self.housekeeping.add(TICK_S, self.stopper.check_wall_time)
         self.housekeeping.add(TICK_S, self.show_warnings)

@@ -37,7 +37,7 @@ from rltune.envs.validation import check_env, check_rewards, find_time_limit
 from rltune.errors import ConfigError
 from rltune.probe import choose_trials, measure_on_gpu
 from rltune.records import TrialRecord
-from rltune.search.samplers import build_sampler, check_sampler, check_searcher, name_sampler
+from rltune.search.samplers import build_sampler, check_sampler, check_searcher, get_traits
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
 from rltune.search.space import Space
@@ -115,7 +115,7 @@ class Plan:
         """
         starts = [self.space.encode(values) for values in self.warm_starts]
         given = starts[number] if number < len(starts) else {}
-        if name_sampler(self.config.searcher.kind) == "grid" and given:
+        if get_traits(self.config.searcher.kind).is_grid and given:
             is_new = given not in starts[:number]
             return given if is_new and self.space.is_whole(given) else {}
         return given
@@ -288,7 +288,7 @@ def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
     Args:
         config: The settings, with ranges as `widen_ranges` returns them.
     """
-    if name_sampler(config.searcher.kind) != "grid":
+    if not get_traits(config.searcher.kind).is_grid:
         return config, ()
     trials, points = config.budget.trials, build_search_space(config.algo, config.space).count_points()
     if trials < points:

@@ -18,7 +18,7 @@ from rltune.errors import ConfigError, StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.records import TrialRecord
-from rltune.search.samplers import UNTEACHABLE, name_sampler
+from rltune.search.samplers import get_traits
 from rltune.search.space import Space
 
 FROM_SWEEPS = "searcher.from_sweeps"
@@ -138,10 +138,10 @@ def _list_earlier_sweeps(config: RunConfig) -> list[str]:
     Raises:
         ConfigError: The searcher does not learn, or a name is ``latest``.
     """
-    names, searcher = list(dict.fromkeys(config.searcher.from_sweeps or ())), name_sampler(config.searcher.kind)
-    if names and searcher in (*UNTEACHABLE, "cmaes"):  # CMA-ES learns from its own generations alone.
+    names, traits = list(dict.fromkeys(config.searcher.from_sweeps or ())), get_traits(config.searcher.kind)
+    if names and not traits.learns_from_others:
         raise ConfigError(
-            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={searcher} does not learn from other sweeps' trials",
+            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={traits.name} does not learn from other sweeps' trials",
             "a searcher that does: rf, tpe, gp",
             f"searcher=rf, or {FROM_SWEEPS}=null",
         )

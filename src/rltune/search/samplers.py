@@ -1,7 +1,9 @@
-"""Build the Optuna sampler that a searcher file describes.
+"""Build the Optuna sampler that a searcher file describes, and say what a sweep has to know about it.
 
-`check_searcher` and `check_sampler` are asked once, before a sweep starts; `build_sampler` is asked for every trial and
-trusts them. Optuna is imported inside the functions, so that a typing error on the command line is answered before it.
+`check_searcher` and `check_sampler` are called once, before a sweep starts; `build_sampler` is called for every trial
+and trusts them. Optuna is imported inside the functions, so that a typing error on the command line is reported before
+that. A further sampler of Optuna needs a file in ``conf/searcher``, and a row of `_KNOWN` if the usual traits do not
+fit.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +26,82 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 
-SAMPLERS: Mapping[str, str] = {
-    "tpe": "optuna.samplers:TPESampler",
-    "rf": "rltune.search.searchers.random_forest:RandomForestSampler",
-    "gp": "optuna.samplers:GPSampler",
-    "cmaes": "optuna.samplers:CmaEsSampler",
-    "qmc": "rltune.search.searchers.sobol:SobolSampler",
-    "random": "optuna.samplers:RandomSampler",
-    "grid": "optuna.samplers:BruteForceSampler",
-}
-WITHOUT_CONDITIONS = ("gp", "cmaes", "qmc")  # they would draw at random whatever not all trials have (Optuna 5)
-UNTEACHABLE = ("qmc", "random", "grid")  # what came of other trials changes nothing for them
-SEEDS = ("seed", "sweep_seed")  # arguments that are ours to give
+@dataclass(frozen=True)
+class SamplerTraits:
+    """What a sweep has to know about a sampler (of Optuna 5.0).
+
+    Attributes:
+        name: The short name by which a searcher file calls it; None if it has none.
+        target: Its class, ``package.module:Class``.
+        also: Other classes with these traits.
+        handles_conditions: Whether it models parameters that not all trials have; otherwise it would draw them at
+            random.
+        models_choices: Whether it models choices; otherwise it draws them at random.
+        learns_from_others: Whether trials of other sweeps change its proposals.
+        reads_curves: Whether it reads the curves of stopped trials, or no trials at all; otherwise it fits complete
+            trials alone, so that each trial needs a value.
+        heeds_constraints: Whether it proposes away from trials that break a constraint, or at random.
+        is_grid: Whether it tries each point of the space once.
+        package: The package that it needs besides Optuna, which is an extra of the same name; None for no package.
+        imports: Modules that it needs after its first trials, which a driver imports ahead.
+    """
+
+    name: str | None
+    target: str
+    also: tuple[str, ...] = ()
+    handles_conditions: bool = True
+    models_choices: bool = True
+    learns_from_others: bool = True
+    reads_curves: bool = False
+    heeds_constraints: bool = False
+    is_grid: bool = False
+    package: str | None = None
+    imports: tuple[str, ...] = ()
+
+
+_OPTUNA = "optuna.samplers"
+_KNOWN = (
+    SamplerTraits("tpe", f"{_OPTUNA}:TPESampler", reads_curves=True, heeds_constraints=True),
+    SamplerTraits(
+        "rf",
+        "rltune.search.searchers.random_forest:RandomForestSampler",
+        reads_curves=True,
+        heeds_constraints=True,
+        imports=("sklearn.tree", "scipy.special"),
+    ),
+    SamplerTraits("gp", f"{_OPTUNA}:GPSampler", handles_conditions=False, heeds_constraints=True),
+    SamplerTraits(
+        "cmaes",
+        f"{_OPTUNA}:CmaEsSampler",
+        handles_conditions=False,
+        models_choices=False,
+        learns_from_others=False,  # It learns from its own generations alone.
+        package="cmaes",
+    ),
+    SamplerTraits(
+        "qmc",
+        "rltune.search.searchers.sobol:SobolSampler",
+        also=(f"{_OPTUNA}:QMCSampler",),
+        handles_conditions=False,
+        learns_from_others=False,
+        reads_curves=True,
+    ),
+    SamplerTraits(
+        "random", f"{_OPTUNA}:RandomSampler", learns_from_others=False, reads_curves=True, heeds_constraints=True
+    ),
+    SamplerTraits(
+        "grid",
+        f"{_OPTUNA}:BruteForceSampler",
+        also=(f"{_OPTUNA}:GridSampler",),
+        learns_from_others=False,
+        reads_curves=True,
+        is_grid=True,
+    ),
+    SamplerTraits(None, f"{_OPTUNA}:NSGAIISampler", also=(f"{_OPTUNA}:NSGAIIISampler",), heeds_constraints=True),
+)
+SAMPLERS: Mapping[str, str] = {traits.name: traits.target for traits in _KNOWN if traits.name}
+_TRAITS = {target: traits for traits in _KNOWN for target in (traits.target, *traits.also)}
+SEEDS = ("seed", "sweep_seed")  # Arguments that the sweep sets.
 
 
 def build_sampler(
@@ -77,8 +144,9 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
     Raises:
         ConfigError: The two do not go together, or the searcher needs a package that is not installed.
     """
-    name = name_sampler(kind)
-    if name in WITHOUT_CONDITIONS and space.is_conditional:
+    traits = get_traits(kind)
+    name = traits.name or kind
+    if space.is_conditional and not traits.handles_conditions:
         first = next(dimension for dimension in space.dimensions if dimension.when)
         parents = " ".join(f"space.{parent}={format_yaml_value(allowed[0])}" for parent, allowed in first.when.items())
         raise ConfigError(
@@ -86,23 +154,27 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
             f"a space without conditions for {name}; tpe, rf and random search any",
             f"searcher=rf, or {parents} to have it in every trial",
         )
-    if name == "grid" and (endless := [one for one in space.dimensions if one.kind in CONTINUOUS]):
+    if traits.is_grid and (endless := [dimension for dimension in space.dimensions if dimension.kind in CONTINUOUS]):
         first = endless[0]
         raise ConfigError(
-            f"searcher=grid: space.{first.name}={first} has no end of values",
+            f"searcher={name}: space.{first.name}={first} has no end of values",
             "choices, integers (randint, lograndint, pow2) and steps (quniform), of which a grid tries each",
-            " ".join(f"'space.{one.name}={_format_choice(one)}'" for one in endless),
+            " ".join(f"'space.{dimension.name}={_format_choice(dimension)}'" for dimension in endless),
         )
-    if name != "cmaes":
-        return ()
-    if space.dimensions and all(one.kind == "choice" for one in space.dimensions):
+    names = [dimension.name for dimension in space.dimensions if dimension.kind == "choice"]
+    if names and len(names) == len(space.dimensions) and not traits.models_choices:
         raise ConfigError(
-            "searcher=cmaes: the space has choices alone", "a range of numbers, which CMA-ES moves over", "searcher=rf"
+            f"searcher={name}: the space has choices alone", f"a range of numbers, which {name} searches", "searcher=rf"
         )
-    if find_spec("cmaes") is None:  # Optuna asks for it only when it has trials to learn from
-        raise ConfigError("searcher=cmaes: cmaes is not installed", "the extra cmaes", "pip install 'rltune[cmaes]'")
-    left = [one.name for one in space.dimensions if one.kind == "choice"]
-    return (f"searcher=cmaes draws choices at random: {', '.join(left)}; searcher=rf models them",) if left else ()
+    if traits.package and find_spec(traits.package) is None:  # Optuna imports it only when it has trials to learn from.
+        raise ConfigError(
+            f"searcher={name}: {traits.package} is not installed",
+            f"the extra {traits.package}",
+            f"pip install 'rltune[{traits.package}]'",
+        )
+    if names and not traits.models_choices:
+        return (f"searcher={name} draws choices at random: {', '.join(names)}; searcher=rf models them",)
+    return ()
 
 
 def _format_choice(dimension: Dimension) -> str:
@@ -113,13 +185,29 @@ def _format_choice(dimension: Dimension) -> str:
     return format_yaml_value(form).replace(", ", ",")
 
 
-def name_sampler(kind: str) -> str:
-    """Return a sampler's short name, also where its class is named; ``kind`` where it has none."""
-    named = {target: name for name, target in SAMPLERS.items()} | {
-        "optuna.samplers:QMCSampler": "qmc",
-        "optuna.samplers:GridSampler": "grid",
-    }
-    return named.get(kind, kind)
+def get_traits(kind: str) -> SamplerTraits:
+    """Return what is known about a sampler, without importing its class.
+
+    Args:
+        kind: A name in SAMPLERS, or ``package.module:Class``; a class that is not known has the usual traits.
+    """
+    return _TRAITS.get(SAMPLERS.get(kind, kind), SamplerTraits(None, kind))
+
+
+def inherit_traits(kind: str) -> SamplerTraits:
+    """Return what is known about a sampler, also if its class derives from one of Optuna's.
+
+    Args:
+        kind: A name in SAMPLERS, or ``package.module:Class``.
+
+    Raises:
+        ConfigError: There is no sampler of this kind.
+    """
+    for base in import_sampler(kind).__mro__:
+        module = _OPTUNA if base.__module__.startswith(f"{_OPTUNA}.") else base.__module__
+        if traits := _TRAITS.get(f"{module}:{base.__qualname__}"):
+            return traits
+    return get_traits(kind)
 
 
 def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
@@ -178,7 +266,7 @@ def import_sampler(kind: str) -> type[BaseSampler]:
 
 
 def _propose_once(sampler: BaseSampler, space: Space) -> None:
-    """Ask for a trial that nobody runs: Optuna looks at some arguments only when it proposes."""
+    """Propose a trial that nobody runs, because Optuna checks some arguments only when it proposes."""
     import optuna
 
     with quieten_optuna():
@@ -188,7 +276,7 @@ def _propose_once(sampler: BaseSampler, space: Space) -> None:
 
 @contextlib.contextmanager
 def quieten_optuna() -> Iterator[None]:
-    """Keep Optuna from telling of a study in memory, which is none of the person's."""
+    """Keep Optuna from logging about a study in memory, of which a user knows nothing."""
     import optuna
 
     level = optuna.logging.get_verbosity()

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rltune.records import ToldTrial, TrialRecord
-from rltune.search.samplers import UNTEACHABLE, import_sampler, name_sampler
+from rltune.search.samplers import inherit_traits
 
 View = Callable[[TrialRecord, float | None], ToldTrial]
 
 
-def choose_view(kind: str, view: str = "auto") -> View:
+def choose_view(kind: str, view: str = "auto", *, has_constraints: bool = False) -> View:
     """Choose what a sampler is told.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
         view: ``pruned``, ``complete``, or ``auto``: by the sampler's class.
+        has_constraints: Whether the sweep has constraints, about which some samplers must be told differently.
 
     Returns:
         Turns a trial that has ended, and the worst value told so far, into what is told of it.
@@ -28,28 +29,11 @@ def choose_view(kind: str, view: str = "auto") -> View:
     Raises:
         ConfigError: There is no sampler of this kind.
     """
-    if view != "auto":
-        return {"pruned": tell_as_pruned, "complete": tell_as_complete}[view]
-    cls = import_sampler(kind)
-    from optuna.samplers import RandomSampler, TPESampler
-
-    reads_curves = issubclass(cls, TPESampler | RandomSampler) or name_sampler(kind) in ("rf", *UNTEACHABLE)
-    return tell_as_pruned if reads_curves else tell_as_complete
-
-
-def heeds_constraints(kind: str) -> bool:
-    """Whether a sampler reads broken constraints of Optuna's trials (5.0) and proposes away from them, or at random.
-
-    Args:
-        kind: A name in SAMPLERS, or ``package.module:Class``.
-
-    Raises:
-        ConfigError: There is no sampler of this kind.
-    """
-    from optuna.samplers import GPSampler, NSGAIIISampler, NSGAIISampler, RandomSampler, TPESampler
-
-    reads = TPESampler | GPSampler | NSGAIISampler | NSGAIIISampler | RandomSampler
-    return name_sampler(kind) == "rf" or issubclass(import_sampler(kind), reads)
+    traits = inherit_traits(kind)
+    if view == "auto":
+        view = "pruned" if traits.reads_curves else "complete"
+    tell = {"pruned": tell_as_pruned, "complete": tell_as_complete}[view]
+    return tell_broken_as_diverged(tell) if has_constraints and not traits.heeds_constraints else tell
 
 
 def tell_broken_as_diverged(view: View) -> View:

@@ -16,7 +16,7 @@ from rltune.errors import ConfigError, StudyError
 from rltune.formatting import format_number, format_params, spell_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, TrialRecord
-from rltune.search.samplers import name_sampler
+from rltune.search.samplers import get_traits
 
 if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
@@ -116,7 +116,7 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
         ConfigError: A parameter is not searched, a value is out of its range, or no value is given.
     """
     config = sweep.config
-    if name_sampler(config.searcher.kind) == "grid":
+    if get_traits(config.searcher.kind).is_grid:
         raise ConfigError(
             f"sweep={sweep.name} searches a grid, each of whose points it tries anyway",
             "a sweep with another searcher",
