@@ -31,8 +31,12 @@ def slots() -> Any:
     return SimpleNamespace(count=2, describe_wait=lambda: "")
 
 
+def make_heartbeats(env_steps: dict[str, int] | None = None) -> Any:
+    return SimpleNamespace(read=lambda: env_steps or {})
+
+
 def test_what_only_the_driver_knows_is_drawn(ledger: Ledger, slots: Any, stream: io.StringIO) -> None:
-    display = Display(ledger, Console(stream, plain_every_s=0), slots, lambda: {"trials/0": 400})
+    display = Display(ledger, Console(stream, plain_every_s=0), slots, make_heartbeats({"trials/0": 400}))
     display.show_episodes("the best play", 3, 200)
     display.draw()
     assert "2 at a time" in stream.getvalue()
@@ -40,7 +44,7 @@ def test_what_only_the_driver_knows_is_drawn(ledger: Ledger, slots: Any, stream:
 
 
 def test_the_last_changes_are_drawn_before_the_end(ledger: Ledger, slots: Any, stream: io.StringIO) -> None:
-    display = Display(ledger, Console(stream), slots)
+    display = Display(ledger, Console(stream), slots, make_heartbeats())
     display.draw()
     add_reports(ledger, 0, {1000: 7.0})
     ledger.trials.end(0, "COMPLETE", "whole budget")
@@ -53,7 +57,7 @@ def test_drawing_takes_little_of_the_drivers_time(
     ledger: Ledger, slots: Any, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, drawn = [0.0], []
-    display = Display(ledger, Console(stream), slots)
+    display = Display(ledger, Console(stream), slots, make_heartbeats())
     monkeypatch.setattr(Display, "clock", staticmethod(lambda: now[0]))
 
     def draw_slowly(view: object) -> None:
@@ -71,5 +75,5 @@ def test_a_ledger_that_is_away_ends_nothing(ledger: Ledger, slots: Any, stream: 
     def fail() -> dict[str, int]:
         raise OSError("no route to the database")
 
-    Display(ledger, Console(stream), slots, fail).close()
+    Display(ledger, Console(stream), slots, SimpleNamespace(read=fail)).close()
     assert stream.getvalue() == ""

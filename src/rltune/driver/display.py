@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from rltune.cluster.slots import Slots
+from rltune.driver.tune.heartbeats import Heartbeats
 from rltune.ledger.ledger import Ledger
 from rltune.views.console import Console
 from rltune.views.sweep_view import DriverState, Episodes, SweepView
@@ -22,7 +23,7 @@ class Display:
         ledger: The sweep's ledger.
         console: The console on which the sweep is drawn.
         slots: How many trials run at once.
-        read_env_steps: Reads how far the running trials are between two reports, see `DriverState.env_steps`.
+        heartbeats: The progress of the running trials between two reports.
     """
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
@@ -32,9 +33,9 @@ class Display:
         ledger: Ledger,
         console: Console,
         slots: Slots,
-        read_env_steps: Callable[[], Mapping[str, int]] = dict,
+        heartbeats: Heartbeats,
     ) -> None:
-        self._ledger, self._console, self._slots, self._read_env_steps = ledger, console, slots, read_env_steps
+        self._ledger, self._console, self._slots, self._heartbeats = ledger, console, slots, heartbeats
         self._episodes: Episodes | None = None
         self._view: SweepView | None = None
         self._due_s = 0.0
@@ -45,7 +46,9 @@ class Display:
         if began_s < self._due_s:
             return
         try:
-            driver = DriverState(self._read_env_steps(), self._slots.count, self._slots.describe_wait(), self._episodes)
+            driver = DriverState(
+                self._heartbeats.read(), self._slots.count, self._slots.describe_wait(), self._episodes
+            )
             self._view = view = SweepView.read(self._ledger, self._view, driver)
         except Exception as error:  # The ledger may be away for a moment; the recorder reports that.
             logger.debug("the sweep could not be read to be drawn", exc_info=error)

@@ -105,7 +105,7 @@ class OpenSweep:
         self.tracker = self._open_trackers()
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.live)
         self.console = Console(context.stream)
-        self.display = Display(ledger, self.console, slots, self.heartbeats.read)
+        self.display = Display(ledger, self.console, slots, self.heartbeats)
         self.inbox = Inbox(ledger, self.stopper)
         self.housekeeping = Housekeeping()
         self._add_chores()

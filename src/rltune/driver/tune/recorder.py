@@ -6,6 +6,7 @@ Tune calls the methods of `Recorder` back. Runs in the driver.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from ray.tune import Callback
 from rltune.cluster.head import wait_for_head
 from rltune.driver.tune.assignments import choose_newest
 from rltune.driver.tune.attempts import Attempts, TrialKey
-from rltune.driver.tune.errors import interrupt_on_errors
 from rltune.driver.tune.failures import (
     Failure,
     explain_death,
@@ -29,12 +29,17 @@ from rltune.driver.tune.failures import (
 from rltune.driver.tune.proposals import Stage
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
 from rltune.driver.tune.shares import Shares
+from rltune.errors import RltuneError, describe_exception
+from rltune.ledger.disk_full import DISK_FULL, is_disk_full
+from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.trial_table import CHECKPOINTS
 from rltune.records import TRIALS, WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
 from rltune.trial.metrics import is_report, make_report
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,24 @@ class _Event:
 
 
 def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """Interrupt the sweep if an event cannot be recorded, so that the next driver repeats what is not in the ledger.
+
+    An exception that left the callback would end Tune's run, and the other trials could not save their state.
+    """
+
     @functools.wraps(method)
     def safe(self: Recorder, *args: Any, **kwargs: Any) -> None:
-        with interrupt_on_errors(self.sweep):
+        try:
             method(self, *args, **kwargs)
+        except LeaseLostError:  # The stopper knows.
+            pass
+        except Exception as error:
+            if is_disk_full(error):
+                self.stopper.request(DISK_FULL)
+                return
+            logger.error("an event was not recorded", exc_info=error)
+            reason = error.what if isinstance(error, RltuneError) else describe_exception(error)
+            self.stopper.interrupt(f"not everything could be recorded: {reason}")
 
     return safe
 
