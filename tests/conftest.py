@@ -67,9 +67,9 @@ HERE = Path(__file__).parent
 TIMEOUT_S = {"fast": 300, "ray": 1500, "slow": 1500}  # generous: on a busy machine; what takes longer hangs
 # Costly fixtures that live as long as a worker of pytest-xdist. All tests of a group run in one worker, so that each
 # fixture is made once; a test belongs to the first group of which it uses a fixture. Other tests go by their file.
-GROUPS = {
-    "finished_sweep": {"finished_sweep"},
+GROUPS = {  # The longest first.
     "ray": {"ray_cluster", "toy_run", "checkpoint"},
+    "finished_sweep": {"finished_sweep"},
     "servers": {"s3_instance", "server", "postgres_server"},
 }
 
@@ -90,7 +90,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         groups[item] = choose_group(item)
         item.add_marker(pytest.mark.xdist_group(groups[item]))
         weights[groups[item]] += {"fast": 0, "ray": 1, "slow": 2}[kind]
-    items.sort(key=lambda item: -weights[groups[item]])  # The order within a file stays.
+    places = {group: place for place, group in enumerate(GROUPS)}
+    items.sort(key=lambda item: (places.get(groups[item], len(GROUPS)), -weights[groups[item]]))  # Stable in a file.
     if file := getattr(config, "workerinput", {}).get("groups_file"):
         Path(file).write_text(json.dumps({item.nodeid: group for item, group in groups.items()}))
     return (yield)

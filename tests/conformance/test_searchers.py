@@ -52,7 +52,7 @@ class Begin:
         return Driver(self.folder / folder, space, self.kind, self.args, new=new, criteria=criteria)
 
 
-QUICK = ("tpe", "random", "grid")  # what most searches are
+QUICK = ("tpe", "random")  # what most searches are
 
 
 @pytest.fixture(

@@ -11,7 +11,7 @@ from typing import Any
 from composing import compose
 from ledger import add_reports, make_ledger
 
-from rltune.config.settings_file import format_settings, write_settings
+from rltune.config.settings_file import write_settings
 from rltune.config.validation import parse_config
 from rltune.ledger.storage import open_ledger
 
@@ -63,7 +63,7 @@ def write_sweep(
             steps = range(200, 1001 if whole else 401, 200)
             add_reports(ledger, number, {each: number * each / 100 if each > 200 else math.nan for each in steps})
             ledger.trials.end(number, "COMPLETE" if whole else "PRUNED", "")
-        ledger.change_sweep(status=status, certification=certified, config=format_settings(config))
+        ledger.change_sweep(status=status, certification=certified, config=(folder / "config.yaml").read_text())
     return folder
 
 

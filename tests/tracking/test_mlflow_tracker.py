@@ -57,6 +57,7 @@ def test_what_was_sent_but_not_marked_is_not_doubled(folder, server, where):
     assert after.ledger.sweep().mlflow_run_id == parent
 
 
+@pytest.mark.slow
 def test_many_reports_go_on_after_a_mark(folder, monkeypatch):
     monkeypatch.setattr("rltune.tracking.mlflow_tracker.MLflowTracker.batch_size", 7)
     before = Sweep(folder).begin(trials=3).reports(range(1, 6), 3).settle().reports(range(6, 9), 3)

@@ -20,14 +20,16 @@ def change(simulated: Simulated, **changes: object) -> Simulated:
     return space, [replace(trial, **changes) for trial in trials]  # type: ignore[arg-type]
 
 
-@pytest.mark.slow  # Each sweep takes some seconds.
+@pytest.mark.slow
+@pytest.mark.nightly  # Eight sweeps of some seconds each.
 def test_where_nothing_matters_the_report_is_silent() -> None:
     """One sweep in fifty may name something; `benchmarks.importance` counts how many do."""
     named = [measure_importance(*simulate_sweep("nothing", seed, 20), Direction.MAX).outstanding for seed in range(8)]
     assert sum(map(bool, named)) <= 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_a_strong_parameter_stands_out_alone(seed: int) -> None:
     found = measure_importance(*simulate_sweep("lr", seed), Direction.MAX)
     assert found.outstanding == ["lr"]
@@ -35,15 +37,18 @@ def test_a_strong_parameter_stands_out_alone(seed: int) -> None:
     assert set(found.increases) == {"lr", "gamma", "clip", "relu"}
 
 
+@pytest.mark.slow
 def test_parameters_that_act_only_together_stand_out() -> None:
     assert set(measure_importance(*simulate_sweep("lr where relu", 0), Direction.MAX).outstanding) == {"lr", "relu"}
 
 
+@pytest.mark.slow
 def test_the_same_sweep_has_the_same_importance() -> None:
     simulated = simulate_sweep("lr", 0, 20)
     assert measure_importance(*simulated, Direction.MAX) == measure_importance(*simulated, Direction.MAX)
 
 
+@pytest.mark.slow
 def test_diverged_trials_count_as_the_worst() -> None:
     space, trials = simulate_sweep("nothing", 7)
     gone = [
