@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,12 @@ class Use:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.what}"
+
+
+@functools.cache
+def read_source(root: Path) -> Source:
+    """Read all our files once."""
+    return Source(root)
 
 
 class Source:

@@ -22,7 +22,7 @@ from rltune.compat.rllib_build import LEFT_OUT
 from rltune.compat.rllib_internals import FORWARD_METHODS
 from rltune.engine import contract
 from rltune.engine.contract import find_missing_name
-from tests.compat.private_uses import Source
+from tests.compat.private_uses import read_source
 
 # "module:name.name", and parameters that it must have.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -167,7 +167,7 @@ def test_the_installed_version_is_the_tested_one(library):
 
 
 def test_every_private_name_that_we_use_has_a_case_here():
-    source = Source(Path(__file__).resolve().parents[2])
+    source = read_source(Path(__file__).resolve().parents[2])
     used = {use.name for path in source.trees for use in source.foreign(path)}
     cases = {part for path in NAMES for part in path.replace(":", ".").split(".")} | {*FORWARD_METHODS}
     assert used - cases - {field for fields in FIELDS.values() for field in fields} == set()

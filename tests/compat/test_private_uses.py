@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.private_uses import Source
+from tests.compat.private_uses import Source, read_source
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("compat", "engine")  # where they may stand
@@ -14,7 +14,7 @@ ALLOWED: set[str] = set()  # "path: what", for one that has no other place; ther
 
 
 def test_no_private_name_of_another_library_stands_elsewhere():
-    source = Source(ROOT)
+    source = read_source(ROOT)
     outside = [path for path in source.trees if not set(ROOMS) & set(path.parts)]
     found = [use for path in outside for use in source.foreign(path) if f"{use.path}: {use.what}" not in ALLOWED]
     assert not found, "\n" + "\n".join(map(str, found))

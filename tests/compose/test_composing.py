@@ -24,6 +24,7 @@ def compose(*words: str, config_dir: Path | None = None):
     return read_request(compose_settings("run", RunConfig, words, config_dir), words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -77,6 +78,7 @@ def test_conf_of_another_program_is_none_of_ours(others, tmp_path, monkeypatch):
     assert find_own_dir() == tmp_path / "conf"
 
 
+@pytest.mark.slow
 def test_a_program_that_uses_hydra_itself_goes_on_with_its_own(tmp_path):
     import hydra
 

@@ -72,6 +72,7 @@ def test_values_are_shown_as_yaml_writes_them():
     assert format_yaml_value({"a": [True, None, 0.5], "b": "relu"}) == "{a: [true, null, 0.5], b: relu}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tpe", "random"])
 def test_a_trial_has_the_parameters_whose_conditions_are_met(kind, tmp_path):
     """A trial has exactly the parameters whose conditions hold."""
@@ -148,6 +149,7 @@ def test_a_condition_that_cannot_be_is_refused_in_three_parts(name):
     assert "space.x" in refused.value.fix
 
 
+@pytest.mark.slow
 def test_a_sweep_begins_with_the_algo_files_own_values(request_of):
     """A sweep begins with the files own values and says what a fixed one leaves out."""
     made = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "searcher=tpe", "~tuned"))

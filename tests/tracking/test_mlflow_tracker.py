@@ -27,7 +27,7 @@ from rltune.tracking.feed import Feeds
 from rltune.tracking.mlflow_tracker import NAME, BestScoreCurve
 from tests.tracking.tracked_sweep import Sweep
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*noload")]  # MLflow's store; SQLAlchemy about it
 
 STALLED_S = 1.0  # for a request to a server that stands still
 
@@ -57,7 +57,6 @@ def test_what_was_sent_but_not_marked_is_not_doubled(folder, server, where):
     assert after.ledger.sweep().mlflow_run_id == parent
 
 
-@pytest.mark.slow
 def test_many_reports_go_on_after_a_mark(folder, monkeypatch):
     monkeypatch.setattr("rltune.tracking.mlflow_tracker.MLflowTracker.batch_size", 7)
     before = Sweep(folder).begin(trials=3).reports(range(1, 6), 3).settle().reports(range(6, 9), 3)

@@ -161,6 +161,7 @@ def read_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if math.isnan(value) else value for name, value in numbers.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["ppo", "a2c"])
 def test_a_resumed_trial_ends_as_one_that_never_stopped(
     algo: str, request_of: Callable[..., Any], tmp_path: Path
@@ -198,6 +199,7 @@ def test_a_resumed_trial_ends_as_one_that_never_stopped(
     assert again.equal(weights)
 
 
+@pytest.mark.slow
 def test_ctrl_c_amid_an_iteration_loses_none_of_its_steps(
     request_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +289,7 @@ def interrupt(trial: Trial, at: int, folder: Path) -> dict[str, Any]:
     return dict(report["records"]["latest"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["dqn", pytest.param("sac", marks=pytest.mark.slow)])
 def test_an_interrupted_trial_ends_with_the_same_weights(
     algo: str, request_of: Callable[..., Any], tmp_path: Path
@@ -309,6 +312,7 @@ def test_an_interrupted_trial_ends_with_the_same_weights(
     whole.cleanup(), second.cleanup()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["dqn", pytest.param("sac", marks=pytest.mark.slow)])
 def test_a_trial_without_its_memory_learns_when_its_log_says(
     algo: str, request_of: Callable[..., Any], tmp_path: Path

@@ -12,6 +12,7 @@ from tests.engine.engine_toy import CONFIGS, dqn_config, ppo_config, sac_config
 from tests.engine.ppo_learner import make_config, random_batch, rllib_learner, train_batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", ["discrete", "continuous"])
 @pytest.mark.parametrize("model", [{}, {"vf_share_layers": True}, {"fcnet_activation": "silu"}])
 def test_ppos_gradient_is_that_of_float32_but_for_rounding(space, model):

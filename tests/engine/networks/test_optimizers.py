@@ -86,6 +86,7 @@ def set_gradients(plain: nn.Module, flat: FlatParameters) -> None:
         view.copy_(param.grad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_and_state_equal_torchs_also_after_a_restore(name: str) -> None:
     plain, torchs, ours, flat, flat_optimizer = make_pair(name)
