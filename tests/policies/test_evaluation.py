@@ -36,7 +36,7 @@ gymnasium.register("Countdown-v0", Countdown)
 
 @pytest.mark.parametrize("episodes", [1, 7, 100])
 def test_every_seeds_episode_counts_once_however_long(checkpoint, episodes, monkeypatch):
-    monkeypatch.setattr("rltune.policies.evaluation.BEAT_S", math.inf)
+    monkeypatch.setattr("rltune.policies.evaluation.PROGRESS_S", math.inf)
     done = []
     result = evaluate(checkpoint, episodes, seed=3, env="Countdown-v0", progress=lambda n, of: done.append((n, of)))
     expected = [1 + (3 + i) % 50 for i in range(episodes)]
@@ -46,7 +46,7 @@ def test_every_seeds_episode_counts_once_however_long(checkpoint, episodes, monk
 
 
 def test_a_sweeps_own_checkpoint_tells_of_its_episodes_too(checkpoint, monkeypatch):
-    monkeypatch.setattr("rltune.policies.evaluation.BEAT_S", math.inf)
+    monkeypatch.setattr("rltune.policies.evaluation.PROGRESS_S", math.inf)
     done = []
     evaluate_checkpoint(checkpoint, 3, 0, progress=lambda n, of: done.append((n, of)))
     assert done == [(1, 3), (2, 3), (3, 3)]
@@ -54,7 +54,7 @@ def test_a_sweeps_own_checkpoint_tells_of_its_episodes_too(checkpoint, monkeypat
 
 def test_long_episodes_are_no_silence(checkpoint, monkeypatch):
     """Whoever waits for a sign of progress would end an evaluation of slow environments before its first episode."""
-    monkeypatch.setattr("rltune.policies.evaluation.BEAT_S", 0.0)
+    monkeypatch.setattr("rltune.policies.evaluation.PROGRESS_S", 0.0)
     done = []
     evaluate(checkpoint, 1, seed=29, env="Countdown-v0", progress=lambda n, of: done.append(n))
     assert done[:29] == [0] * 29, "of 30 steps"

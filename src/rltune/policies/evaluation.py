@@ -18,16 +18,17 @@ from rltune.errors import PolicyError
 from rltune.formatting import format_interval
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
-from rltune.policies.multi_agent import MultiAgentPolicy, play_multi_agent
+from rltune.policies.multi_agent import MultiAgentPolicy, TeamEnv
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, require_own_environment
 from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
-BEAT_S = 1.0  # the longest that an evaluation says nothing: who waits for it may take it for one that hangs
-NUM_ENVS = 32  # at once in an evaluation: enough to share one forward pass, few enough to start quickly
-SMALL_NETWORK = 300_000  # weights; below it several torch threads cost more than they bring
+PROGRESS_S = 1.0  # The longest time without a report of progress, after which an evaluation may seem to hang.
+NUM_ENVS = 32  # Environments side by side: enough to share one forward pass, few enough to start quickly.
+NUM_TEAM_ENVS = 8  # The same for several agents, whose environments are slower.
+SMALL_NETWORK = 300_000  # The number of weights below which several torch threads cost more than they bring.
 
 
 @dataclass(frozen=True)
@@ -96,32 +97,34 @@ def evaluate(
     """
     if episodes < 1:
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
-    found = load_playable(Source(str(policy))) if isinstance(policy, str | Path) else policy
-    progress = _tell_in_time(progress or (lambda done, total: None))
-    direction = Direction.MAX
-    with _limit_threads(found.network):
-        if isinstance(found, MultiAgentPolicy):
-            spec = environment_of(found, env)
-            returns, lengths = play_multi_agent(found, spec, episodes, seed, deterministic, progress)
+    if isinstance(policy, str | Path):
+        policy = load_playable(Source(str(policy)))
+    report = _limit_reports(progress or (lambda done, total: None))
+    with _limit_threads(policy.network):
+        spec = environment_of(policy, env)
+        make: Callable[[], Any]
+        settings: Mapping[str, Any] = {}
+        if isinstance(policy, MultiAgentPolicy):
+            make, num_envs = partial(TeamEnv, policy, spec), NUM_TEAM_ENVS
         else:
-            make = _make_env_factory(found, env)
-            settings = environment_of(found, env).get("objective") or {}
-            score, direction = make_score(settings), Objective.from_settings(settings).direction
-            returns, lengths = _play(found, make, episodes, seed, deterministic, progress, score)
-    return _summarise(returns, lengths, direction)
+            make, num_envs = _make_env_factory(policy, spec), NUM_ENVS
+            settings = spec.get("objective") or {}
+        envs = min(episodes, num_envs)
+        returns, lengths = _play(policy, make, envs, episodes, seed, deterministic, report, make_score(settings))
+    return _summarise(returns, lengths, Objective.from_settings(settings).direction)
 
 
-def _tell_in_time(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Return what takes the numbers after each step, and hands them on when they are new or a second has passed."""
-    before, told = 0, time.monotonic()
+def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Return a function to call after each step, which reports progress if it is new or after a second."""
+    num_reported, reported_at = 0, time.monotonic()
 
-    def tell(done: int, total: int) -> None:
-        nonlocal before, told
-        if done > before or time.monotonic() - told >= BEAT_S:
-            before, told = done, time.monotonic()
+    def report(done: int, total: int) -> None:
+        nonlocal num_reported, reported_at
+        if done > num_reported or time.monotonic() - reported_at >= PROGRESS_S:
+            num_reported, reported_at = done, time.monotonic()
             progress(done, total)
 
-    return tell
+    return report
 
 
 def evaluate_checkpoint(
@@ -166,13 +169,10 @@ def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _make_env_factory(
-    policy: bundle_reader.Policy | RLlibPolicy, env: str | Mapping[str, Any] | None
-) -> Callable[[], Any]:
-    """Return what builds one environment, after checking its spaces against the policy's."""
+def _make_env_factory(policy: bundle_reader.Policy | RLlibPolicy, spec: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return a function that builds one environment, after checking its spaces against the policy's."""
     from rltune.envs.build import make_env
 
-    spec = environment_of(policy, env)
     # Gymnasium's checker looks at each step, which takes half the time of a small environment's.
     make = partial(make_env, spec, disable_env_checker=True)
     trial = make()
@@ -197,8 +197,9 @@ def _describe_form(space: Any) -> str:
 
 
 def _play(
-    policy: bundle_reader.Policy | RLlibPolicy,
+    policy: bundle_reader.Policy | MultiAgentPolicy | RLlibPolicy,
     make: Callable[[], Any],
+    num_envs: int,
     episodes: int,
     seed: int,
     deterministic: bool,
@@ -211,7 +212,7 @@ def _play(
         What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds.
     """
     with contextlib.ExitStack() as stack:
-        envs = [stack.enter_context(contextlib.closing(make())) for _ in range(min(episodes, NUM_ENVS))]
+        envs = [stack.enter_context(contextlib.closing(make())) for _ in range(num_envs)]
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
         rng = np.random.default_rng(seed)
         current = list(range(len(envs)))  # the episode of each environment
@@ -219,8 +220,8 @@ def _play(
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
         while busy:
-            # Only what is busy is acted for: the memory and the starts have one row for each of these environments.
-            actions, memory = policy.predict(np.stack([obs[i] for i in busy]), memory, begins, deterministic, rng)
+            # Only busy environments are acted for: the memory and the starts have one row for each of them.
+            actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, kept = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
                 obs[i], reward, terminated, truncated, info = envs[i].step(action)

@@ -1,13 +1,12 @@
-"""Write and load the policies of several agents as one, act on dicts with it, and play its episodes. Runs anywhere.
+"""Write and load the policies of several agents as one, and act on dicts with it. Runs anywhere.
 
 It is a folder with ``policy.json`` (who acts by which policy) and one bundle for each policy under ``policies/``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +24,6 @@ from rltune.policies.bundle_writer import describe_space, write_bundle
 from rltune.policies.uri import require_own_environment
 
 OWNERS_FILE, POLICIES = "policy.json", "policies"
-NUM_ENVS = 8  # at once in an evaluation
 
 
 class MultiAgentPolicy:
@@ -87,6 +85,37 @@ class MultiAgentPolicy:
             raise PolicyError(
                 str(error), "observations as the environment gives them", "policy.env().reset() gives some"
             ) from None
+
+    def predict(
+        self,
+        obs: Sequence[Mapping[str, Any]],
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        rng: np.random.Generator | int | None = None,
+    ) -> tuple[list[dict[str, Any]], None]:
+        """Choose the actions of the agents of several environments, with one forward pass for each policy.
+
+        Args:
+            obs: For each environment, the observations by agent.
+            state: Not used: these policies have no memory.
+            episode_start: Not used.
+            deterministic: As for `act`.
+            rng: As for `act`.
+
+        Returns:
+            For each environment, the actions by agent; and no state.
+        """
+        groups: dict[str, list[tuple[int, str]]] = {}
+        for i, agents in enumerate(obs):
+            for agent in agents:
+                groups.setdefault(self.owners[agent], []).append((i, agent))
+        actions: list[dict[str, Any]] = [{} for _ in obs]
+        for name, pairs in groups.items():
+            batch = np.stack([obs[i][agent] for i, agent in pairs])
+            for (i, agent), action in zip(pairs, self.policies[name].act(batch, deterministic, rng), strict=True):
+                actions[i][agent] = action
+        return actions, None
 
     def env(self, **kwargs: Any) -> Any:
         """Build the PettingZoo environment that they were trained in.
@@ -154,53 +183,26 @@ def require_single_agent(policy: Policy | MultiAgentPolicy, what: str) -> Policy
     return policy
 
 
-def play_multi_agent(
-    policy: MultiAgentPolicy,
-    spec: Mapping[str, Any],
-    episodes: int,
-    seed: int,
-    deterministic: bool,
-    progress: Callable[[int, int], None],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Play episodes of given seeds.
+class TeamEnv:
+    """A PettingZoo environment that resets and steps as a Gymnasium one does: all agents share one reward and one end.
 
     Args:
-        policy: The policy.
+        policy: The policy that will play.
         spec: The environment's specification.
-        episodes: How many.
-        seed: Of the first episode, and of sampled actions.
-        deterministic: As for `MultiAgentPolicy.act`.
-        progress: Called with the number of finished episodes and of all, after each and after each step of all.
-
-    Returns:
-        Returns, summed over the agents, and lengths, (episodes,) each, in the order of the seeds.
 
     Raises:
-        PolicyError: The environment has other agents or spaces.
+        PolicyError: The environment has other agents or spaces than the policy.
     """
-    with contextlib.ExitStack() as stack:
-        envs = [stack.enter_context(contextlib.closing(make_env(spec))) for _ in range(min(episodes, NUM_ENVS))]
-        _check_spaces(policy, envs[0], str(spec["id"]))
-        returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
-        current = dict(enumerate(range(len(envs))))  # the episode of each environment that still plays one
-        obs = {i: env.reset(seed=seed + i)[0] for i, env in enumerate(envs)}
-        started, done, rng = len(envs), 0, np.random.default_rng(seed)
-        while current:
-            actions = _choose_actions(policy, {i: obs[i] for i in current}, deterministic, rng)
-            for i, episode in list(current.items()):
-                obs[i], rewards, *_ = envs[i].step(actions[i])
-                returns[episode] += sum(map(float, rewards.values()))
-                lengths[episode] += 1
-                if envs[i].agents:
-                    continue
-                done += 1
-                progress(done, episodes)
-                del current[i]
-                if started < episodes:
-                    current[i], started = started, started + 1
-                    obs[i] = envs[i].reset(seed=seed + current[i])[0]
-            progress(done, episodes)
-    return returns, lengths
+
+    def __init__(self, policy: MultiAgentPolicy, spec: Mapping[str, Any]) -> None:
+        self._env = make_env(spec)
+        _check_spaces(policy, self._env, str(spec["id"]))
+        self.reset, self.close = self._env.reset, self._env.close
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Step all agents; the reward is the sum of theirs, and the episode ends with the last agent's."""
+        obs, rewards, *_ = self._env.step(actions)
+        return obs, sum(map(float, rewards.values())), not self._env.agents, False, {}
 
 
 def _check_spaces(policy: MultiAgentPolicy, env: Any, env_id: str) -> None:
@@ -213,29 +215,3 @@ def _check_spaces(policy: MultiAgentPolicy, env: Any, env_id: str) -> None:
                 "the spaces that it was trained with" if known else f"these agents: {', '.join(policy.owners)}",
                 "leave env out to use the one that it was trained in",
             )
-
-
-def _choose_actions(
-    policy: MultiAgentPolicy, obs: Mapping[int, Mapping[str, Any]], deterministic: bool, rng: np.random.Generator
-) -> dict[int, dict[str, Any]]:
-    """Choose the actions of all environments' agents, with one forward pass for each policy.
-
-    Args:
-        policy: The policy.
-        obs: By environment, then by agent.
-        deterministic: As for `MultiAgentPolicy.act`.
-        rng: As for `MultiAgentPolicy.act`.
-
-    Returns:
-        By environment, then by agent.
-    """
-    groups: dict[str, list[tuple[int, str]]] = {}
-    for i, agents in obs.items():
-        for agent in agents:
-            groups.setdefault(policy.owners[agent], []).append((i, agent))
-    actions: dict[int, dict[str, Any]] = {i: {} for i in obs}
-    for name, pairs in groups.items():
-        batch = np.stack([obs[i][agent] for i, agent in pairs])
-        for (i, agent), action in zip(pairs, policy.policies[name].act(batch, deterministic, rng), strict=True):
-            actions[i][agent] = action
-    return actions
