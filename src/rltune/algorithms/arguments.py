@@ -1,4 +1,4 @@
-"""Name the arguments of an algorithm file, and put sampled values in their places."""
+"""Find the arguments of an algorithm file by name, check their values, and fill in sampled ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rltune.errors import ConfigError, choices, nearest
 from rltune.formatting import format_value
 from rltune.search.space import Space, parse_space
 
-Path = tuple[str, ...]  # from an algo file's section down to the argument
+Path = tuple[str, ...]  # From a section of an algo file down to an argument.
 META = ("name", "class")
-_REPLAY = "training.replay_buffer_config"
+_REPLAY = ("training", "replay_buffer_config")
 
 _COUNT = Bounds(1)
 _WEIGHT = Bounds(0)
@@ -37,12 +37,12 @@ TRAINING_BOUNDS = {
 
 
 def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
-    """List the arguments of an algo file by name, each with the paths where it stands."""
-    found: dict[str, list[Path]] = {}
+    """List the arguments of an algo file by name, each with all its paths."""
+    arguments: dict[str, list[Path]] = {}
     for path in _walk({key: value for key, value in algo.items() if key not in META}, ()):
         if len(path) > 1:
-            found.setdefault(path[-1], []).append(path)
-    return found
+            arguments.setdefault(path[-1], []).append(path)
+    return arguments
 
 
 def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
@@ -53,15 +53,15 @@ def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
 
 
 def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) -> Path:
-    """Find the path of the argument ``name`` in an algo file.
+    """Find the path of an argument in an algo file.
 
     Args:
         algo: The algo file.
-        name: An argument, or its last parts joined by dots where the name alone stands in two places.
-        key: How the user wrote it, for the error; ``space.<name>`` when None.
+        name: The argument's name, or the last parts of its path joined by dots if the name is ambiguous.
+        key: How the user wrote it, for the error; None is ``space.<name>``.
 
     Raises:
-        ConfigError: No section has it, or more than one.
+        ConfigError: The argument does not exist, or the name is ambiguous.
     """
     parts = tuple(name.split("."))
     paths = [path for path in list_arguments(algo).get(parts[-1], []) if path[-len(parts) :] == parts]
@@ -74,39 +74,38 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
             choices(name, list_arguments(algo)),
             f"add it to the algo first, such as +algo.training.{name}=..., or drop it with ~{key}",
         )
-    where = ", ".join(".".join(path) for path in paths)
-    raise ConfigError(
-        f"{key}: '{name}' stands in several places", where, f"write it as space.{'.'.join(paths[0][-2:])}"
-    )
+    candidates = ", ".join(".".join(path) for path in paths)
+    raise ConfigError(f"{key}: '{name}' is ambiguous", candidates, f"write it as space.{'.'.join(paths[0][-2:])}")
 
 
 def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space:
-    """Read a ``space`` group whose conditions may name arguments of an algo file too.
+    """Read a ``space`` group, whose conditions may name arguments of the algo file, too.
 
     Raises:
-        ConfigError: As `rltune.search.space.parse_space`; or an argument is misspelt, as one that was added is.
+        ConfigError: As `rltune.search.space.parse_space`, or an argument is misspelt.
     """
-    known = list_arguments(algo)
+    arguments = list_arguments(algo)
     for name, form in raw.items():
-        if str(name).rpartition(".")[2] not in known and (close := nearest(str(name), known)):
+        if str(name).rpartition(".")[2] not in arguments and (close := nearest(str(name), arguments)):
             raise ConfigError(
                 f"space.{name}: algo '{algo['name']}' has no argument '{name}'",
-                choices(str(name), known),
+                choices(str(name), arguments),
                 f"space.{close}={format_value(form)}",
             )
-    alone = tuple(name for name, paths in known.items() if len(paths) == 1)
-    return parse_space(raw, values_of(algo, alone))
+    unambiguous = tuple(name for name, paths in arguments.items() if len(paths) == 1)
+    return parse_space(raw, values_of(algo, unambiguous))
 
 
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the algo file's own values of the named arguments."""
-    found = {}
-    for name in names:
-        node: Any = algo
-        for part in locate_argument(algo, name):
-            node = node[part]
-        found[name] = node
-    return found
+    """Return the values that the named arguments have in the algo file."""
+    return {name: _read(algo, locate_argument(algo, name)) for name in names}
+
+
+def _read(algo: Mapping[str, Any], path: Path) -> Any:
+    node: Any = algo
+    for part in path:
+        node = node[part]
+    return node
 
 
 def check_values(algo: Mapping[str, Any], space: Space) -> None:
@@ -142,87 +141,73 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
 
 
 def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
-    """Refuse arguments that RLlib would take and ignore, whether they have a value or are searched (Ray 2.60).
+    """Refuse arguments that RLlib 2.60 accepts and ignores, whether they have a value or are searched.
 
     Args:
-        algo: The algo file. An argument that is searched stands there, too.
-        space: What is searched.
-        row: The algorithm's.
+        algo: The algo file. It contains the arguments that are searched, too.
+        space: The search space.
+        row: The capabilities of the algorithm.
 
     Raises:
-        ConfigError: Names the first, and what to use instead.
+        ConfigError: Names the first of them, and what to use instead.
     """
     instead = {unread.path: unread.instead for unread in row.unread}
-    searched = {".".join(locate_argument(algo, name)): name for name in space.names}
+    searched = {locate_argument(algo, name): name for name in space.names}
     for name, paths in list_arguments(algo).items():
-        for path in map(".".join, paths):
-            fix = f"remove it: ~algo.{path}" + (f" ~space.{searched[path]}" if path in searched else "")
-            if path in instead:
-                raise ConfigError(
-                    f"algo.{path}={_get(algo, path)}: RLlib 2.60 accepts it and reads it nowhere, so that it would "
-                    "change nothing",
-                    instead[path],
-                    fix,
-                )
-            if path == f"{_REPLAY}.{name}" and row.replay_settings and name not in row.replay_settings:
-                buffer = str(_get(algo, _REPLAY).get("type") or "")
-                if "." not in buffer and ":" not in buffer:  # a replay buffer of the user's has settings of its own
-                    raise ConfigError(
-                        f"algo.{path}={_get(algo, path)}: RLlib 2.60 accepts it and reads it nowhere",
-                        choices(name, row.replay_settings),
-                        fix,
-                    )
-
-
-def _get(algo: Mapping[str, Any], path: str) -> Any:
-    node: Any = algo
-    for part in path.split("."):
-        node = node[part]
-    return node
+        for path in paths:
+            dotted = ".".join(path)
+            what = f"algo.{dotted}={_read(algo, path)}: RLlib 2.60 accepts it and reads it nowhere"
+            fix = f"remove it: ~algo.{dotted}" + (f" ~space.{searched[path]}" if path in searched else "")
+            if dotted in instead:
+                raise ConfigError(what, instead[dotted], fix)
+            if path == (*_REPLAY, name) and row.replay_settings and name not in row.replay_settings:
+                buffer = str(_read(algo, _REPLAY).get("type") or "")
+                if "." not in buffer and ":" not in buffer:  # A replay buffer of the user's may have other settings.
+                    raise ConfigError(what, choices(name, row.replay_settings), fix)
 
 
 def widest_layer(algo: Mapping[str, Any]) -> int:
-    """Return the units of the widest hidden layer that the algo file names; 0 when it names none."""
+    """Return the number of units of the widest hidden layer in the algo file; 0 if it has none."""
     model = (algo.get("rl_module") or {}).get("model_config") or {}
     layers = [model.get("fcnet_hiddens") or [], model.get("head_fcnet_hiddens") or []]
     return max((units for sizes in layers for units in sizes if isinstance(units, int)), default=0)
 
 
 def count_env_runners(algo: Mapping[str, Any]) -> int:
-    """Count the remote sampling processes that the algo file asks for."""
+    """Return the number of remote sampling processes in the algo file."""
     return int((algo.get("env_runners") or {}).get("num_env_runners") or 0)
 
 
 def count_learners(algo: Mapping[str, Any]) -> int:
-    """Count the remote learners that the algo file asks for; 0 has the trial's own process learn."""
+    """Return the number of remote learners in the algo file; with 0 the trial's own process learns."""
     return int((algo.get("learners") or {}).get("num_learners") or 0)
 
 
 def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float:
-    """Count a trial's GPUs: what ``resources`` asks for, or what the algo file asks for by learner.
+    """Return the number of GPUs of a trial, from ``resources`` or from the learners in the algo file.
 
     Args:
         algo: The algo file.
-        per_trial: What ``resources`` asks for.
-        setting: How that was typed.
+        per_trial: The number in ``resources``; 0 if it has none.
+        setting: How that number was typed, for the error.
 
     Raises:
-        ConfigError: Both are given, and disagree.
+        ConfigError: Both are given, and differ.
     """
     per_learner = float((algo.get("learners") or {}).get("num_gpus_per_learner") or 0)
-    asked = per_learner * max(1, count_learners(algo))
-    if asked and per_trial and asked != per_trial:
+    of_learners = per_learner * max(1, count_learners(algo))
+    if of_learners and per_trial and of_learners != per_trial:
         raise ConfigError(
-            f"algo.learners.num_gpus_per_learner={per_learner:g} makes {asked:g} GPUs a trial, "
+            f"algo.learners.num_gpus_per_learner={per_learner:g} makes {of_learners:g} GPUs a trial, "
             f"{setting} another number",
             "one of the two; the learners of a trial share its GPUs evenly",
             "~algo.learners.num_gpus_per_learner",
         )
-    return per_trial or asked
+    return per_trial or of_learners
 
 
 def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the algo file and put a sample's values in their places."""
+    """Return a copy of the algo file with the values of a sample."""
     merged = copy.deepcopy(dict(algo))
     for name, value in params.items():
         *sections, last = locate_argument(algo, name)

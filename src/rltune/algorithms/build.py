@@ -1,7 +1,7 @@
-"""Build a validated RLlib AlgorithmConfig from an algo file and one sample of the space.
+"""Build an RLlib AlgorithmConfig from an algo file and one sample of the space.
 
-One loop goes over the file's sections, each the name of a fluent method of AlgorithmConfig. RLlib is imported inside
-the functions, since that takes seconds. Runs in the driver (checks before the first trial) and in workers.
+Each section of the file is passed to the fluent method of AlgorithmConfig with its name. RLlib is imported inside the
+functions, because that takes seconds. The driver builds configs to check them before the first trial, workers to train.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ CONNECTORS = ("env_to_module_connector", "module_to_env_connector", "learner_con
 
 @dataclass(frozen=True)
 class Build:
-    """What one RLlib algorithm is built from, apart from its sampled values.
+    """Everything that an RLlib algorithm is built from except its sampled values.
 
     Attributes:
         algo: The algo file: name, class and sections.
         env: The environment.
-        vectorize: How copies of it step together: auto, sync, async or vector_entry_point.
-        gpus: GPUs of the trial, or the fraction of one.
-        replicates: Algorithms that a trial holds, one a seed; they work in turn.
-        precision: Of the networks' products, see `rltune.engine.networks.mixed_precision`.
+        vectorize: How copies of the environment step together: auto, sync, async or vector_entry_point.
+        gpus: The number of GPUs of the trial, or a fraction of one.
+        replicates: The number of algorithms in a trial, one for each seed; they take turns.
+        precision: The precision of matrix products, see `rltune.engine.networks.mixed_precision`.
     """
 
     algo: Mapping[str, Any]
@@ -55,12 +55,11 @@ def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
     """Import the AlgorithmConfig that ``algo.class`` names.
 
     Raises:
-        ConfigError: It cannot be imported, or is no AlgorithmConfig.
+        ConfigError: It cannot be imported, or is not an AlgorithmConfig.
     """
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-    # RLlib announces its new API stack and its own deprecated calls with every first config. What it says of the
-    # settings themselves, such as one that it does not read, passes.
+    # RLlib logs announcements of its new API stack and of its own deprecated calls. Warnings about settings stay.
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)
     logger = logging.getLogger(AlgorithmConfig.__module__)
     logger.setLevel(logging.WARNING)
@@ -68,10 +67,10 @@ def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
     usage = "'module:Class' of an AlgorithmConfig in an installed package"
     is_config = is_subclass(AlgorithmConfig)
     target = str(algo["class"])
-    found: type[AlgorithmConfig] = import_entry_point(
+    cls: type[AlgorithmConfig] = import_entry_point(
         "algo.class", target, "AlgorithmConfig", is_config, usage, "see conf/algo/ppo.yaml"
     )
-    return found
+    return cls
 
 
 def _is_no_announcement(record: logging.LogRecord) -> bool:
@@ -83,20 +82,20 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     """Build RLlib's config for one seed of one configuration.
 
     Args:
-        build: What stays the same over the sweep.
+        build: The parts that stay the same over the sweep.
         params: The sample's values by name.
-        seed: Seeds the environments, the network and the sampling of actions.
+        seed: The seed of the environments, the network and the sampling of actions.
 
     Raises:
-        ConfigError: A section has an argument that RLlib does not know, or a value that it refuses.
+        ConfigError: A section has an argument that RLlib lacks, or a value that it refuses.
     """
     from rltune.algorithms.connectors import make_mean_std_connector
 
     algo = apply_params(build.algo, params)
     config = import_config_class(algo)()
     config.environment(env=name_for_rllib(build.env), env_config=dict(build.env.kwargs) if is_plain(build.env) else {})
-    # RLlib would restart a failing env runner for ever and train on without it (2.60). Here the trial fails, with the
-    # environment's own words, and its retry goes on from its checkpoint.
+    # By default RLlib restarts a failing env runner forever and trains without it (2.60). Here the trial fails with the
+    # environment's error, and its retry continues from its checkpoint.
     config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
     for section, arguments in algo.items():
         if section not in META:
@@ -118,14 +117,15 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
 
 
 def _share_resources(config: AlgorithmConfig, build: Build) -> None:
-    """Give the trial's processes what `rltune.cluster.resources.Share` holds for them.
+    """Divide the trial's share of the machine, see `rltune.cluster.resources.Share`, among its processes.
 
-    One CPU for each env runner and learner, in a bundle of its own. The algorithms of several seeds work in turn, so
-    that each of their processes takes a part of it: with a whole one the second seed's would wait for ever.
+    Each env runner and learner has a bundle with one CPU. The algorithms of several seeds take turns, so that each of
+    their processes requests only a part of the CPU: if one requested all of it, those of the other seeds would wait
+    forever.
     """
-    part = math.floor(10_000 / build.replicates) / 10_000  # Ray counts in ten thousandths
+    part = math.floor(10_000 / build.replicates) / 10_000  # Ray counts in units of 1/10,000.
     config.env_runners(num_cpus_per_env_runner=part)
-    # resources(num_gpus=...) is ignored by the new API stack; the learner's share is what counts (Ray 2.60).
+    # The new API stack ignores resources(num_gpus=...) and reads the learners' GPUs instead (Ray 2.60).
     if config.num_learners:
         gpus = build.gpus / config.num_learners
         config.learners(num_cpus_per_learner=part, num_gpus_per_learner=gpus * part)
@@ -134,7 +134,7 @@ def _share_resources(config: AlgorithmConfig, build: Build) -> None:
 
 
 def _check_own_connector(config: AlgorithmConfig) -> None:
-    """Refuse an own env-to-module connector beside the observations' filter, which takes its place."""
+    """Refuse a user's env-to-module connector together with normalised observations, whose filter would replace it."""
     if "env_to_module_connector" in list_connectors(config):
         raise ConfigError(
             "env.normalise_observations=true with algo.env_runners.env_to_module_connector: there is place for one",
@@ -144,7 +144,7 @@ def _check_own_connector(config: AlgorithmConfig) -> None:
 
 
 def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
-    """Let an offline algorithm read our datasets; the environment gives it the spaces and evaluates it."""
+    """Let an offline algorithm read our datasets, with the spaces of the environment in which it is evaluated."""
     from rltune.algorithms.offline_data import RecordedEpisodes
     from rltune.envs.build import make_env
 
@@ -162,10 +162,10 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
 
 
 def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Make the path of the algo file's dataset absolute, since a trial runs in a folder of its own.
+    """Make the path of the algo file's dataset absolute, because each trial runs in its own folder.
 
     Raises:
-        ConfigError: There is no such file, or it is no dataset.
+        ConfigError: The file does not exist, or is not a dataset.
     """
     offline = algo.get("offline_data") or {}
     if not isinstance(offline.get("input_"), str):
@@ -178,7 +178,7 @@ def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
-    """Call the fluent method of one section; an argument that RLlib does not know is answered with the nearest."""
+    """Call the fluent method of one section; the error for an unknown argument names the nearest one."""
     if section == "rl_module" and isinstance(arguments.get("model_config"), Mapping):
         arguments["model_config"] = _make_model_config(arguments["model_config"])
     _import_own_parts(section, arguments)
@@ -206,36 +206,36 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
 
 
 def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:
-    """Import the env runner, learner and connectors that a section names as ``package.module:Name``.
+    """Import the user's env runner, learner and connectors, which a section names as ``package.module:Name``.
 
     Raises:
-        ConfigError: One cannot be imported, or is something else.
+        ConfigError: One of them cannot be imported, or is something else.
     """
     from ray.rllib.core.learner import Learner
     from ray.rllib.env.env_runner import EnvRunner
 
-    connector = ("function that returns connectors", lambda found: callable(found) and not isinstance(found, type))
+    connector = ("function that returns connectors", lambda part: callable(part) and not isinstance(part, type))
     parts: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "env_runner_cls": ("ray.rllib.env.env_runner.EnvRunner", is_subclass(EnvRunner)),
         "learner_class": ("ray.rllib.core.learner.Learner", is_subclass(Learner)),
         **dict.fromkeys(CONNECTORS, connector),
     }
-    for name, (what, is_one) in parts.items():
+    for name, (what, accept) in parts.items():
         if isinstance(arguments.get(name), str):
             usage, fix = f"package.module:Name of a {what}", "see examples/own_sampler_and_learner.py"
             key = f"algo.{section}.{name}"
-            arguments[name] = import_entry_point(key, arguments[name], what, is_one, usage, fix)
+            arguments[name] = import_entry_point(key, arguments[name], what, accept, usage, fix)
 
 
 def _list_keywords(cls: type, section: str) -> list[str]:
-    """List the keyword arguments of a fluent method and of its parents', to which RLlib passes ``**kwargs`` on."""
+    """List the keyword arguments of a fluent method and of the methods of parent classes that it calls."""
     methods = [vars(base)[section] for base in cls.__mro__ if section in vars(base)]
     names = {p.name for m in methods for p in inspect.signature(m).parameters.values() if p.kind is p.KEYWORD_ONLY}
     return sorted(names)
 
 
 def _make_model_config(raw: Mapping[str, Any]) -> Any:
-    """Make RLlib's typed model settings: they refuse unknown names, which a plain mapping would keep silently."""
+    """Make RLlib's typed model settings, which refuse unknown names; RLlib ignores those of a plain mapping."""
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     try:

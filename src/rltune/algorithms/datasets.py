@@ -1,7 +1,7 @@
 """Record episodes of a trained policy, and read them for the offline algorithms (BC, MARWIL, CQL, IQL).
 
-A dataset is one Parquet file of plain columns, a row a step: ``episode``, ``obs``, ``action``, ``reward``,
-``terminated``, ``truncated``, ``next_obs``. `rltune.algorithms.offline_data` feeds it to RLlib. Runs anywhere.
+A dataset is a Parquet file with one row per step and the columns ``episode``, ``obs``, ``action``, ``reward``,
+``terminated``, ``truncated`` and ``next_obs``. `rltune.algorithms.offline_data` feeds it to RLlib.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
     """Play episodes and write them as a dataset.
 
     Args:
-        policy: As `rltune.load_policy` gives it.
-        path: The file to write; its folder is made.
-        episodes: How many.
-        seed: Of the first episode; the others follow.
+        policy: The policy, as `rltune.load_policy` returns it.
+        path: The file to write; its folder is created.
+        episodes: The number of episodes.
+        seed: The seed of the first episode; the next episode has the next seed.
         deterministic: False samples the actions, which covers more of the environment.
 
     Returns:
-        ``steps``, of all episodes together, and ``return_mean``, undiscounted.
+        ``steps`` (the number of steps of all episodes) and ``return_mean`` (undiscounted).
 
     Raises:
         PolicyError: The file exists.
@@ -46,7 +46,7 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         obs, state, done = env.reset(seed=seed + episode)[0], None, False
         while not done:
             action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
-            action = action[()]  # a discrete one as a number, not as an array without axes
+            action = action[()]  # A discrete action becomes a number instead of an array without axes.
             following, reward, terminated, truncated, _ = env.step(action)
             row = (episode, np.ravel(obs), np.ravel(action), float(reward), terminated, truncated, np.ravel(following))
             for name, value in zip(COLUMNS, row, strict=True):
@@ -54,18 +54,19 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
             obs, done = following, terminated or truncated
     env.close()
     table = pa.table({name: np.array(columns[name]).tolist() for name in COLUMNS})
-    about = {"env": policy.info.get("env"), "spaces": policy.spaces, "episodes": episodes}
+    metadata = {"env": policy.info.get("env"), "spaces": policy.spaces, "episodes": episodes}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:  # for you alone
-        pq.write_table(table.replace_schema_metadata({"rltune": json.dumps(about)}), file)
+    # Only this user may read the file.
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        pq.write_table(table.replace_schema_metadata({"rltune": json.dumps(metadata)}), file)
     return {"steps": float(len(columns["reward"])), "return_mean": sum(columns["reward"]) / episodes}
 
 
 def check_dataset(path: str | Path) -> dict[str, Any]:
-    """Check that a file is a dataset, and return what it says about itself: env, spaces, episodes.
+    """Check that a file is a dataset, and return its metadata: env, spaces, episodes.
 
     Raises:
-        ConfigError: There is no such file, or it is of another kind.
+        ConfigError: The file does not exist, or is not a dataset.
     """
     key = f"algo.offline_data.input_={path}"
     fix = spell_command("record policy=sweep:latest out=outputs/data.parquet")
@@ -78,12 +79,12 @@ def check_dataset(path: str | Path) -> dict[str, Any]:
     missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
         raise ConfigError(f"{key} has no column {missing[0]}", ", ".join(COLUMNS), fix)
-    about: dict[str, Any] = json.loads((schema.metadata or {}).get(b"rltune", b"{}"))
-    return about
+    metadata: dict[str, Any] = json.loads((schema.metadata or {}).get(b"rltune", b"{}"))
+    return metadata
 
 
 def read_episodes(path: str | Path) -> dict[str, np.ndarray]:
-    """Read a dataset's columns as arrays, a row a step.
+    """Read the columns of a dataset as arrays with one row per step.
 
     Raises:
         ConfigError: As for `check_dataset`.

@@ -1,7 +1,7 @@
-"""Let RLlib train several agents: adapt their environment, and say who acts by which policy.
+"""Let RLlib train several agents: adapt their environment, and assign policies to them.
 
-Apart from ``rllib_env``, because its adapter's base class makes importing this module take RLlib's seconds. Runs in the
-driver for its checks, and in workers.
+This module is separate from ``rllib_env`` because the adapter's base class requires the import of RLlib, which takes
+seconds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ StepResult = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, 
 
 
 class ParallelEnvAdapter(MultiAgentEnv):
-    """A ``pettingzoo.ParallelEnv`` as RLlib steps it.
+    """Adapts a ``pettingzoo.ParallelEnv`` to RLlib.
 
-    RLlib's own adapter (ray 2.60) never ends an episode in which some agents are terminated and others truncated.
+    RLlib's own adapter (Ray 2.60) never ends an episode in which some agents are terminated and others truncated.
 
     Args:
-        env: PettingZoo's.
+        env: The environment of PettingZoo.
     """
 
     def __init__(self, env: Any) -> None:
@@ -47,10 +47,10 @@ class ParallelEnvAdapter(MultiAgentEnv):
         return dict(obs), dict(info or {})
 
     def step(self, actions: dict[str, Any]) -> StepResult:
-        """Act for every agent that is still there.
+        """Act for every agent that is still alive.
 
         Returns:
-            Observations, rewards, terminations, truncations and infos by agent, as RLlib's ``MultiAgentEnv`` asks.
+            Observations, rewards, terminations, truncations and infos by agent, as ``MultiAgentEnv`` requires.
         """
         obs, rewards, terminated, truncated, info = self.env.step(actions)
         over = not self.env.agents
@@ -69,10 +69,10 @@ class ParallelEnvAdapter(MultiAgentEnv):
 
 
 class PolicyMapping:
-    """RLlib's ``policy_mapping_fn``: the policy that acts for an agent.
+    """Maps agents to policies, as RLlib's ``policy_mapping_fn``.
 
     Args:
-        owners: By agent.
+        owners: The name of the policy for each agent.
     """
 
     def __init__(self, owners: dict[str, str]) -> None:
@@ -84,10 +84,10 @@ class PolicyMapping:
 
 
 def configure_agents(config: Any, spec: Any, algo: str) -> None:
-    """Set in RLlib's config which policies there are, and who acts by which.
+    """Set the policies and their agents in RLlib's config.
 
     Args:
-        config: Changed in place.
+        config: The config, which is changed in place.
         spec: The environment, with ``policies``.
         algo: The algo file's name, for the error.
 

@@ -1,7 +1,7 @@
 """Serve batches of a recorded dataset to the offline algorithms, without Ray Data.
 
-RLlib's own reader streams through Ray Data, whose tasks would wait for the CPUs that the trials hold. This one keeps
-the arrays in the trial's process. Runs in workers.
+RLlib's own reader streams through Ray Data, whose tasks would wait for the CPUs that the trials use. This reader keeps
+the arrays in the trial's process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rltune.config.capabilities import capabilities_of
 
 
 class RecordedEpisodes(OfflineData):
-    """RLlib's ``offline_data_class``: batches from the arrays, through RLlib's learner connectors.
+    """Makes batches from arrays through RLlib's learner connectors, as RLlib's ``offline_data_class``.
 
     Args:
-        config: The algorithm's.
+        config: The config of the algorithm.
     """
 
     def __init__(self, config: Any) -> None:
@@ -35,23 +35,23 @@ class RecordedEpisodes(OfflineData):
         self._starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
         self._ends = np.r_[self._starts[1:], len(numbers)]
         self._rng = np.random.default_rng(config.seed)
-        # Advantages need the steps that follow. All other losses, and MARWIL's without advantages (beta 0), learn best
+        # Advantages need the following steps. All other losses, and MARWIL's without advantages (beta 0), learn best
         # from independent steps.
         self._whole = capabilities_of(type(config)).data == "recorded_episodes" and config.beta != 0.0
         self._learner_connector: Any = None
         self.iter_batches_kwargs: dict[str, Any] = {}
-        # What RLlib (2.60) sets from outside, once the learner exists.
+        # RLlib (2.60) sets these attributes when the learner exists.
         self.spaces: Any = None
         self.learner_handles: Any = None
         self.module_spec: Any = None
         self.locality_hints: Any = None
 
     def sample(self, num_samples: int, return_iterator: bool = False, **_: Any) -> Any:
-        """Return one batch, or in a list the object from which RLlib's learner takes as many as it wants."""
+        """Return one batch, or a list with this object, from which RLlib's learner then takes batches."""
         return [self] if return_iterator else self._batch(num_samples)
 
     def iter_torch_batches(self, *, batch_size: int, device: Any = None, **_: Any) -> Iterator[dict[str, Any]]:
-        """Yield batches without an end, flat as Ray Data's would be."""
+        """Yield batches forever, flat like those of Ray Data."""
         from ray.rllib.utils import flatten_dict
 
         while True:
@@ -84,7 +84,7 @@ class RecordedEpisodes(OfflineData):
         )
 
     def _read_columns(self, path: str) -> dict[str, np.ndarray]:
-        """Read the dataset as the networks take it: actions between -1 and 1, as RLlib's own samplers deliver them."""
+        """Read the dataset as input for the networks: actions are between -1 and 1, as those of RLlib's samplers."""
         raw, observation, action = read_episodes(path), self.config.observation_space, self.config.action_space
         count = len(raw["reward"])
         if action.shape == ():
@@ -104,7 +104,7 @@ class RecordedEpisodes(OfflineData):
         }
 
     def _draw_episodes(self, num_samples: int) -> list[Any]:
-        """Draw whole episodes, the last one cut so that there are exactly ``num_samples`` steps."""
+        """Draw whole episodes, and cut the last one to get exactly ``num_samples`` steps."""
         chosen, steps = [], 0
         while steps < num_samples:
             number = int(self._rng.integers(len(self._starts)))

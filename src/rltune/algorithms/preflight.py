@@ -1,4 +1,4 @@
-"""Build the corners of a space once, so that a combination that cannot work is refused before the first trial."""
+"""Build the configs at the corners of a space, to refuse combinations that cannot work before the first trial."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
-# Settings of processes that `rltune.cluster.resources.Share` has no place for, and values that ask for none.
+# Settings that need resources beyond `rltune.cluster.resources.Share`, and their values that do not.
 ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("env_runners", "num_cpus_per_env_runner", (1,)),
     ("env_runners", "num_gpus_per_env_runner", ()),
@@ -30,13 +30,13 @@ ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 
 
 def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
-    """Build and validate the config at the ends of the space, and its network once, before the first trial.
+    """Build and validate the config at each corner of the space, and build each different network once.
 
     Returns:
-        The configs at these ends.
+        The configs at the corners.
 
     Raises:
-        ConfigError: With the corner's values and RLlib's own message.
+        ConfigError: A corner cannot be configured; the error has its values and RLlib's message.
     """
     check_unread(build.algo, space, capabilities_of(import_config_class(build.algo)))
     networks: dict[str, AlgorithmConfig] = {}
@@ -61,33 +61,33 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
 
 
 def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
-    """Refuse processes that the trial's share does not count: Ray would wait for their CPUs for ever.
+    """Refuse processes that the trial's share has no CPUs for, because Ray would wait for them forever.
 
-    Some of RLlib's configs ask for remote processes by default (APPO for one learner and two env runners, Ray 2.60).
+    Some configs of RLlib have remote processes by default: APPO has one learner and two env runners (Ray 2.60).
     """
-    for key, found, counted in (
+    for key, num_processes, counted in (
         ("algo.env_runners.num_env_runners", config.num_env_runners, count_env_runners(algo)),
         ("algo.learners.num_learners", config.num_learners, count_learners(algo)),
     ):
-        if found != counted:
+        if num_processes != counted:
             raise ConfigError(
-                f"{key}={found} by RLlib's default for {type(config).__name__}, which the trial's share does not hold",
+                f"{key}={num_processes} is the default of {type(config).__name__}; a trial's share has no CPUs for it",
                 "the number of env runners and of learners in the algo file",
                 f"+{key}={counted}",
             )
     for section, name, allowed in ONE_CPU_EACH:
-        found = (algo.get(section) or {}).get(name)
-        if found and found not in allowed:
+        value = (algo.get(section) or {}).get(name)
+        if value and value not in allowed:
             raise ConfigError(
-                f"algo.{section}.{name}={found}: a trial's share does not hold it",
+                f"algo.{section}.{name}={value}: a trial's share has no such resources",
                 "one CPU for the trial's process (resources.cpus_per_trial) and for each env runner and learner; "
-                "GPUs (resources.gpus_per_trial) for the learners alone",
+                "GPUs (resources.gpus_per_trial) only for learners",
                 f"~algo.{section}.{name}",
             )
 
 
 def _check_lstm(config: AlgorithmConfig) -> None:
-    """Refuse networks with an LSTM where RLlib would fail in the first update (Ray 2.60)."""
+    """Refuse networks with an LSTM if RLlib would fail in the first update (Ray 2.60)."""
     able = capabilities_of(type(config)).lstm
     if config.model_config.get("use_lstm") and (not able or config.is_multi_agent):
         who = "policies of several agents act with" if able else f"RLlib 2.60's {type(config).__name__} trains"
@@ -99,13 +99,13 @@ def _check_lstm(config: AlgorithmConfig) -> None:
 
 
 def _suggest_fixed_value(space: Space) -> str:
-    """Return what to type to fix one parameter of this space."""
+    """Suggest an override that fixes one parameter of the space."""
     dimension = next(iter(space.dimensions), None)
     return f"space.{dimension.name}={dimension.ends()[0]}" if dimension else "change the algo's values"
 
 
 def _build_module(config: AlgorithmConfig, build: Build) -> None:
-    """Build the network alone, where an action space that the algorithm cannot handle shows."""
+    """Build only the network, which fails if the algorithm cannot handle the action space."""
     from rltune.envs.build import make_env
 
     env = make_env(build.env)
@@ -117,7 +117,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
     env.close()
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
-    except Exception as error:  # RLlib raises whatever its catalogs happen to meet
+    except Exception as error:  # RLlib's catalogs may raise anything.
         raise ConfigError(
             f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",
             "an environment whose observations and actions the algorithm handles",
@@ -126,24 +126,24 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
 
 
 def check_actions(algo: Mapping[str, Any], env_id: str, action_space: Any) -> None:
-    """Refuse the two mismatches whose errors inside RLlib say nothing to a reader.
+    """Refuse discrete or continuous actions that the algorithm cannot choose; RLlib's own errors do not explain it.
 
-    An algorithm of the table is known by its name; any other is imported only where RLlib is there already.
+    An algorithm that is not in our table is imported only if RLlib has been imported already.
 
     Args:
         algo: The algo file.
-        env_id: The environment's.
-        action_space: Its actions; None where each of several agents has its own.
+        env_id: The environment's id.
+        action_space: Its action space; None for several agents, each of which has its own.
     """
     import gymnasium
 
     if action_space is None:
         return
     kind = "discrete" if isinstance(action_space, gymnasium.spaces.Discrete) else "continuous"
-    known = find_capabilities(algo)
-    if known is None and "ray.rllib" in sys.modules:
-        known = capabilities_of(import_config_class(algo))
-    if known is not None and known.actions not in ("both", kind):
+    row = find_capabilities(algo)
+    if row is None and "ray.rllib" in sys.modules:
+        row = capabilities_of(import_config_class(algo))
+    if row is not None and row.actions not in ("both", kind):
         raise ConfigError(
             f"algo={algo['name']} cannot act in env.id={env_id}, whose actions are {action_space}",
             f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind))}",

@@ -1,4 +1,4 @@
-"""Restore a whole RLlib algorithm from a checkpoint, to train on."""
+"""Restore a whole RLlib algorithm from a checkpoint, to continue its training."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def load_algorithm(
     storage: str | None = None,
     ledger_url: str | None = None,
 ) -> Algorithm:
-    """Load RLlib's algorithm, to train on; starts Ray where none runs.
+    """Load an RLlib algorithm from a checkpoint, to continue its training. Ray is started unless it runs already.
 
-    RLlib's checkpoints hold pickles, so that loading one runs whatever its author put there. Only those of sweeps that
-    this user ran are taken without ``trust``.
+    RLlib's checkpoints contain pickles, so that loading one may run any code of its author. Without ``trust``, only
+    checkpoints of this user's sweeps are loaded.
 
     Args:
         uri: As for ``load_policy``; a registered model leads to the run that it came from.
-        trust: Whether the files' author is trusted.
+        trust: Whether you trust the author of the checkpoint.
         output_dir: The folder of all sweeps.
         storage: As for ``load_policy``.
         ledger_url: As for ``load_policy``.
@@ -42,7 +42,7 @@ def load_algorithm(
         An RLlib ``Algorithm``; call ``train()`` on it and ``stop()`` at the end.
 
     Raises:
-        PolicyError: There is no such checkpoint, or it is not trusted.
+        PolicyError: The checkpoint does not exist, or is not trusted.
     """
     source = Source(str(uri), SweepRef(LATEST, output_dir, storage, ledger_url), trust)
     with locate_trusted_algorithm(source) as folder:
@@ -55,7 +55,7 @@ def load_algorithm(
 
 
 def _register_environment(folder: Path) -> None:
-    """Register an environment with wrappers with Ray again, under the name that the checkpoint has for it."""
+    """Register the environment of a checkpoint with Ray under the name that the checkpoint has for it."""
     from rltune.algorithms.rllib_env import name_for_rllib
     from rltune.envs.spec import spec_of
 

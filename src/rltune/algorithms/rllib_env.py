@@ -1,4 +1,4 @@
-"""Register an environment with RLlib by name, and create it in a worker."""
+"""Register environments with RLlib, and build them in workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rltune.envs.spec import EnvSpec
 
 
 class Creator:
-    """Builds an environment for RLlib, under the name that `name_for_rllib` registers.
+    """The function that RLlib calls to build an environment; `name_for_rllib` registers it.
 
     Args:
         spec: The environment.
@@ -25,17 +25,17 @@ class Creator:
         return make_training_env(self.spec, **dict(context))
 
     def together(self, num_envs: int) -> Any:
-        """Build ``num_envs`` of it as one native vector environment, for the engine; None where there is none."""
+        """Build ``num_envs`` environments as one native vector environment for the engine; None if there is none."""
         from rltune.envs.atari import make_native_atari
 
         return make_native_atari(self.spec, num_envs)
 
 
 def name_for_rllib(spec: EnvSpec) -> str:
-    """Return the name under which RLlib builds this environment, and register it with Ray where needed.
+    """Return the name under which RLlib builds an environment, and register it with Ray if necessary.
 
-    A plain Gymnasium id keeps its name, so that its native vector version can be used; anything else is registered
-    with Ray under a name that holds the whole specification.
+    A plain Gymnasium id is its own name, so that its native vector version can be used. Any other environment is
+    registered with Ray under a name that contains the whole specification.
     """
     if is_plain(spec):
         return spec.id

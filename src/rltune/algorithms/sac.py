@@ -11,7 +11,7 @@ from rltune.compat.sac_catalog import ConcatSACCatalog
 
 
 def use_plain_critics(config: Any) -> Any:
-    """Give a SACConfig critics that take observation and action side by side; returns ``config``."""
+    """Give a SACConfig critics that take observation and action as one vector, and return it."""
     return config.rl_module(rl_module_spec=RLModuleSpec(catalog_class=ConcatSACCatalog))
 
 
