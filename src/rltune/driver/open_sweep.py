@@ -15,13 +15,13 @@ from rltune.checkpoints.retention import Retention
 from rltune.cluster.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
-from rltune.config.schema import MLFLOW
 from rltune.driver.context import SweepContext
 from rltune.driver.display import Display
 from rltune.driver.housekeeping import Housekeeping
 from rltune.driver.recovery import recover_trials
 from rltune.driver.requests.inbox import Inbox
 from rltune.driver.stopper import SweepStopper
+from rltune.driver.trackers import open_trackers
 from rltune.driver.tune.heartbeats import Heartbeats
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
@@ -30,13 +30,6 @@ from rltune.ledger.sweep_folder import make_distant_ledger_error
 from rltune.search.samplers import get_traits
 from rltune.search.schedulers import ByAllReports, StoppingRule, build_stopping_rule
 from rltune.search.views import choose_view
-from rltune.tracking.callbacks import CallbackTracker
-from rltune.tracking.dashboard import DashboardTracker
-from rltune.tracking.feed import Feeds
-from rltune.tracking.mlflow_tracker import MLflowTracker
-from rltune.tracking.tensorboard import TensorBoardTracker
-from rltune.tracking.tracker import Tracker, TrackingSettings, import_tracker
-from rltune.tracking.wandb_runs import WandbTracker
 from rltune.views.console import Console
 
 FLUSH_S = 20.0  # How long the end of a sweep drops checkpoints at most; the next driver drops the rest.
@@ -102,7 +95,7 @@ class OpenSweep:
         self.final_evaluation = FinalEvaluation(
             self.folder, top, certify.champion_episodes, slots.count, context.call_aside, self.plan.objective
         )
-        self.tracker = self._open_trackers()
+        self.tracker = open_trackers(self)
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.live)
         self.console = Console(context.stream)
         self.display = Display(ledger, self.console, slots, self.heartbeats)
@@ -138,24 +131,6 @@ class OpenSweep:
         searcher, has_constraints = self.config.searcher, bool(self.plan.criteria.constraints)
         view = choose_view(searcher.kind, searcher.view, has_constraints=has_constraints)
         return OptunaStudy(self.ledger.trials, view, self.plan.space.distributions(), self.plan.earlier)
-
-    def _open_trackers(self) -> Feeds:
-        config = self.config
-        kind, experiment = config.tracking.kind, config.tracking.experiment or config.env.name
-        settings = TrackingSettings(config.tracking.uri, experiment, self.name, self.folder)
-        mlflow = MLflowTracker(settings, self.ledger) if kind in MLFLOW else None
-        trackers: list[Tracker] = [mlflow] if mlflow else []
-        if kind == "wandb":
-            trackers.append(WandbTracker(settings))
-        elif ":" in kind:
-            trackers.append(import_tracker(kind)(settings))
-        if config.tracking.tensorboard:
-            trackers.append(TensorBoardTracker(settings))
-        if config.callbacks:
-            trackers.append(CallbackTracker(settings, config.callbacks))
-        distributions, shared = self.plan.space.distributions(), self.context.is_folder_shared()
-        trackers.append(DashboardTracker(settings, self.ledger, config.study.storage, distributions, shared))
-        return Feeds(self.ledger, self.folder, trackers, mlflow, self.stopper.is_urgent)
 
     def _check_ownership(self) -> None:
         """Refuse to go on if another driver has the sweep, even one that goes on with a copy of the ledger.

@@ -6,10 +6,13 @@ import importlib.metadata
 import subprocess
 import sys
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from rltune.config.settings_file import format_settings
-from rltune.driver.open_sweep import OpenSweep
 from rltune.views.wording import read_typed_command
+
+if TYPE_CHECKING:
+    from rltune.driver.open_sweep import OpenSweep
 
 PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-core", "numpy")
 

@@ -13,16 +13,14 @@ from rltune.certification.selection import TABLE, write_table
 from rltune.cluster.resources import count_on_gpu
 from rltune.config.budget import SpentBudget
 from rltune.config.schema import MLFLOW
-from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact, redact_address, resolve_uri
 from rltune.driver.open_sweep import OpenSweep
-from rltune.driver.provenance import list_versions, read_git_commit
+from rltune.driver.provenance import list_versions
 from rltune.errors import EXIT_TRY_AGAIN, RltuneError, describe_exception
 from rltune.formatting import format_number
 from rltune.ledger.outcome import EXIT_NONE, Outcome, count_states
 from rltune.ledger.sweep_folder import TOLD, make_resume_command
 from rltune.records import BASELINE, ENQUEUE, Direction, RunKey, TrialRecord
-from rltune.search.conditions import format_yaml_value
 from rltune.tracking.mlflow_tracker import NOTE_TAG
 from rltune.tracking.notification import LIMIT_S, notify_end
 from rltune.views import html
@@ -34,34 +32,6 @@ from rltune.views.wording import describe_verdict
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
 CRASH_CLOSE_S = 10.0  # The longest time that trackers and callbacks delay the end after an error.
 RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # By our status; MLflow's status of all others is FINISHED.
-
-
-def start_tracking(sweep: OpenSweep) -> None:
-    """Start the sweep's run in MLflow, or go on with it."""
-    config = sweep.config
-    sweep.tracker.start(
-        params={  # These distinguish sweeps in MLflow's table.
-            "algo": config.algo["name"],
-            "env": config.env.id,
-            "searcher": config.searcher.kind,
-            "scheduler": config.scheduler.kind,
-            "budget.trials": config.budget.trials,
-            "budget.env_steps": config.budget.env_steps,
-            "replicates": config.replicates,
-            "seed": config.seed,
-            **{f"constraints.{each.name}": each.bound for each in sweep.plan.criteria.constraints},
-            **{f"space.{name}": format_yaml_value(range_) for name, range_ in config.space.items()},
-        },
-        tags={
-            "rltune.folder": str(sweep.folder),
-            NOTE_TAG: f"{config.algo['name']} on {config.env.id} is being swept, in `{sweep.folder}`.",
-        }
-        | ({"rltune.git_commit": commit} if (commit := read_git_commit()) else {}),
-        texts={
-            "config.yaml": format_settings(config),
-            "packages.txt": "".join(f"{name}=={version}\n" for name, version in list_versions().items()),
-        },
-    )
 
 
 def start_console(sweep: OpenSweep) -> None:

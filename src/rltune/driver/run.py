@@ -151,7 +151,8 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
     # These are imported only now, so that a typo in the request is answered before Ray is imported.
     from rltune.driver.end import end_sweep, watch_head
     from rltune.driver.provenance import record_start
-    from rltune.driver.publish import notify_users_of_crash, start_console, start_tracking
+    from rltune.driver.publish import notify_users_of_crash, start_console
+    from rltune.driver.trackers import start_tracking
     from rltune.driver.tune.fit import run_trials
     from rltune.ledger.lease import LeaseLostError
     from rltune.views.sweep_view import SweepView
