@@ -77,10 +77,10 @@ def read_snapshots(
             revisions[sweep_id][row_id] = revision
             if sweep_id in first_read:
                 continue
-            known = earlier[sweep_id].trials.get(row_id)
-            if known is not None and known.state == "RUNNING":
+            before = earlier[sweep_id].trials.get(row_id)
+            if before is not None and before.state == "RUNNING":
                 live.add(row_id)
-            elif known is None or state == "RUNNING" or revision != earlier[sweep_id].revisions[row_id]:
+            elif before is None or state == "RUNNING" or revision != earlier[sweep_id].revisions[row_id]:
                 # An earlier read did not look for reports of this trial, so that the newest report tells nothing of it.
                 whole.add(row_id)
         changed = _read_trials(connection, SWEEP_TRIALS.c.sweep_id.in_(first_read), SWEEP_TRIALS.c.id.in_(live | whole))
@@ -155,8 +155,8 @@ def _add_reports(
         select(*_REPORT).where(condition).order_by(REPORTS.c.id)
     ):
         trial = changed.get(row_id)
-        known = earlier.get(trial.sweep_id) if trial else None
-        if trial is None or (known and row_id in known.trials and nominal_steps in known.trials[row_id].reports):
+        before = earlier.get(trial.sweep_id) if trial else None
+        if trial is None or (before and row_id in before.trials and nominal_steps in before.trials[row_id].reports):
             continue
         report = make_report(trial.record.number, nominal_steps, env_steps, objective, {}, time_s)
         trial.reports.append((report_id, report))
@@ -187,12 +187,12 @@ def _merge(
     for row_id, trial in changed.items():
         if trial.sweep_id != sweep_id:
             continue
-        known = trials.get(row_id)
-        curve = dict(known.reports) if known else {}
+        before = trials.get(row_id)
+        curve = dict(before.reports) if before else {}
         for _, report in trial.reports:
             curve[report.nominal_steps] = report.objective
             last_reports_s[row_id] = report.time_s
-        numbers = trial.numbers if trial.numbers is not None else known.numbers if known else {}
+        numbers = trial.numbers if trial.numbers is not None else before.numbers if before else {}
         trials[row_id] = replace(trial.record, reports=curve, numbers=numbers)
         reports += [(report_id, trial.record.kind, report) for report_id, report in trial.reports]
     reports.sort(key=lambda read: read[0])

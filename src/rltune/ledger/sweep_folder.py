@@ -152,12 +152,12 @@ def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None)
     if settings is None:
         with contextlib.suppress(StudyError):
             settings = cast(Mapping[str, Any], OmegaConf.to_container(read_settings(folder)))
-    found = settings or {}
+    values = settings or {}
     words = [_format_override("sweep", folder.name) + spell_output_dir(folder.parent)]
-    if storage := found.get("storage"):
+    if storage := values.get("storage"):
         words.append(_format_override("storage", redact_address(storage)))
     for group, key in (("study", "storage"), ("tracking", "uri")):  # a login is kept in no file
-        if HIDDEN in ((found.get(group) or {}).get(key) or ""):
+        if HIDDEN in ((values.get(group) or {}).get(key) or ""):
             words.append(f"{group}.{key}=...")
     return spell_command(f"resume {' '.join(words)}")
 

@@ -197,7 +197,7 @@ def connect_ledger(url: str) -> Engine:
         if make_url(url).get_backend_name() not in ("sqlite", "postgresql"):
             raise ValueError("a ledger is kept in SQLite or PostgreSQL")
         engine = create_engine(url, pool_pre_ping=True)
-        wait_for_restarts(engine)
+        _wait_for_restarts(engine)
         if engine.dialect.name == "postgresql":
             event.listen(engine, "connect", _limit_idle_transactions)
             return engine.execution_options(schema_translate_map={None: SCHEMA})
@@ -209,28 +209,26 @@ def connect_ledger(url: str) -> Engine:
     return engine
 
 
-def wait_for_restarts(engine: Engine, *, is_known: bool = False) -> None:
+def _wait_for_restarts(engine: Engine) -> None:
     """Make new connections wait while the database server is being restarted, since a failure would end the sweep.
 
-    Args:
-        engine: The engine whose connections wait.
-        is_known: Whether the server has accepted a connection before. The first connection does not wait, so that a
-            wrong address is reported at once.
+    The first connection does not wait, so that a wrong address is reported at once.
     """
+    has_answered = False
 
     def connect(dialect: Any, _: Any, arguments: Any, options: Any) -> Any:
-        nonlocal is_known
-        deadline = time.monotonic() + (RESTART_S if is_known else 0.0)
+        nonlocal has_answered
+        deadline = time.monotonic() + (RESTART_S if has_answered else 0.0)
         while True:
             try:
                 connection = dialect.connect(*arguments, **options)
             except dialect.loaded_dbapi.OperationalError:
                 if time.monotonic() >= deadline:
-                    is_known = False  # The next connection fails at once.
+                    has_answered = False  # The next connection fails at once.
                     raise
                 time.sleep(0.2)
             else:
-                is_known = True
+                has_answered = True
                 return connection
 
     event.listen(engine, "do_connect", connect)

@@ -69,11 +69,11 @@ def _circle_error(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str])
     )
 
 
-def unknown_parent_error(name: str, parent: str, known: Iterable[str]) -> ConfigError:
+def unknown_parent_error(name: str, parent: str, names: Iterable[str]) -> ConfigError:
     """Return the error for a condition on a parameter that does not exist."""
     return ConfigError(
         f"space.{name}: its condition names '{parent}', which neither the space nor the algorithm's file has",
-        choices(parent, set(known) - {name}),
+        choices(parent, set(names) - {name}),
         f"correct the name, or drop it with ~space.{name}",
     )
 
@@ -98,7 +98,7 @@ def format_yaml_value(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {format_yaml_value(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {format_yaml_value(item)}" for key, item in value.items()) + "}"
     return f"[{', '.join(map(format_yaml_value, value))}]" if isinstance(value, list | tuple) else str(value)
 
 

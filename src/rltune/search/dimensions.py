@@ -131,7 +131,7 @@ class Dimension:
         low, high = map(float, self.args[:2])
         parts = [place / (count - 1) for place in range(count)]
         raw = [low + part * (high - low) if self.kind == "uniform" else low * (high / low) ** part for part in parts]
-        return sorted({float(f"{self.decode(one):.4g}") for one in raw})
+        return sorted({float(f"{self.decode(quantity):.4g}") for quantity in raw})
 
     def count_values(self) -> int:
         """Count the values that it may have, of a kind that is not in CONTINUOUS."""
@@ -168,35 +168,35 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     Raises:
         ConfigError: The kind is unknown, or its arguments make no range.
     """
-    shown = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
+    setting = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
     if kind not in KINDS:
-        known = [*KINDS, WHEN]
+        kinds = [*KINDS, WHEN]
         usage = KINDS[close].usage if (close := nearest(kind, KINDS)) else "[loguniform, low, high]"
-        raise ConfigError(f"{shown}: unknown kind '{kind}'", choices(kind, known), f"write space.{name} as {usage}")
+        raise ConfigError(f"{setting}: unknown kind '{kind}'", choices(kind, kinds), f"write space.{name} as {usage}")
     rule = KINDS[kind]
     fix = f"write space.{name} as {rule.usage}"
     if (rule.num_args is None and not args) or (rule.num_args is not None and len(args) != rule.num_args):
-        raise ConfigError(f"{shown}: wrong number of arguments", rule.usage, fix)
+        raise ConfigError(f"{setting}: wrong number of arguments", rule.usage, fix)
     if kind == "choice":
         return Dimension(name, kind, args)
     if not all(isinstance(arg, int | float) and not isinstance(arg, bool) and math.isfinite(arg) for arg in args):
-        raise ConfigError(f"{shown}: arguments must be numbers", rule.usage, fix)
+        raise ConfigError(f"{setting}: arguments must be numbers", rule.usage, fix)
     if rule.integer:
         if any(float(arg) != int(arg) for arg in args):
-            raise ConfigError(f"{shown}: arguments must be integers", rule.usage, fix)
+            raise ConfigError(f"{setting}: arguments must be integers", rule.usage, fix)
         args = tuple(int(arg) for arg in args)
     if rule.positive and min(args) <= 0:
-        raise ConfigError(f"{shown}: arguments must be above 0", rule.usage, fix)
+        raise ConfigError(f"{setting}: arguments must be above 0", rule.usage, fix)
     if args[0] > args[1]:
         turned = format_yaml_value([kind, args[1], args[0], *args[2:]]).replace(" ", "")  # a shell's one word
-        raise ConfigError(f"{shown}: its ends are exchanged", "low <= high", f"space.{name}={turned}")
+        raise ConfigError(f"{setting}: its ends are exchanged", "low <= high", f"space.{name}={turned}")
     if kind == "quniform" and args[2] <= 0:
-        raise ConfigError(f"{shown}: the range is empty", "step > 0", fix)
+        raise ConfigError(f"{setting}: the range is empty", "step > 0", fix)
     if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every proposal
         low, high, step = args
         args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):
-        raise ConfigError(f"{shown}: not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
+        raise ConfigError(f"{setting}: not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
     return Dimension(name, kind, args)
 
 

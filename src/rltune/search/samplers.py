@@ -120,10 +120,10 @@ def build_sampler(
     import optuna
 
     cls = import_sampler(kind)
-    known = inspect.signature(cls).parameters
+    parameters = inspect.signature(cls).parameters
     seeds = {"seed": seed, "sweep_seed": sweep_seed}
-    given = {**args, **{name: value for name, value in seeds.items() if name in known}}
-    grouping = issubclass(cls, optuna.samplers.TPESampler) and "group" in known
+    given = {**args, **{name: value for name, value in seeds.items() if name in parameters}}
+    grouping = issubclass(cls, optuna.samplers.TPESampler) and "group" in parameters
     if conditional and grouping and args.get("multivariate") is not False:
         given.setdefault("group", True)
     with warnings.catch_warnings():
@@ -223,13 +223,17 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
     """
     cls = import_sampler(kind)
     parameters = inspect.signature(cls).parameters.values()
-    known = [one.name for one in parameters if one.name not in SEEDS and one.kind is not one.VAR_KEYWORD]
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    arguments = [
+        parameter.name
+        for parameter in parameters
+        if parameter.name not in SEEDS and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     for name in args:
-        if name in SEEDS or not (name in known or takes_any):
+        if name in SEEDS or not (name in arguments or takes_any):
             raise ConfigError(
                 f"searcher.args.{name}={args[name]}: the {kind} searcher has no such argument",
-                choices(name, known),
+                choices(name, arguments),
                 f"correct or remove it: ~searcher.args.{name}",
             )
     try:

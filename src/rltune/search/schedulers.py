@@ -204,4 +204,8 @@ def _import_rule(kind: str) -> Any:
 def _list_arguments(cls: type) -> dict[str, bool]:
     """Return the arguments that a rule's file may set, and for each whether it must."""
     parameters = inspect.signature(cls).parameters.values()
-    return {one.name: one.default is one.empty for one in parameters if one.name != "env_steps"}
+    return {
+        parameter.name: parameter.default is parameter.empty
+        for parameter in parameters
+        if parameter.name != "env_steps"
+    }

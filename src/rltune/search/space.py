@@ -112,8 +112,8 @@ class Space:
                 meet.
         """
         by_name = {dimension.name: dimension for dimension in self.dimensions}
-        found = dict(_find_named(values, by_name))
-        for name, value in found.items():
+        given = dict(_find_named(values, by_name))
+        for name, value in given.items():
             if name not in by_name:
                 why = f"is {self.fixed[name]} in each trial" if name in self.fixed else "is not searched"
                 raise ConfigError(
@@ -130,21 +130,21 @@ class Space:
                     f"space.{name}={by_name[name].ends()[0]}",
                 ) from None
         for dimension in reversed(self.dimensions):  # parents come before
-            for parent, allowed in dimension.when.items() if dimension.name in found else ():
-                if parent not in found and len(allowed) > 1:
+            for parent, allowed in dimension.when.items() if dimension.name in given else ():
+                if parent not in given and len(allowed) > 1:
                     raise ConfigError(
-                        f"space.{dimension.name}={found[dimension.name]}: it has a condition, {dimension.condition}",
+                        f"space.{dimension.name}={given[dimension.name]}: it has a condition, {dimension.condition}",
                         f"{parent} with it, which else is drawn and may not meet that",
                         f"space.{parent}={allowed[0]}",
                     )
-                found.setdefault(parent, allowed[0])
-        for name in found.keys() - self.active_values(found).keys():
+                given.setdefault(parent, allowed[0])
+        for name in given.keys() - self.active_values(given).keys():
             raise ConfigError(
-                f"space.{name}={found[name]}: it has a condition, {by_name[name].condition}",
+                f"space.{name}={given[name]}: it has a condition, {by_name[name].condition}",
                 "values that go together",
                 f"leave space.{name} out",
             )
-        return found
+        return given
 
     def is_whole(self, raw: Mapping[str, Any]) -> bool:
         """Return whether quantities by label leave nothing to be drawn."""
@@ -179,24 +179,25 @@ class Space:
     def count_points(self) -> int:
         """Count the configurations of a space without continuous ranges."""
         parents = {parent for dimension in self.dimensions for parent in dimension.when}
-        found: list[tuple[dict[str, Any], int]] = [({}, 1)]  # values of parents, and how many configurations have them
-        for one in self.dimensions:
-            grown: list[tuple[dict[str, Any], int]] = []
-            for values, count in found:
-                if not is_met(one.when, values):
-                    grown.append((values, count))
-                elif one.name in parents:
-                    grown += [({**values, one.name: value}, count) for value in one.list_values()]
+        # The values of parents, and how many configurations have them.
+        combinations: list[tuple[dict[str, Any], int]] = [({}, 1)]
+        for dimension in self.dimensions:
+            extended: list[tuple[dict[str, Any], int]] = []
+            for values, count in combinations:
+                if not is_met(dimension.when, values):
+                    extended.append((values, count))
+                elif dimension.name in parents:
+                    extended += [({**values, dimension.name: value}, count) for value in dimension.list_values()]
                 else:
-                    grown.append((values, count * one.count_values()))
-            found = grown
-        return sum(count for _, count in found)
+                    extended.append((values, count * dimension.count_values()))
+            combinations = extended
+        return sum(count for _, count in combinations)
 
     def _move(self, point: Mapping[str, Any], dimension: Dimension, value: Any) -> dict[str, Any]:
         """Return ``point`` with one parameter at another value, and its parents where its condition is met."""
         moved = {**point, dimension.name: value}
         waiting = [dimension]
-        by_name = {one.name: one for one in self.dimensions}
+        by_name = {other.name: other for other in self.dimensions}
         while waiting:
             for parent, allowed in waiting.pop().when.items():
                 if moved[parent] not in allowed:
@@ -205,12 +206,12 @@ class Space:
         return moved
 
 
-def _find_named(values: Mapping[str, Any], known: Collection[str], above: str = "") -> Iterator[tuple[str, Any]]:
+def _find_named(values: Mapping[str, Any], searched: Collection[str], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield values by name, those of nested mappings by names with dots; the value of a known name is whole."""
     for key, value in values.items():
         name = f"{above}.{key}" if above else str(key)
-        if isinstance(value, Mapping) and name not in known:
-            yield from _find_named(value, known, name)
+        if isinstance(value, Mapping) and name not in searched:
+            yield from _find_named(value, searched, name)
         else:
             yield name, value
 
@@ -227,23 +228,23 @@ def parse_space(raw: Mapping[str, Any], algo: Mapping[str, Any] | None = None) -
         ConfigError: A kind is unknown or its arguments make no range. A condition names an unknown parent, wants a
             value that its parent never has, or waits for itself.
     """
-    found: dict[str, Dimension] = {}
+    dimensions: dict[str, Dimension] = {}
     fixed: dict[str, Any] = {}
     when: dict[str, Mapping[str, Any]] = {}
     for key, written in raw.items():
         name = str(key)
         when[name], form = split_condition(name, written)
         if isinstance(form, Sequence) and not isinstance(form, str) and form and isinstance(form[0], str):
-            found[name] = parse_dimension(name, str(form[0]), tuple(form[1:]))
+            dimensions[name] = parse_dimension(name, str(form[0]), tuple(form[1:]))
         elif when[name]:  # a plain value under a condition is a choice of one
-            found[name] = Dimension(name, "choice", (form,))
+            dimensions[name] = Dimension(name, "choice", (form,))
         else:
             fixed[name] = form
-    return _resolve_conditions(found, fixed, when, {**(algo or {}), **fixed})
+    return _resolve_conditions(dimensions, fixed, when, {**(algo or {}), **fixed})
 
 
 def _resolve_conditions(
-    found: Mapping[str, Dimension],
+    dimensions: Mapping[str, Dimension],
     fixed: Mapping[str, Any],
     when: Mapping[str, Mapping[str, Any]],
     constant: Mapping[str, Any],
@@ -251,19 +252,19 @@ def _resolve_conditions(
     """Check all conditions; those on constants are decided here, and drop out."""
     ordered: list[Dimension] = []
     idle: dict[str, str] = {}
-    for name in order_parameters({name: when[name] for name in found}):
+    for name in order_parameters({name: when[name] for name in dimensions}):
         wanted: dict[str, tuple[Any, ...]] = {}
         for parent, value in when[name].items():
-            if parent in found:
-                wanted[parent] = _resolve_wanted(found[name], found[parent], value)
+            if parent in dimensions:
+                wanted[parent] = _resolve_wanted(dimensions[name], dimensions[parent], value)
                 if parent in idle:
                     idle[name] = f"{parent} is not searched either"
             elif parent not in constant:
-                raise unknown_parent_error(name, parent, [*found, *constant])
+                raise unknown_parent_error(name, parent, [*dimensions, *constant])
             elif not is_allowed(constant[parent], value):
                 idle[name] = f"{parent} is {constant[parent]}"
         if name not in idle:
-            ordered.append(replace(found[name], when=wanted))
+            ordered.append(replace(dimensions[name], when=wanted))
     return Space(tuple(ordered), fixed, idle)
 
 
@@ -276,11 +277,11 @@ def _resolve_wanted(dimension: Dimension, parent: Dimension, value: Any) -> tupl
     if parent.kind == "choice" and value in parent.args:
         return (value,)  # a list may itself be a choice
     wanted = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    for one in wanted:
+    for wanted_value in wanted:
         try:
             if parent.kind in CONTINUOUS:
                 raise ValueError
-            parent.encode(one)
+            parent.encode(wanted_value)
         except (ValueError, TypeError):
-            raise unreachable_value_error(dimension.name, parent.name, one, str(parent)) from None
+            raise unreachable_value_error(dimension.name, parent.name, wanted_value, str(parent)) from None
     return wanted

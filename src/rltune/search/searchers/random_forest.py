@@ -64,8 +64,10 @@ class RandomForestSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return whatever some trial has, parameters with conditions among it."""
-        found = {name: one for ended in _list_ended(study) for name, one in ended.distributions.items()}
-        return {name: one for name, one in found.items() if not one.single()}
+        distributions = {
+            name: distribution for ended in _list_ended(study) for name, distribution in ended.distributions.items()
+        }
+        return {name: distribution for name, distribution in distributions.items() if not distribution.single()}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -90,8 +92,8 @@ class RandomForestSampler(BaseSampler):
         candidates = cube.snap(self._rng.random((NUM_CANDIDATES, tried.shape[1])))
         predicted = _predict(trees, cube.expand(candidates))
         running = cube.place(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
-        known = _is_among(candidates, np.concatenate([tried, running]))  # of choices alone many are
-        predicted[known & ~known.all()] = -np.inf
+        is_tried = _is_among(candidates, np.concatenate([tried, running]))  # In a space of choices alone, many are.
+        predicted[is_tried & ~is_tried.all()] = -np.inf
         return cube.read(candidates[predicted.argmax()])
 
 
@@ -177,5 +179,5 @@ def _predict(trees: Sequence[Any], inputs: Array) -> Array:
 
 def _is_among(candidates: Array, others: Array) -> NDArray[np.bool_]:
     """Whether each candidate is one of the others."""
-    known = {row.tobytes() for row in others.round(9)}
-    return np.array([row.tobytes() in known for row in candidates.round(9)])
+    rows = {row.tobytes() for row in others.round(9)}
+    return np.array([row.tobytes() in rows for row in candidates.round(9)])

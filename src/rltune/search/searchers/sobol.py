@@ -34,7 +34,11 @@ class SobolSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return what the first trial has."""
         first = study.get_trials(deepcopy=False)[0]
-        return {name: one for name, one in first.distributions.items() if trial.number and not one.single()}
+        return {
+            name: distribution
+            for name, distribution in first.distributions.items()
+            if trial.number and not distribution.single()
+        }
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

@@ -37,9 +37,9 @@ class UnitCube:
         """Place trials: [trials, parameters], NaN where a trial lacks one."""
         raw = np.full((len(trials), len(self._space)), np.nan)
         for row, trial in zip(raw, trials, strict=True):
-            for axis, (name, one) in enumerate(self._space.items()):
+            for axis, (name, distribution) in enumerate(self._space.items()):
                 if name in trial.params:
-                    row[axis] = one.to_internal_repr(trial.params[name])
+                    row[axis] = distribution.to_internal_repr(trial.params[name])
         return self._place(raw)
 
     def snap(self, places: Array) -> Array:
@@ -58,7 +58,10 @@ class UnitCube:
     def read(self, place: Array) -> dict[str, Any]:
         """Return the values at a place, by label."""
         raw = self._read(place[None])[0]
-        return {name: one.to_external_repr(float(x)) for (name, one), x in zip(self._space.items(), raw, strict=True)}
+        return {
+            name: distribution.to_external_repr(float(x))
+            for (name, distribution), x in zip(self._space.items(), raw, strict=True)
+        }
 
     def _scale(self, raw: Array) -> Array:
         return np.where(self._log, np.log(np.where(self._log, raw, 1.0)), raw)
