@@ -1,7 +1,7 @@
-"""Build environments from their specification: one, several in step, with true rewards or with those to learn from.
+"""Build environments from their specification: one or several, with true or with shaped rewards.
 
-A trial, an evaluation and a downstream script build the same environment from the same specification. Gymnasium is
-imported inside the functions, so that a typing error on the command line is answered before it.
+Trials, evaluations and downstream scripts build the same environment from the same specification. Gymnasium is imported
+inside the functions, so that a typo on the command line is answered at once.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment with its wrappers, with flat spaces and the rewards as the environment gives them.
+    """Build one environment with its wrappers, flat spaces and true rewards.
 
     Args:
-        spec: What to build: an `EnvSpec`, or a mapping with its fields.
-        kwargs: Further arguments of the environment, such as ``render_mode``; they win over the specification's.
+        spec: An `EnvSpec`, or a mapping with its fields.
+        kwargs: Further arguments of the environment, such as ``render_mode``, which override the specification's.
 
     Returns:
-        A Gymnasium environment; a ``pettingzoo.ParallelEnv`` where there are several agents.
+        A Gymnasium environment; for several agents a ``pettingzoo.ParallelEnv``.
     """
     spec = spec_of(spec)
     if spec.policies is not None:
@@ -38,14 +38,14 @@ def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[
 
 
 def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build the environment by Gymnasium alone, without the specification's wrappers."""
+    """Build the environment without the wrappers of its specification."""
     import gymnasium
 
     return gymnasium.make(spec.id, **{**resolve_variables(spec.kwargs), **kwargs})
 
 
 def wrap_env(env: Any, spec: EnvSpec) -> Any:
-    """Apply the wrappers of a specification, then make compound spaces flat."""
+    """Apply the wrappers of a specification, and flatten compound spaces."""
     for wrap in import_wrappers(spec):
         env = wrap(env)
     from rltune.envs.spaces import FlatAction, FlatObservation, has_plain_actions, has_plain_observations
@@ -56,7 +56,7 @@ def wrap_env(env: Any, spec: EnvSpec) -> Any:
 
 
 def make_training_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment as `make_env` does, with the rewards that are learned from."""
+    """Build one environment as `make_env` does, with shaped rewards."""
     from rltune.envs.rewards import ShapedReward
 
     env = make_env(spec, **kwargs)
@@ -64,7 +64,7 @@ def make_training_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 
 def is_plain(spec: EnvSpec) -> bool:
-    """Return whether Gymnasium alone builds this environment, from its id and arguments."""
+    """Return whether Gymnasium can build this environment from its id and arguments alone."""
     return (
         spec.policies is None
         and "${oc.env:" not in str(spec.kwargs)
@@ -89,7 +89,7 @@ def _has_flat_spaces(spec_as_json: str) -> bool:
 def make_vector_env(
     spec: EnvSpec | Mapping[str, Any], num_envs: int, **kwargs: Any
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """Build ``num_envs`` copies of what `make_env` builds; they step together in this process."""
+    """Build ``num_envs`` environments as `make_env` does; they step together in this process."""
     import gymnasium
 
     spec = spec_of(spec)
@@ -97,10 +97,10 @@ def make_vector_env(
 
 
 def import_wrappers(spec: EnvSpec) -> list[Callable[[Any], Any]]:
-    """Import the wrappers of a specification, as functions of an environment.
+    """Import the wrappers of a specification as functions of an environment.
 
     Raises:
-        ConfigError: An entry has no entry point, or it names no wrapper.
+        ConfigError: An entry lacks an entry point, or its entry point is not a wrapper.
     """
     return [_import_wrapper(wrapper, index) for index, wrapper in enumerate(spec.wrappers)]
 
@@ -116,8 +116,7 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
     try:
         cls = getattr(importlib.import_module(module or "gymnasium.wrappers"), name)
     except (ImportError, AttributeError):
-        known = [n for n in dir(gymnasium.wrappers) if n[0].isupper()]
-        close = nearest(name, known)
+        close = nearest(name, [wrapper for wrapper in dir(gymnasium.wrappers) if wrapper[0].isupper()])
         raise ConfigError(
             f"{key}: cannot import {wrapper['entry_point']}",
             f"an importable class, given as {usage}",
@@ -134,7 +133,7 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
 
 
 def find_modules(spec: EnvSpec | Mapping[str, Any]) -> list[str]:
-    """Find the modules that building an environment would import, but for known packages' and those that are there."""
+    """Find the modules that building an environment imports, except imported ones and those of known packages."""
     spec = spec_of(spec)
     named = [spec.id if spec.policies is not None else spec.id.rpartition(":")[0]]
     named.append(str(spec.objective.get("kind", "")).rpartition(":")[0])

@@ -1,4 +1,4 @@
-"""Specify one environment by plain values: its id, arguments, wrappers and shaping."""
+"""Specify an environment by plain values: its id, arguments, wrappers and reward shaping."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from omegaconf.errors import OmegaConfBaseException
 from rltune.errors import ConfigError, describe_exception
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
-"""Which of rltune's extras installs a module; those of Gymnasium's own families follow from their entry points."""
+"""The extra of rltune that installs each module. Those of Gymnasium's own families follow from their entry points."""
 
 KNOWN_PACKAGES = ("gymnasium", "pettingzoo", "rltune", "ale_py", "minigrid", "mpe2")
-"""Whose modules a policy may name whoever made it: what the extras and conf/env bring."""
+"""The packages of the extras and of conf/env. Any policy may name their modules, whoever made it."""
 
 UNSHAPED = {"normalise": False, "scale": 1.0, "clip": None}
 """The settings that leave rewards as the environment gives them."""
@@ -28,14 +28,14 @@ PLAIN_RETURN = {"kind": "return", "key": None, "direction": "max"}
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """An environment that can be built again elsewhere; it holds plain values only.
+    """The specification of an environment, from which it can be built anywhere; it contains plain values only.
 
     Attributes:
         id: Gymnasium id; ``module:Name-v0`` imports the module first, as Gymnasium does.
         kwargs: Arguments of the environment.
         wrappers: Applied in order, each ``{"entry_point": "module:Class", "kwargs": {...}}``.
-        normalise_observations: Whether training keeps running means and deviations; they travel with the policy.
-        rewards: ``normalise``, ``scale``, ``clip``, where they change anything; empty for rewards as they are.
+        normalise_observations: Whether training normalises observations; policies contain the statistics.
+        rewards: ``normalise``, ``scale`` and ``clip``, without those that change nothing.
         objective: ``kind``, ``key`` and ``direction`` of what an episode is worth (`rltune.envs.objective`); empty for
             its return.
         policies: Which policy acts for which of several agents (`rltune.envs.pettingzoo`); None for one agent.
@@ -65,7 +65,7 @@ class EnvSpec:
 
     @property
     def digest(self) -> str:
-        """What tells tasks apart whose scores cannot be compared: id, arguments, wrappers, objective; not shaping."""
+        """A digest of everything that scores depend on: id, arguments, wrappers and objective, but no shaping."""
         wrappers = [[wrapper.get("entry_point"), dict(wrapper.get("kwargs") or {})] for wrapper in self.wrappers]
         parts = [self.id, dict(self.kwargs), wrappers, *([dict(self.objective)] if self.objective else [])]
         task = json.dumps(parts, sort_keys=True, default=str)
@@ -75,10 +75,10 @@ class EnvSpec:
 def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of an environment or wrapper with ``${oc.env:NAME}`` replaced by the variable's value.
 
-    Only what builds an environment calls this: the values may be secret, and specifications are written to files.
+    Call it only to build an environment: the values may be secret, and specifications are written to files.
 
     Raises:
-        ConfigError: There is no such variable here.
+        ConfigError: The variable is not set.
     """
     if "${oc.env:" not in str(arguments):
         return dict(arguments)

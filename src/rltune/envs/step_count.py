@@ -1,7 +1,7 @@
-"""Count environment steps while they are taken, and end the taking early.
+"""Count environment steps during an iteration, and end its sampling early.
 
-An iteration in a slow environment lasts for minutes. A thread of the same process reads here how far it is, and asks
-for its end. One trial trains in a process at a time, so that one count serves it.
+An iteration in a slow environment takes minutes. Another thread of the process reads the count as a sign of life, and
+may request the end of sampling. Only one trial trains in a process at a time, so that one count is enough.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from rltune.errors import RewardError
 
 
 class SamplingEnded(BaseException):
-    """Sampling was asked to end before its batch was full.
+    """Raised to end sampling before the batch is full.
 
-    As an interruption from the keyboard it is no `Exception`: RLlib (2.60) takes each of those for the environment's.
+    Like a KeyboardInterrupt it is not an `Exception`, because RLlib (2.60) takes every `Exception` for an error of the
+    environment.
     """
 
 
 class StepCount:
-    """Counts the steps of one process. Threads may read it at any time.
+    """Counts the environment steps of this process. Any thread may read it.
 
     Attributes:
-        steps: Taken so far in all environments; steps that only reset one are counted too.
-        is_ending: Whether sampling is to end before its next step.
+        steps: The number of steps in all environments, including steps that only reset an environment.
+        is_ending: Whether sampling ends before its next step.
     """
 
     def __init__(self) -> None:
@@ -37,22 +38,20 @@ STEPS = StepCount()
 
 
 def require_finite(rewards: Sequence[float]) -> None:
-    """Refuse what the environments returned before somebody learns from it: then all is NaN, and nothing says why.
+    """Refuse rewards that are not finite before they make the whole network NaN.
 
     Raises:
-        RewardError: One is NaN or infinite.
+        RewardError: A reward is NaN or infinite.
     """
-    if not all(map(math.isfinite, rewards)):  # of a list: NumPy takes ten times as long for a few numbers
+    if not all(map(math.isfinite, rewards)):  # For a few numbers NumPy takes ten times as long.
         wrong = next(reward for reward in rewards if not math.isfinite(reward))
         raise RewardError(f"the environment returned a reward of {wrong}")
 
 
 def count_steps_of(envs: Any) -> None:
-    """Count the steps of RLlib's own vector environment, and raise `SamplingEnded` in it when sampling is to end.
+    """Count the steps of RLlib's own vector environment, check its rewards, and raise `SamplingEnded` on request.
 
-    Its rewards are looked at, too; those of several agents come in mappings.
-
-    Counting the same one again changes nothing.
+    A second call for the same environment changes nothing.
     """
     if "step" in vars(envs):
         return
@@ -63,7 +62,9 @@ def count_steps_of(envs: Any) -> None:
             raise SamplingEnded
         result = take(*args, **kwargs)
         STEPS.steps += num_envs
-        require_finite([one for each in result[1] for one in (each.values() if isinstance(each, Mapping) else [each])])
+        # Each environment returns one reward, or with several agents a mapping of rewards.
+        by_env = [rewards.values() if isinstance(rewards, Mapping) else [rewards] for rewards in result[1]]
+        require_finite([reward for rewards in by_env for reward in rewards])
         return result
 
     envs.step = step
