@@ -109,9 +109,6 @@ class ScreenTracker(Tracker):
             self._reach()
             self.screen.curves.setdefault(trial.number, {})[report.nominal_steps] = report.objective
         self._reach()
-
-    def update(self, trial: TrialRecord) -> None:
-        self._reach()
         self.screen.states[trial.number] = trial.state
         self._reach()
 
@@ -233,7 +230,7 @@ class Crashes(RuleBasedStateMachine):
         driver.chores = SimulatedChores(self.world)
         driver.retention = Retention(driver.store, ledger.check_lease)
         trackers = [ScreenTracker(self.world, name, screen) for name, screen in self.screens.items()]
-        driver.feeds = Feeds(ledger, self.folder, trackers)
+        driver.feeds = Feeds(ledger, driver.store, trackers)
         driver.feeds.start(params={}, tags={}, texts={})
         driver.retention.drop_unnamed(ledger.trials.records())
         driver.chores.add(driver.retention.drop_pending)

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from rltune.checkpoints.store import open_store
 from rltune.errors import ConfigError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
@@ -67,7 +68,7 @@ def open_sweep(folder, *names):
     ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
     targets = [f"own_code:{name}" for name in names]
     settings = TrackingSettings(None, "cartpole", "first", folder)
-    tracker = Feeds(ledger, folder, [CallbackTracker(settings, targets)])
+    tracker = Feeds(ledger, open_store(folder), [CallbackTracker(settings, targets)])
     tracker.start(params={}, tags={}, texts={})
     return ledger, tracker
 

@@ -108,7 +108,7 @@ def test_a_kill_between_study_and_ledger_adds_no_trial_twice(tmp_path, monkeypat
         tracker = make_tracker(driver)
         with contextlib.suppress(SystemExit):
             tracker.open(SweepDescription("sweep", driver.ledger.sweep().key))
-        tracker.update(driver.ledger.trials.record(0))
+        tracker.write(driver.ledger.trials.record(0), [])
         tracker.close()
     assert agree(driver, deliver(driver))
 

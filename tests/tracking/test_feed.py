@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from rltune.checkpoints.store import open_store
 from rltune.ledger.ledger import Ledger
 from rltune.records import CERTIFY, TRIALS, Report, RunKey
 from rltune.tracking import feed as module
@@ -39,8 +40,6 @@ class Notebook(Tracker):
         self._take(trial.run_key.name)
         self.points += [(trial.run_key.name, report.nominal_steps) for report in reports]
         self.numbers += [dict(report.numbers) for report in reports]
-
-    def update(self, trial):
         self.states.append((trial.run_key.name, trial.state, trial.score))
 
     def describe(self, key, metrics, tags):
@@ -67,7 +66,7 @@ def _quick(monkeypatch):
 def open_sweep(folder, *trackers):
     path = folder / "ledger.db"
     ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
-    feeds = Feeds(ledger, folder, trackers)
+    feeds = Feeds(ledger, open_store(folder), trackers)
     feeds.start(params={"algo": "ppo"}, tags={}, texts={})
     return ledger, feeds
 

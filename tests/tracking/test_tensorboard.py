@@ -7,6 +7,7 @@ from collections import Counter
 
 from tensorboardX.proto.event_pb2 import Event
 
+from rltune.checkpoints.store import open_store
 from rltune.ledger.ledger import Ledger
 from rltune.records import Report, RunKey
 from rltune.tracking.feed import Feeds
@@ -18,7 +19,7 @@ def open_sweep(folder):
     path = folder / "ledger.db"
     ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
     settings = TrackingSettings(None, "cartpole", "first", folder)
-    tracker = Feeds(ledger, folder, [TensorBoardTracker(settings)])
+    tracker = Feeds(ledger, open_store(folder), [TensorBoardTracker(settings)])
     tracker.start(params={"algo": "ppo"}, tags={}, texts={})
     return ledger, tracker
 

@@ -28,9 +28,9 @@ def test_a_trial_is_a_run_of_the_sweeps_group(tmp_path, monkeypatch):
     assert run.config["lr"] == 0.25
     tracker.write(record, [Report(0, 100, 1.0, {"objective": -1.0})])  # sent twice
     assert run.step == 200
-    tracker.update(TrialRecord(0, "COMPLETE", {"lr": 0.25}, {100: 100.0, 200: 200.0}))
+    tracker.write(TrialRecord(0, "COMPLETE", {"lr": 0.25}, {100: 100.0, 200: 200.0}), [])
     certified = TrialRecord(0, "COMPLETE", {}, {200: 9.0}, kind=CERTIFY, of_trial=0, seed_index=0, returns=(4.0, 6.0))
-    tracker.update(certified)
+    tracker.write(certified, [])
     tracker.describe(RunKey(0), {"certified_score": 5.0}, {})
     tracker.describe(None, {"certified_score": 5.0}, {})
     tracker.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+from rltune.checkpoints.store import open_store
 from rltune.config.uris import resolve_uri
 from rltune.ledger.ledger import Ledger
 from rltune.records import CheckpointRecord, Report
@@ -23,7 +24,7 @@ class Sweep:
         path = self.folder / "ledger.db"
         self.ledger = Ledger(f"sqlite:///{path}", name, create=not path.exists())
         mlflow = MLflowTracker(TrackingSettings(uri, "cartpole", name, self.folder), self.ledger)
-        self.tracker = Feeds(self.ledger, self.folder, [mlflow], mlflow)
+        self.tracker = Feeds(self.ledger, open_store(self.folder), [mlflow], mlflow)
 
     def begin(self, trials=2, **params):
         self.start(**params)

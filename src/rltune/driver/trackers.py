@@ -37,7 +37,7 @@ def open_trackers(sweep: OpenSweep) -> Feeds:
         trackers.append(CallbackTracker(settings, config.callbacks))
     distributions, shared = sweep.plan.space.distributions(), sweep.context.is_folder_shared()
     trackers.append(DashboardTracker(settings, sweep.ledger, config.study.storage, distributions, shared))
-    return Feeds(sweep.ledger, sweep.folder, trackers, mlflow, sweep.stopper.is_urgent)
+    return Feeds(sweep.ledger, sweep.store, trackers, mlflow, sweep.stopper.is_urgent)
 
 
 def start_tracking(sweep: OpenSweep) -> None:

@@ -58,12 +58,9 @@ class CallbackTracker(Tracker):
                 self._report_failure(target, "cannot be made", error)
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Call ``on_report``."""
+        """Call ``on_report``, and ``on_trial_end`` when the trial has ended."""
         for report in reports:
             self._call("on_report", trial, report)
-
-    def update(self, trial: TrialRecord) -> None:
-        """Call ``on_trial_end`` when a trial has ended."""
         if trial.state != "RUNNING":
             self._call("on_trial_end", trial)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from rltune.ledger.journal import TIMEOUT_S, choose_journal
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import STUDY, make_storage_url
 from rltune.ledger.tables import file_of
-from rltune.records import TRIALS, TrialRecord
+from rltune.records import TRIALS, Report, TrialRecord
 from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class DashboardTracker(Tracker):
         direction = get_optuna_direction(self._ledger.criteria.direction)
         return optuna.create_study(study_name=name, storage=self._storage, direction=direction, load_if_exists=True)
 
-    def update(self, trial: TrialRecord) -> None:
+    def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Add a trial of the search that has ended."""
         if trial.kind == TRIALS and trial.state != "RUNNING" and _get_key(trial) not in self._added:
             self._study.add_trial(self._make_trial(trial))

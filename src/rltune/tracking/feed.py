@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.checkpoints.clients import StoreError
-from rltune.checkpoints.store import find_store
+from rltune.checkpoints.store import Store
 from rltune.config.uris import redact
 from rltune.errors import describe_exception
 from rltune.ledger.lease import LeaseLostError
@@ -78,17 +78,17 @@ class Feed:
     Args:
         tracker: The tracker.
         ledger: The sweep's.
-        folder: The sweep's, which has the checkpoints.
+        store: The sweep's, which has the checkpoints.
 
     Attributes:
         tracker: See above.
         messages: What a person should know, one line each.
     """
 
-    def __init__(self, tracker: Tracker, ledger: Ledger, folder: Path) -> None:
+    def __init__(self, tracker: Tracker, ledger: Ledger, store: Store) -> None:
         self.tracker, self.messages = tracker, SimpleQueue[str]()
         tracker.notify = self.messages.put
-        self._ledger, self._folder = ledger, folder
+        self._ledger, self._store = ledger, store
         self._sweep: SweepDescription | None = None
         self._tasks: list[_Task] = []
         self._woken, self._urgent = threading.Event(), threading.Event()
@@ -181,7 +181,7 @@ class Feed:
         while self._thread.is_alive() and time.monotonic() < deadline and (was_urgent or not is_urgent()):
             self._thread.join(min(POLL_S, max(0.0, deadline - time.monotonic())))
         if not self._is_delivered:
-            resume = make_resume_command(self._folder)
+            resume = make_resume_command(self._store.folder)
             self.messages.put(f"{self.tracker.name} has not received everything; the rest is delivered by {resume}")
         self._abandon()
         return self._is_delivered
@@ -252,42 +252,62 @@ class Feed:
         self._is_delivered = is_last
 
     def _deliver_ledger(self) -> None:
-        """Deliver reports in pages, then the changes of trials, then checkpoints."""
+        """Deliver reports in pages, then the changes of trials that came with no report, and then checkpoints."""
         tracker, ledger = self.tracker, self._ledger
-        is_whole = False
-        while not is_whole:
-            # The order matters: all reports of a trial that has ended by now are among those that are read afterwards.
-            pending = ledger.read_pending_trials(tracker.name, with_checkpoints=tracker.takes_checkpoints)
-            records = self._read_records((trial.kind, trial.number) for trial in pending)
+        # The order matters: all reports of a trial that has ended by now are among those that are read afterwards.
+        pending = ledger.read_pending_trials(tracker.name, with_checkpoints=tracker.takes_checkpoints)
+        records = self._read_records((trial.kind, trial.number) for trial in pending)
+        changed = {(trial.kind, trial.number): trial.revision for trial in pending if trial.revision > trial.delivered}
+        is_last = False
+        while not is_last:
             page = []
             if tracker.takes_reports:
                 page = ledger.read_reports_after(ledger.read_delivered_report(tracker.name), tracker.batch_size)
-            is_whole = len(page) < tracker.batch_size
+            is_last = len(page) < tracker.batch_size
             if page:
-                self._deliver_page(page, records)
-            if not is_whole:
-                continue
-            for trial in pending:
-                record = records[trial.kind, trial.number]
-                if trial.revision > trial.delivered:
-                    self._attempt(record.run_key.name, partial(tracker.update, record))
-                    ledger.mark_trial(tracker.name, trial.kind, trial.number, revision=trial.revision)
-            for trial in pending:
-                record = records[trial.kind, trial.number]
-                if tracker.takes_checkpoints and record.state == "COMPLETE" and trial.checkpoint is None:
-                    self._deliver_checkpoint(record)
+                for key in self._deliver_page(page, records, changed):
+                    ledger.mark_trial(tracker.name, *key, revision=changed.pop(key))
+        for key, revision in changed.items():
+            self._attempt(records[key].run_key.name, partial(tracker.write, records[key], []))
+            ledger.mark_trial(tracker.name, *key, revision=revision)
+        for trial in pending:
+            record = records[trial.kind, trial.number]
+            if tracker.takes_checkpoints and record.state == "COMPLETE" and trial.checkpoint is None:
+                self._deliver_checkpoint(record)
 
     def _deliver_page(
-        self, page: Sequence[tuple[int, str, Report]], records: Mapping[tuple[str, int], TrialRecord]
-    ) -> None:
+        self,
+        page: Sequence[tuple[int, str, Report]],
+        records: Mapping[tuple[str, int], TrialRecord],
+        changed: Collection[tuple[str, int]],
+    ) -> list[tuple[str, int]]:
+        """Deliver some reports, and mark them as delivered.
+
+        A trial's change is delivered together with its last report, because a request costs more than its content.
+
+        Args:
+            page: The reports.
+            records: Trials by kind and number.
+            changed: Those of these trials of which the tracker lacks more than reports.
+
+        Returns:
+            The changed trials of which the tracker has everything now.
+        """
         curves: dict[tuple[str, int], list[Report]] = defaultdict(list)
         for _, kind, report in page:
             curves[kind, report.number].append(report)
         records = {**self._read_records(curves.keys() - records.keys()), **records}
+        delivered = []
         for key, curve in curves.items():
-            self._attempt(records[key].run_key.name, partial(self.tracker.write, records[key], curve))
+            record = records[key]
+            is_whole = key in changed and curve[-1].nominal_steps >= max(record.reports, default=0)
+            if not is_whole:  # More reports follow, although the trial may have ended by now.
+                record = replace(record, state="RUNNING", stop_reason=None)
+            if self._attempt(record.run_key.name, partial(self.tracker.write, record, curve)) and is_whole:
+                delivered.append(key)
         self._attempt("the sweep's curves", partial(self.tracker.write_sweep, page))
         self._ledger.mark_reports(self.tracker.name, page[-1][0])
+        return delivered
 
     def _deliver_checkpoint(self, record: TrialRecord) -> None:
         path = record.checkpoint.path if record.checkpoint else ""
@@ -295,7 +315,7 @@ class Feed:
             return
         name = f"the checkpoint of {record.run_key.name}"
         try:
-            with find_store(self._folder).lend(path) as files:
+            with self._store.lend(path) as files:
                 if not path or files is None:
                     path = ""
                 elif not self._attempt(name, partial(self.tracker.write_checkpoint, record, files)):
@@ -357,7 +377,7 @@ class Feeds:
 
     Args:
         ledger: The sweep's.
-        folder: The sweep's, which has the checkpoints.
+        store: The sweep's, which has the checkpoints.
         trackers: Where the sweep is shown.
         models: The one of them that registers models.
         is_urgent: Whether only seconds are left, as after a signal: then no result is waited for.
@@ -366,12 +386,12 @@ class Feeds:
     def __init__(
         self,
         ledger: Ledger | None = None,
-        folder: Path = Path(),
+        store: Store | None = None,
         trackers: Sequence[Tracker] = (),
         models: MLflowTracker | None = None,
         is_urgent: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._feeds = [Feed(tracker, ledger, folder) for tracker in trackers] if ledger else []
+        self._feeds = [Feed(tracker, ledger, store) for tracker in trackers] if ledger and store else []
         self._models, self._is_urgent = models, is_urgent
         self._models_feed = next((feed for feed in self._feeds if feed.tracker is models), None)
 

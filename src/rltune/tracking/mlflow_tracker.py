@@ -20,7 +20,7 @@ from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 from rltune.tracking.model_registry import Rank, RegisteredModel
-from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, TrackingSettings
+from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, TrackingSettings, get_scores
 
 NAME = "MLflow"
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
@@ -101,6 +101,8 @@ class MLflowTracker(Tracker):
         self._sweep = SweepDescription(settings.sweep, "")
         self._is_connected = False
         self._ids: dict[str, str] = {}  # Of the runs that the server has as far as we know, by entry.
+        self._ended: set[str] = set()  # The entries of those that were ended.
+        self._may_miss_runs = False  # Whether the server may have runs whose ids are not in the ledger.
         self._sweep_run_id: str | None = None
         self._curve: BestScoreCurve | None = None
         self.is_champion_known = True
@@ -117,8 +119,21 @@ class MLflowTracker(Tracker):
         self._find_sweep()
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add points to a trial's run."""
-        self._runs.log(self._find_trial(trial), {}, {}, _to_points(reports))
+        """Add points to a trial's run, create or continue it, and end it with its score and the reason."""
+        entry, status, points = _name_entry(trial), _status_of(trial), _to_points(reports)
+        if status == "RUNNING" and entry in self._ended:
+            self._ids.pop(entry, None)  # It goes on, so that its run is looked up and shown as running.
+        params, tags = ({}, {}) if entry in self._ids else self._open_trial(trial)
+        if status != "RUNNING":
+            tags |= self._make_state_tags(trial) | _make_end_tags(trial)
+            if scores := get_scores(trial):
+                last = (reports or self._ledger.table(trial.kind).read_reports(trial.number))[-1]
+                place = last.nominal_steps, int(last.time_s * 1000)
+                points += [(name, value, *place) for name, value in _repeat_compared(scores).items()]
+        self._runs.log(self._ids[entry], params, tags, points)
+        if status != "RUNNING":
+            self._runs.end(self._ids[entry], status, int((trial.ended_s or time.time()) * 1000))
+            self._ended.add(entry)
 
     def write_sweep(self, reports: Sequence[tuple[int, str, Report]]) -> None:
         """Add the best score so far to the sweep's run."""
@@ -139,22 +154,6 @@ class MLflowTracker(Tracker):
         if self._curve.points:
             self._runs.log(self._find_sweep(), {}, {}, self._curve.points)
             self._curve.points.clear()
-
-    def update(self, trial: TrialRecord) -> None:
-        """Create or continue a trial's run, or show why it ended."""
-        status = _status_of(trial)
-        if status == "RUNNING":
-            self._open_trial(trial)  # Its run may have been ended, and its values may have changed.
-            return
-        run_id = self._find_trial(trial)
-        points: list[Point] = []
-        if trial.score is not None:
-            last = self._ledger.table(trial.kind).read_reports(trial.number)[-1]
-            scores = {"score": trial.score} | ({"certified_score": trial.score} if trial.kind == CERTIFY else {})
-            time_ms = int(last.time_s * 1000)
-            points = [(name, value, last.nominal_steps, time_ms) for name, value in _repeat_compared(scores).items()]
-        self._runs.log(run_id, {}, self._make_state_tags(trial) | _make_end_tags(trial), points)
-        self._runs.end(run_id, status, int((trial.ended_s or time.time()) * 1000))
 
     def write_checkpoint(self, trial: TrialRecord, folder: Path) -> None:
         """Keep the checkpoint's files with the trial's run."""
@@ -184,6 +183,7 @@ class MLflowTracker(Tracker):
         A server that has stalled may still carry out what it was sent, so that it is asked before more is sent.
         """
         self._ids.clear()
+        self._may_miss_runs = True
         if self._is_connected:
             self._runs.probe(self._sweep_run_id)
 
@@ -274,6 +274,7 @@ class MLflowTracker(Tracker):
             tags = {}
         else:
             run_id = str(run.info.run_id)
+            self._may_miss_runs = True  # A driver that was killed may have created them.
             params, tags = self._runs.compare(run, params, tags)
             if run.info.status != "RUNNING":
                 self._runs.reopen(run_id)
@@ -324,20 +325,22 @@ class MLflowTracker(Tracker):
         return self._ids[BASELINE]
 
     def _find_trial(self, trial: TrialRecord) -> str:
-        """Return the id of a trial's run; find or create the run."""
-        entry = f"{trial.kind}/{trial.number}"
-        return self._ids[entry] if entry in self._ids else self._open_trial(trial)
+        """Return the id of a trial's run; find or create the run, and show what it is."""
+        entry = _name_entry(trial)
+        if entry not in self._ids:
+            params, tags = self._open_trial(trial)
+            self._runs.log(self._ids[entry], params, tags, [])
+        return self._ids[entry]
 
-    def _open_trial(self, trial: TrialRecord) -> str:
-        """Find a trial's run, or create it; show what it is, and return its id."""
-        entry = f"{trial.kind}/{trial.number}"
+    def _open_trial(self, trial: TrialRecord) -> tuple[dict[str, Any], dict[str, str]]:
+        """Find a trial's run, or create it; return what is still to be logged of its params and tags."""
+        entry = _name_entry(trial)
         tags = self._make_tags(trial.run_key, entry) | self._make_state_tags(trial)
         tags |= {"rltune.enqueued_by": trial.enqueued_by} if trial.enqueued_by else {}
         tags["rltune.seeds"] = ",".join(str(seed) for seed in trial.seeds)
-        recorded = self._ids.get(entry) or trial.mlflow_run_id
-        run = self._runs.read(recorded)
-        is_lost = run is None and recorded is not None
-        if run is None:  # It may have been created by a request whose answer was lost.
+        run = self._runs.read(trial.mlflow_run_id)
+        is_lost = run is None and trial.mlflow_run_id is not None
+        if run is None and self._may_miss_runs:  # It may have been created by a request whose answer was lost.
             run = next(iter(self._runs.search(ENTRY_TAG, tags[ENTRY_TAG])), None)
         params: dict[str, Any] = dict(trial.params)
         if run is None:
@@ -350,16 +353,14 @@ class MLflowTracker(Tracker):
                 self._runs.reopen(run_id)
                 for tag in FAILURE_TAGS & run.data.tags.keys():  # It is tried again after a failure.
                     self._runs.drop_tag(run_id, tag)
-        points: list[Point] = []
         if is_lost:  # Somebody has erased the run in MLflow.
-            points = _to_points(self._ledger.table(trial.kind).read_reports(trial.number))
-        self._runs.log(run_id, params, tags, points)
-        if is_lost:
+            self._runs.log(run_id, {}, {}, _to_points(self._ledger.table(trial.kind).read_reports(trial.number)))
             self._ledger.mark_trial(NAME, trial.kind, trial.number, revision=0, checkpoint=None)
         if run_id != trial.mlflow_run_id:
             self._ledger.table(trial.kind).set_mlflow_run(trial.number, run_id)
         self._ids[entry] = run_id
-        return run_id
+        self._ended.discard(entry)
+        return params, tags
 
     def _make_tags(self, key: RunKey, entry: str) -> dict[str, str]:
         tags = {SWEEP_TAG: self._sweep.name, ENTRY_TAG: f"{self._sweep.key}/{entry}"}
@@ -378,6 +379,10 @@ class MLflowTracker(Tracker):
             note += f" at {max(trial.reports, default=0):,}{whole} env steps{why}"
             note += "".join(f"; cannot win: {check}" for check in trial.broken)
         return {STATE_TAG: state, NOTE_TAG: note}
+
+
+def _name_entry(trial: TrialRecord) -> str:
+    return f"{trial.kind}/{trial.number}"
 
 
 def _status_of(trial: TrialRecord) -> str:

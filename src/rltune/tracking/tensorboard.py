@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rltune.records import CERTIFY, Report, RunKey, TrialRecord
-from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings
+from rltune.records import Report, RunKey, TrialRecord
+from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings, get_scores
 
 FOLDER = "tensorboard"  # In the sweep's folder.
 OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # What the HParams tab shows beside the values.
@@ -28,24 +28,17 @@ class TensorBoardTracker(Tracker):
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add reports."""
-        writer = self._open_writer(trial.run_key.name, trial)
-        for report in reports:
-            for name, value in report.numbers.items():
-                writer.add_scalar(name, value, report.nominal_steps, report.time_s)
-        writer.flush()
-
-    def update(self, trial: TrialRecord) -> None:
-        """Add the score of a trial that has ended, and close its file."""
-        if trial.state == "RUNNING":
-            return
-        name = trial.run_key.name
-        if trial.score is not None:
+        """Add reports, and the score of a trial that has ended, whose file is closed."""
+        has_ended, name = trial.state != "RUNNING", trial.run_key.name
+        if reports or (has_ended and trial.score is not None):
             writer = self._open_writer(name, trial)
-            numbers = {"score": trial.score} | ({"certified_score": trial.score} if trial.kind == CERTIFY else {})
-            for number, value in numbers.items():
+            for report in reports:
+                for number, value in report.numbers.items():
+                    writer.add_scalar(number, value, report.nominal_steps, report.time_s)
+            for number, value in get_scores(trial).items() if has_ended else ():
                 writer.add_scalar(number, value, max(trial.reports), trial.ended_s)
-        if name in self._writers:
+            writer.flush()
+        if has_ended and name in self._writers:
             self._writers.pop(name).close()
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:

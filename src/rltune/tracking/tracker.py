@@ -13,7 +13,7 @@ from typing import Any
 
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.ledger.outcome import Outcome
-from rltune.records import Report, RunKey, TrialRecord
+from rltune.records import CERTIFY, Report, RunKey, TrialRecord
 
 BATCH_SIZE = 500  # A slow server must have taken them before its client gives up.
 CLOSE_S = 60.0
@@ -66,7 +66,7 @@ class Tracker:
         batch_size: The largest number of reports between two marks in the ledger, and so of those that are delivered
             again after a kill.
         close_s: The longest that the end of a sweep waits for it, in seconds.
-        takes_reports: Whether `write` and `write_sweep` are to be called.
+        takes_reports: Whether `write` is to get reports, and `write_sweep` to be called.
         takes_checkpoints: Whether `write_checkpoint` is to be called.
         notify: Shows a person a line; the feed sets it.
     """
@@ -85,7 +85,12 @@ class Tracker:
         """Prepare to show a sweep; a resumed sweep opens it again. Called first, and once if it succeeds."""
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add reports to a trial's curves, in the order of their steps."""
+        """Add reports to a trial's curves, and show whether it runs, was interrupted or has ended.
+
+        Args:
+            trial: The trial. Its state is RUNNING until all its reports were written or come with this call.
+            reports: Its new reports in the order of their steps; none if only its state has changed.
+        """
 
     def write_sweep(self, reports: Sequence[tuple[int, str, Report]]) -> None:
         """Add to the curves of the sweep as a whole.
@@ -94,9 +99,6 @@ class Tracker:
             reports: The same reports as `write` gets, of all trials in the order in which they came, each with its id
                 in the ledger and its trial's kind.
         """
-
-    def update(self, trial: TrialRecord) -> None:
-        """Show that a trial has begun, goes on, was interrupted or has ended; its reports so far were written."""
 
     def write_checkpoint(self, trial: TrialRecord, folder: Path) -> None:
         """Keep the files of the best checkpoint of a COMPLETE trial."""
@@ -133,6 +135,13 @@ class Tracker:
         By default nothing is a refusal, so that everything is delivered again until it succeeds.
         """
         return False
+
+
+def get_scores(trial: TrialRecord) -> dict[str, float]:
+    """Return the scores of a trial that has ended or was interrupted, by the names that trackers show."""
+    if trial.score is None:
+        return {}
+    return {"score": trial.score} | ({"certified_score": trial.score} if trial.kind == CERTIFY else {})
 
 
 def import_tracker(target: str) -> type[Tracker]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rltune.config.uris import redact
-from rltune.records import CERTIFY, Report, RunKey, TrialRecord
-from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings
+from rltune.records import Report, RunKey, TrialRecord
+from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings, get_scores
 
 
 class WandbTracker(Tracker):
@@ -32,20 +32,16 @@ class WandbTracker(Tracker):
         self._sweep = sweep
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add reports."""
+        """Add reports; of a trial that has ended its score and the reason, too, and finish the run."""
+        if not reports and trial.state == "RUNNING":
+            return
         run = self._open_run(trial.run_key, trial)
         for report in reports:
             run.log(dict(report.numbers), step=report.nominal_steps)
-
-    def update(self, trial: TrialRecord) -> None:
-        """Add the score of a trial that has ended and why it ended, and finish the run."""
         if trial.state == "RUNNING":
             return
-        run = self._open_run(trial.run_key, trial)
-        summary: dict[str, Any] = {"state": trial.state, "stop_reason": redact(trial.stop_reason or "")}
-        if trial.score is not None:
-            summary |= {"score": trial.score} | ({"certified_score": trial.score} if trial.kind == CERTIFY else {})
-        run.summary.update(summary)
+        state = {"state": trial.state, "stop_reason": redact(trial.stop_reason or "")}
+        run.summary.update(state | get_scores(trial))
         run.finish(exit_code=int(trial.state == "FAIL" or trial.diverged))
         del self._runs[trial.run_key.name]
 
