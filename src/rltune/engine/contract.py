@@ -30,6 +30,7 @@ FIELDS = {
     "ray.rllib.connectors.env_to_module.mean_std_filter:MeanStdFilter": ("_filters",),
     "ray.rllib.core.learner.learner:Learner": ("_optimizer_lr_schedules", "_weights_seq_no"),
     "ray.rllib.core.learner.learner_group:LearnerGroup": ("_learner",),
+    "ray.rllib.env.env_runner_group:EnvRunnerGroup": ("_tune_trial_id", "_worker_manager"),
     "ray.rllib.env.single_agent_env_runner:SingleAgentEnvRunner": ("_env_to_module",),
     "ray.rllib.utils.schedules.scheduler:Scheduler": ("_schedule",),
 }
