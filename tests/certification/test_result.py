@@ -111,7 +111,7 @@ def draw_bimodal(rng, shape):
 
 
 @pytest.mark.slow  # a thousand certifications each
-@pytest.mark.parametrize("num_seeds", [5, 10])
+@pytest.mark.parametrize("num_seeds", [5, pytest.param(10, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("draw", [draw_normal, draw_skewed, draw_bimodal])
 def test_the_winner_among_equals_is_shown_as_it_is(draw, num_seeds):
     scores = draw(np.random.default_rng(0), (1000, 4, num_seeds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 
@@ -23,8 +24,19 @@ def settings_of(raw, **changes):
     return parse_config(raw)
 
 
+_stored = {}
+
+
+def read_stored(composed, **changes):
+    """Return a copy of what the settings file of such a sweep holds; each file is parsed once."""
+    name = repr(changes)
+    if name not in _stored:
+        _stored[name] = OmegaConf.create(format_settings(settings_of(composed, **changes)))
+    return copy.deepcopy(_stored[name])
+
+
 def check(raw, *, known=None, **changes):
-    before = OmegaConf.create(format_settings(settings_of(raw, **(known or {}))))
+    before = read_stored(raw, **(known or {}))
     return check_changes("mine", before, settings_of(raw, **changes))
 
 
@@ -43,7 +55,7 @@ YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_
 
 @pytest.mark.parametrize("keys", [(key,) for key in YOUNGER] + [YOUNGER])
 def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
-    before = OmegaConf.create(format_settings(settings_of(composed)))
+    before = read_stored(composed)
     for key in keys:
         above, _, last = key.rpartition(".")
         del OmegaConf.select(before, above or "trials", default=before)[last]
@@ -59,7 +71,7 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
 
 
 def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed):
-    before = OmegaConf.create(format_settings(settings_of(composed)))
+    before = read_stored(composed)
     before.searcher.update({"kind": "tpe", "args": {"n_startup_trials": 8}})
     before.scheduler.args = {"grace_fraction": 0.1, "reduction_factor": 3}
     with pytest.raises(StudyError):
@@ -129,7 +141,7 @@ def test_another_setting_is_refused_by_its_key(composed, key, old, new):
 
 def test_a_sweep_of_before_a_key_is_the_same_command(composed):
     """As long as the key says what the sweep did without it."""
-    older = OmegaConf.create(format_settings(settings_of(composed)))
+    older = read_stored(composed)
     del older["constraints"], older["objective"]["second"]
     assert check_changes("mine", older, settings_of(composed)) is False
     with pytest.raises(StudyError) as refused:
@@ -146,7 +158,7 @@ def test_of_several_differences_the_others_are_named(composed):
 
 @pytest.mark.parametrize(("key", "old", "new"), [("budget.trials", 6, 3), ("certify.seeds", 5, 2)])
 def test_a_resume_with_a_smaller_budget_is_refused(composed, key, old, new):
-    before = OmegaConf.create(format_settings(settings_of(composed, **{key: old})))
+    before = read_stored(composed, **{key: old})
     with pytest.raises(StudyError) as refused:
         check_budgets("mine", before, settings_of(composed, **{key: new}))
     assert refused.value.key == key
@@ -163,5 +175,5 @@ def test_a_resume_with_a_smaller_budget_is_refused(composed, key, old, new):
     ],
 )
 def test_a_resume_may_ask_for_more_or_set_a_first_limit(composed, key, old, new):
-    before = OmegaConf.create(format_settings(settings_of(composed, **{key: old})))
+    before = read_stored(composed, **{key: old})
     check_budgets("mine", before, settings_of(composed, **{key: new}))

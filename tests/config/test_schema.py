@@ -56,6 +56,7 @@ def rounds():
         yield [f"algo={algo}", f"experiment={experiment}"], [option]
 
 
+@pytest.mark.slow  # Hydra composes each of them.
 @pytest.mark.parametrize(("overrides", "options"), list(rounds()), ids=lambda value: " ".join(map(str, value)))
 def test_every_choice_of_every_group_composes_to_a_sweep(overrides, options):
     """Every choice of every group composes to a sweep that makes sense."""
