@@ -64,7 +64,7 @@ def mlflow_server(postgres_server: str, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.usefixtures("mlflow_server")
 def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(address: str) -> None:
-    url = postgres.database(address, "together")
+    url = postgres.database(address, "started-together")
     errors: list[Exception] = []
 
     def drive(sweep: int) -> None:
