@@ -148,7 +148,7 @@ def test_a_sweep_with_one_objective_has_no_front(folder):
 def test_a_resume_may_leave_out_code_that_is_not_here(folder, monkeypatch):
     sweep = rltune.open_sweep(write_sweep(folder / "s", 2, None, "interrupted", "callbacks=[gone_module:Log]"))
     begun = []
-    monkeypatch.setattr(run, "_run_interruptibly", begun.append)
+    monkeypatch.setattr(run, "drive", begun.append)
     with pytest.raises(ConfigError) as refused:
         sweep.resume()
     assert refused.value.key == "callbacks"
