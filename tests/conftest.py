@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -157,6 +158,17 @@ def one_torch_thread() -> None:
     """Let torch use one thread in this process: threads that wait for each other cost much on busy cores."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_stray_ray(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End a Ray that a fast test has started by one of Ray's functions: its daemons would slow down all later tests."""
+    ray = sys.modules.get("ray")
+    was_started = ray is None or not hasattr(ray, "is_initialized") or ray.is_initialized()
+    yield
+    if not was_started and request.node.get_closest_marker("fast") and ray.is_initialized():
+        ray.shutdown()
+        warnings.warn(f"{request.node.name} is marked as fast and has started a Ray", stacklevel=1)
 
 
 @pytest.fixture(autouse=True)

@@ -57,6 +57,8 @@ def test_warm_processes_are_for_trials_of_one_process(one_process):
 @pytest.mark.parametrize("fraction", [*[1 / trials for trials in range(1, 17)], 1 / 88, 0.01, 0.1667, 0.29, 0.57])
 def test_tune_begins_as_many_fractions_of_a_gpu_as_are_counted(fraction, gpus, monkeypatch):
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 999.0, "GPU": float(gpus)})
+    for function in ("ray.get_runtime_context", "ray.util.get_current_placement_group"):
+        monkeypatch.setattr(function, lambda: None)  # Either starts a Ray.
     manager, request = make_resource_manager(), ResourceRequest([{"CPU": 1, "GPU": fraction}])
     counted = count_slots([{"CPU": 1, "GPU": fraction}], [Machine(999, gpus)], 999)
     for _ in range(counted):
