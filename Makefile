@@ -22,8 +22,8 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 
 help:
 	@echo 'make sweep [ARGS="algo=ppo env=acrobot budget.trials=8"]   search, register the winner'
-	@echo 'make test  [ARGS="-k console"]                             all tests but the nightly ones: eight minutes'
-	@echo 'make test-fast                                             those without Ray and training: one minute'
+	@echo 'make test  [ARGS="-k console"]                             all tests but the nightly ones: ten minutes'
+	@echo 'make test-fast                                             those without Ray and training: two minutes'
 	@echo 'make test-all                                              every test, with an hour of simulated crashes'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'
 	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'

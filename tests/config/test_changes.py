@@ -53,6 +53,7 @@ YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_
 """Keys that sweeps of earlier versions lack."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [(key,) for key in YOUNGER] + [YOUNGER])
 def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
     before = read_stored(composed)
@@ -81,6 +82,7 @@ def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed)
     assert check_changes("mine", before, parse_config(compose("run", *words.split()))) is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -97,6 +99,7 @@ def test_an_address_may_change(composed, key, value):
     assert check(composed, **{key: value}) is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "old", "new"),
     [
@@ -116,6 +119,7 @@ def test_seconds_count_anew_so_that_fewer_are_no_smaller_budget(composed):
     assert check(composed, known={"budget.wall_time_s": 60}, **{"budget.wall_time_s": 30}) is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "old", "new"),
     [

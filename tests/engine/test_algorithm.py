@@ -74,6 +74,7 @@ def test_episode_figures_are_exact() -> None:
     assert result["num_episodes_lifetime"] == 256 // 5 - 1  # both environments are inside an episode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_seed_determines_the_results(name: str) -> None:
     def run(seed: int) -> dict[str, Any]:

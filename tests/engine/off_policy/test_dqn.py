@@ -32,6 +32,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 BATCHES = 50  # of each case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_weights_targets_and_statistics_equal_rllibs_learner(case: str) -> None:
     model, training = CASES[case]
@@ -73,6 +74,7 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(case: str) -> None:
         assert 0.1 < np.mean(below) < 0.9, "clipped and not clipped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffer", ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer"])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_the_last_action_of_an_episode_is_learned(n_step: int, buffer: str) -> None:

@@ -62,6 +62,7 @@ BEYOND = {"-8": (0.9, 1.0), "3": (0.6, 1.0), "8": (0.9, 1.0), "both bounds": (0.
 """The share of log standard deviations beyond a bound; none in the other cases."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_rows", [True, False], ids=["rows shared", "masked"])
 @pytest.mark.parametrize("case", MIDDLES)
 def test_log_stds_beyond_rllibs_bounds_are_learned_as_by_rllib(

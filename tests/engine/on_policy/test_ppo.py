@@ -136,6 +136,7 @@ def draw_settings(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("model", MODELS)
 def test_drawn_batches_give_rllibs_loss_and_weights(model: str) -> None:
