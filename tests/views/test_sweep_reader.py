@@ -76,33 +76,32 @@ def test_each_sweep_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 def test_the_sweeps_of_one_database_are_read_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statements: list[str]
+    postgres_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statements: list[str]
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", postgres.PASSWORD)
     reader, num_sweeps = SweepReader(), 20
-    with postgres.server() as address:
-        postgres.database(address, "sweeps")
-        url = f"postgresql+psycopg://sweeper@{address.rpartition('@')[2]}sweeps"
-        folders = []
-        for number in range(num_sweeps + 1):
-            folder = write_sweep(tmp_path / f"s{number}", 0, None, "complete", f"study.storage='{url}'")
-            (folder / "ledger.db").unlink()
-            folders.append(folder)
-        lost = folders.pop()
-        for number, folder in enumerate(folders):
-            with closing(Ledger(url, folder.name, create=True)) as ledger:
-                add_reports(ledger, ledger.trials.add({"lr": 0.1}, [1]).number, {200: float(number)})
-        statements.clear()
-        first = reader.read(folders)
-        assert len(statements) < num_sweeps
-        curves = [view.trials[0].curve for view in first.values() if isinstance(view, SweepView)]
-        assert curves == [{200: float(number)} for number in range(num_sweeps)]
-        with closing(Ledger(url, "s3")) as ledger:
-            add_reports(ledger, 0, {400: 400.0})
-        statements.clear()
-        second = reader.read(folders)[folders[3]]
-        assert len(statements) < num_sweeps
-        assert isinstance(second, SweepView)
-        assert second.trials[0].curve == {200: 3.0, 400: 400.0}
-        results = reader.read([lost, *folders])
-        assert [folder for folder, result in results.items() if isinstance(result, StudyError)] == [lost]
+    postgres.database(postgres_server, "sweeps")
+    url = f"postgresql+psycopg://sweeper@{postgres_server.rpartition('@')[2]}sweeps"
+    folders = []
+    for number in range(num_sweeps + 1):
+        folder = write_sweep(tmp_path / f"s{number}", 0, None, "complete", f"study.storage='{url}'")
+        (folder / "ledger.db").unlink()
+        folders.append(folder)
+    lost = folders.pop()
+    for number, folder in enumerate(folders):
+        with closing(Ledger(url, folder.name, create=True)) as ledger:
+            add_reports(ledger, ledger.trials.add({"lr": 0.1}, [1]).number, {200: float(number)})
+    statements.clear()
+    first = reader.read(folders)
+    assert len(statements) < num_sweeps
+    curves = [view.trials[0].curve for view in first.values() if isinstance(view, SweepView)]
+    assert curves == [{200: float(number)} for number in range(num_sweeps)]
+    with closing(Ledger(url, "s3")) as ledger:
+        add_reports(ledger, 0, {400: 400.0})
+    statements.clear()
+    second = reader.read(folders)[folders[3]]
+    assert len(statements) < num_sweeps
+    assert isinstance(second, SweepView)
+    assert second.trials[0].curve == {200: 3.0, 400: 400.0}
+    results = reader.read([lost, *folders])
+    assert [folder for folder, result in results.items() if isinstance(result, StudyError)] == [lost]
