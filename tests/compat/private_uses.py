@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OURS = ("rltune", "sweeps")
-DOCUMENTED = {"os._exit", "sys._getframe"}  # Python documents these two under such a name
+# Python documents these under such a name, the last two for named tuples.
+DOCUMENTED = {"os._exit", "sys._getframe", "values._asdict", "values._replace"}
 ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 

@@ -101,7 +101,7 @@ class OptunaStudy:
         drawn = draw(functools.partial(suggest, trial))
         state = dict(self._storage.get_study_system_attrs(STUDY_ID))
         is_changed, self._study_state = state != self._study_state, state
-        trial_state = self._storage.get_trial(trial._trial_id).system_attrs
+        trial_state = self._storage.get_trial(trial.number).system_attrs
         return Proposal(drawn, trial_state, state if is_changed else None)
 
     def tell(self, record: TrialRecord) -> None:
