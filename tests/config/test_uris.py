@@ -50,7 +50,7 @@ def test_a_password_of_any_signs_is_not_in_the_settings(password, composed_run):
 
 @pytest.mark.parametrize("password", PASSWORDS)
 def test_a_password_of_any_signs_is_not_in_the_command(password, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/x/commands/run.py", f"study.storage='{address(password)}'", "seed=1"])
+    monkeypatch.setattr(sys, "argv", ["/x/cli/run.py", f"study.storage='{address(password)}'", "seed=1"])
     command = read_typed_command()
     assert "left" not in command
     assert "right" not in command
@@ -109,7 +109,7 @@ def test_an_address_without_a_password_stays_readable(value):
 def test_a_login_in_the_environment_is_written_nowhere(monkeypatch):
     word = "${oc.env:RLTUNE_STORAGE}"
     monkeypatch.setenv("RLTUNE_STORAGE", address("le/ft right"))
-    monkeypatch.setattr(sys, "argv", ["/x/commands/run.py", f"study.storage={word}"])
+    monkeypatch.setattr(sys, "argv", ["/x/cli/run.py", f"study.storage={word}"])
     config = parse_config(compose("run", f"study.storage={word}"))
     assert config.study.storage == address("le/ft right")
     assert word in read_typed_command()
