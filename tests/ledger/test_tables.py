@@ -60,7 +60,7 @@ def test_ours_stand_beside_optunas_and_a_users_tables(address: str) -> None:
     settings = TrackingSettings(None, "cartpole", "sweep", Path("sweep"))
     tracker = DashboardTracker(settings, ledger, url, SPACE.distributions())
     tracker.open(SweepDescription("sweep", "key"))
-    tracker.update(ledger.trials.end(number, "COMPLETE", "whole budget"))
+    tracker.write(ledger.trials.end(number, "COMPLETE", "whole budget"), [])
     tracker.close()
     tables = {schema: set(inspect(engine).get_table_names(schema)) for schema in ("public", "rltune")}
     assert tables["rltune"] == {

@@ -162,9 +162,9 @@ def test_a_services_queue_is_kept_in_postgresql_as_in_a_file(address: str) -> No
         queue.add(name, [f"env.id={name}"], "family")
     other.add("a", [])
     first = queue.get("a")
-    assert queue.change(first, state="complete", process={"pid": 1, "started": 2.5})
+    assert queue.change(first, state="complete", reason="done")
     assert not queue.change(first, state="running"), "it has changed meanwhile"
-    assert queue.get("a").process == {"pid": 1, "started": 2.5}
+    assert queue.get("a").reason == "done"
     assert queue.queue_again(queue.get("a"), ["budget.trials=9"])
     with pytest.raises(StudyError) as caught:
         queue.add("b", [])
