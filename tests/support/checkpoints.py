@@ -20,10 +20,8 @@ OBSERVATIONS = np.random.default_rng(0).uniform(-0.4, 0.4, size=(1000, 4)).astyp
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real RLlib checkpoint with its bundle, of a briefly trained PPO on CartPole."""
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    import ray
     from ray.rllib.algorithms.ppo import PPOConfig
 
     from rltune.policies.bundle_writer import write_bundle
@@ -31,7 +29,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint")
     config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0, num_envs_per_env_runner=8)
     config.training(train_batch_size_per_learner=512, minibatch_size=128, num_epochs=2, lr=1e-3)
-    ours = not ray.is_initialized()
     algorithm = config.rl_module(model_config={"fcnet_hiddens": [32, 32]}).build_algo()
     algorithm.train()
     algorithm.save_to_path(folder / "algorithm")
@@ -39,8 +36,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_bundle(algorithm.get_module(), folder / "policy", info=info)
     (folder / "state.json").write_text("{}")
     algorithm.stop()
-    if ours:
-        ray.shutdown()
     return folder
 
 
