@@ -85,3 +85,11 @@ def test_an_odd_size_is_padded_so_that_players_take_it(cartpole, tmp_path: Path)
     films = film_episodes(cartpole, evaluate(cartpole, episodes=1, env=env), tmp_path, env=env)
     with imageio.v2.get_reader(films[0].path) as reader:
         assert reader.get_meta_data()["size"] == (600, 400)
+
+
+def test_the_best_episode_of_a_cost_is_the_least(cartpole, tmp_path: Path) -> None:
+    env = {"id": "CartPole-v1", "kwargs": {}, "objective": {"kind": "return", "direction": "min"}}
+    result = evaluate(cartpole, episodes=4, env=env)
+    films = {film.which: film.episode_return for film in film_episodes(cartpole, result, tmp_path, env=env)}
+    assert (films["best"], films["worst"]) == (min(result.returns), max(result.returns))
+    assert films["best"] < films["worst"]

@@ -20,6 +20,7 @@ import numpy as np
 
 from rltune.config.capabilities import list_algos
 from rltune.envs.build import make_env
+from rltune.envs.objective import Objective
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import Policy
 from rltune.policies.evaluation import Evaluation, environment_of
@@ -114,7 +115,8 @@ def film_episodes(
     who = [info.get("sweep") or "policy", *(f"{key}-{info[key]}" for key in ("trial", "seed") if key in info)]
     folder = folder / "-".join(who) / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', spec['id'])}-seeds-{seed}-{last}"
     folder.mkdir(parents=True, exist_ok=True)
-    order = np.argsort(result.returns, kind="stable").tolist()
+    direction = Objective.from_settings(spec.get("objective") or {}).direction
+    order = np.argsort(direction.sign * np.asarray(result.returns), kind="stable").tolist()
     films = []
     for which, episode in {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}.items():
         path = folder / f"{which}-seed-{seed + episode}.mp4"

@@ -31,6 +31,7 @@ RESERVED = {  # The settings that the service gives each sweep, and why a submis
     "output_dir": "all its sweeps lie in one folder, that of the service",
     "resume": "it starts each with resume=auto",
 }
+TRY_ALONE = spell_command("run ... with the same settings shows what it prints")
 _OVERRIDE = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
 
 
@@ -60,25 +61,44 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
     Raises:
         RltuneError: The sweep cannot be run, or the check does not end in time.
     """
-    try_alone = spell_command("run ... with the same settings shows what it prints")
+    session: int | None = None
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_isolate) as pool:
-        session = pool.submit(os.getpid).result()
         try:
-            return pool.submit(check, *arguments).result(limit_s)
+            session = pool.submit(os.getpid).result(limit_s)
+            return pool.submit(_call, check, arguments).result(limit_s)
         except RltuneError:
             raise
         except TimeoutError:
             raise ConfigError(
                 f"checking the settings took more than {limit_s:g} s",
                 "modules that are imported, and an environment that is reset and stepped, within seconds",
-                try_alone,
+                TRY_ALONE,
             ) from None
         except Exception as error:
-            problem = f"checking the settings failed: {describe_exception(error)}"
-            raise ConfigError(problem, "modules that only define things", try_alone) from None
+            raise _make_error(error) from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(session, signal.SIGKILL)
+            if session is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(session, signal.SIGKILL)
+
+
+def _call(check: Callable[..., CheckedSweep], arguments: Sequence[object]) -> CheckedSweep:
+    """Run a check in the child, from which only our own errors come back: a user's module may even exit.
+
+    Raises:
+        RltuneError: See `run_in_child`.
+    """
+    try:
+        return check(*arguments)
+    except RltuneError:
+        raise
+    except BaseException as error:
+        raise _make_error(error) from None
+
+
+def _make_error(error: BaseException) -> ConfigError:
+    problem = f"checking the settings failed: {describe_exception(error)}"
+    return ConfigError(problem, "modules that only define things", TRY_ALONE)
 
 
 def _isolate() -> None:

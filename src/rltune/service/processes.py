@@ -199,10 +199,12 @@ class SweepProcesses:
         """
         with contextlib.suppress(Exception), closing(open_ledger(self._folder.sweeps / submission.name)) as ledger:
             requests = ledger.read_requests(STOP, waiting=False)
+            has_started = ledger.read_lease().driver_id != submission.last_driver
             records = [*ledger.trials.records(), *ledger.runs.records()]
             return replace(
                 ending,
-                status=ledger.sweep().status,
+                # Before this process has taken the lease, the status is that of an earlier end.
+                status=ledger.sweep().status if has_started else None,
                 is_stop_requested=any(request.id > submission.last_request for request in requests),
                 progress=sum(record.env_steps + (record.state != "RUNNING") for record in records),
             )

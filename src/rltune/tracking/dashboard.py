@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rltune.errors import StudyError
 from rltune.ledger.journal import TIMEOUT_S, choose_journal
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import STUDY, make_storage_url
@@ -60,8 +59,7 @@ class DashboardTracker(Tracker):
     def open(self, sweep: SweepDescription) -> None:
         """Open the study, and have the trials delivered that it lacks, as after its file was lost.
 
-        Raises:
-            StudyError: The database has a study of this name that does not show this sweep.
+        A study of this name in a user's database that does not show this sweep is left alone.
         """
         ended = {_get_key(record) for record in self._ledger.trials.records() if record.state != "RUNNING"}
         try:
@@ -89,13 +87,13 @@ class DashboardTracker(Tracker):
         study = self._load_study(sweep.name)
         trials = study.get_trials(deepcopy=False)
         if trials and study.user_attrs.get(SWEEP_KEY) != sweep.key:
-            raise StudyError(
-                f"name={sweep.name}: study.storage has a study of this name that is not this sweep's",
-                "a name of its own for each sweep",
-                "choose another name=",
-            )
-        self._added = {tuple(trial.user_attrs["end"]) for trial in trials}
-        if not self._added <= ended:  # Trials were tried again, or the ledger is an older copy.
+            self.notify(f"optuna-dashboard does not show {sweep.name}: study.storage has another study of this name")
+            self._study, self._added = None, ended
+            return
+        ends = [tuple(trial.user_attrs.get("end", ())) for trial in trials]
+        self._added = set(ends)
+        # Trials were tried again, the ledger is an older copy, or two drivers added the same trial.
+        if len(ends) > len(self._added) or not self._added <= ended:
             optuna.delete_study(study_name=sweep.name, storage=self._storage)
             study, self._added = self._load_study(sweep.name), set()
         study.set_user_attr(SWEEP_KEY, sweep.key)
@@ -111,7 +109,9 @@ class DashboardTracker(Tracker):
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Add a trial of the search that has ended."""
-        if trial.kind == TRIALS and trial.state != "RUNNING" and _get_key(trial) not in self._added:
+        if self._study is None or trial.kind != TRIALS or trial.state == "RUNNING":
+            return
+        if _get_key(trial) not in self._added:
             self._study.add_trial(self._make_trial(trial))
             self._added.add(_get_key(trial))
 

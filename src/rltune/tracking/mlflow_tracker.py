@@ -262,6 +262,7 @@ class MLflowTracker(Tracker):
         run = self._runs.read(record.mlflow_run_id)
         if record.mlflow_run_id and run is None:  # This is another MLflow, or an emptied one.
             self._ledger.forget_mlflow(NAME)
+            self._may_miss_runs = True  # The trials' runs may be there still.
             self._curve = None
             if self._sweep_run_id is not None:  # The marks that the feed goes by are those of the other one.
                 self._sweep_run_id = None
