@@ -96,8 +96,8 @@ def test_a_new_kind_of_head_is_one_class(tmp_path, monkeypatch):
     policy, rows = load_bundle(tmp_path), np.zeros((3, 3), np.float32)
     assert policy.head == "deterministic"
     actions = policy.act(rows)
-    np.testing.assert_array_equal(actions, 2 * policy.network(torch.from_numpy(rows)).numpy().clip(-1, 1))
-    np.testing.assert_array_equal(Graph(policy)(torch.from_numpy(rows)).numpy(), actions)
+    np.testing.assert_allclose(actions, 2 * policy.network(torch.from_numpy(rows)).numpy().clip(-1, 1), rtol=1e-6)
+    np.testing.assert_allclose(Graph(policy)(torch.from_numpy(rows)).numpy(), actions, rtol=1e-6)
     assert (policy.act(rows, deterministic=False, rng=0) != actions).any()
 
 
