@@ -137,7 +137,9 @@ def test_the_rows_of_the_ledger_stay_as_they_are(sweep: tuple[Path, str]) -> Non
                 rows = [row for row in rows if row["env_steps"] % 500 == 0]
             for row in rows:
                 row.update((key, "<text>") for key in ("config", "versions", "traceback") if row.get(key))
-            lines += [f"{name} {json.dumps(describe(row, folder))}" for row in rows]
+            described = [f"{name} {json.dumps(describe(row, folder))}" for row in rows]
+            # Two trackers' feeds write their marks in any order.
+            lines += sorted(described) if name == "trial_deliveries" else described
     compare("ledger.txt", "\n".join(lines))
 
 
