@@ -60,6 +60,8 @@ def worker() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def warm(worker: Path) -> Iterator[ForkServer]:
+    with acquire_fork_server(wanted=False):
+        pass  # A command that another test has called in this process may have left its early server.
     with acquire_fork_server() as opened:
         assert opened is not None
         fork_worker(opened, worker)  # the first one brings Ray's settings

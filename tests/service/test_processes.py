@@ -167,6 +167,8 @@ def test_a_request_to_stop_counts_for_the_run_it_was_made_to(folder: ServiceFold
         history = processes.read_history(ONE)
         if is_later:
             ledger.ask(STOP, {}, "maria@host")
+        assert processes.find_ending(replace(ONE, **history)).status is None, "the status is that of an earlier end"
+        take_lease(ledger).release()
     ending = processes.find_ending(replace(ONE, **history))
     assert ending is not None
     assert (ending.code, ending.status, ending.is_stop_requested) == (None, "interrupted", is_later)

@@ -75,7 +75,9 @@ def clean_environment(home: Path, settings: Mapping[str, str] = {}) -> dict[str,
     """Nothing of Ray's but what is given; a home without a token."""
     strange = ("RAY_", "TUNE_", "MLFLOW_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-    return env | {"HOME": str(home), "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"} | dict(settings)
+    return (
+        env | {"HOME": str(home), "PYTHONPATH": f"{TESTS}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"} | dict(settings)
+    )
 
 
 @contextlib.contextmanager

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +40,7 @@ from rltune.driver.starting import (
     find_end,
     require_changeable,
 )
+from rltune.errors import EXIT_TRY_AGAIN
 from rltune.ledger.disk_full import explain_full_disk
 from rltune.ledger.sweep_folder import follow_sweep, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
     from rltune.ledger.outcome import Outcome
 
+LEAVE_S = 20.0  # How long a driver that has lost its lease takes to end at most.
 PREFLIGHT_S = 300.0  # The least time-out of RLlib's checks before a sweep, which include its import.
 
 
@@ -129,6 +133,10 @@ def drive(context: SweepContext) -> Outcome:
     """
     prepare_environment(context.config.cluster)
     with _explain_interrupt(context), explain_full_disk(context.folder), contextlib.ExitStack() as stack:
+        # The other driver ends this one's Ray, which then holds every thread that calls it for a minute.
+        leaving = threading.Timer(LEAVE_S, os._exit, (EXIT_TRY_AGAIN,))
+        leaving.daemon = True
+        stack.callback(leaving.cancel)
         ledger = None
         if context.resumed:  # First of all: processes that a killed driver left running must not meet new ones.
             ledger = stack.enter_context(hold_sweep(context))
@@ -143,6 +151,7 @@ def drive(context: SweepContext) -> Outcome:
         from rltune.driver.open_sweep import open_sweep
 
         sweep = stack.enter_context(open_sweep(context, ledger, share, slots))
+        sweep.stopper.on_lease_lost = leaving.start
         stack.enter_context(stop_on_signals(sweep.stopper.request))
         return _search_and_end(sweep)
 

@@ -33,6 +33,7 @@ class SweepStopper(Stopper):
         self._store = store
         self.lease_lost = False  # Whether another driver has the sweep. Then the stop file is that driver's.
         self.is_lease_held: Callable[[], bool] = lambda: True
+        self.on_lease_lost: Callable[[], None] = lambda: None
         self.clear()
         self._config = config
         joined = config.cluster.address is not None
@@ -80,6 +81,7 @@ class SweepStopper(Stopper):
         Called from any thread.
         """
         self.lease_lost, self.reason, self._deadline = True, "another driver has taken the sweep over", 0.0
+        self.on_lease_lost()
 
     def lose_head(self) -> None:
         """Request the end because the cluster's head is gone; called from another thread."""
