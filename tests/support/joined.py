@@ -75,9 +75,8 @@ def clean_environment(home: Path, settings: Mapping[str, str] = {}) -> dict[str,
     """Nothing of Ray's but what is given; a home without a token."""
     strange = ("RAY_", "TUNE_", "MLFLOW_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-    return (
-        env | {"HOME": str(home), "PYTHONPATH": f"{TESTS}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"} | dict(settings)
-    )
+    paths = os.pathsep.join((str(TESTS), str(TESTS.parents[1])))
+    return env | {"HOME": str(home), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | dict(settings)
 
 
 @contextlib.contextmanager

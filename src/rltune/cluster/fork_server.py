@@ -182,7 +182,7 @@ def _name(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-_early: list[ForkServer] = []  # at most one: started before the command's settings are composed
+_early: list[ForkServer] = []  # At most one, which was started before the command's settings are composed.
 
 
 def begin_fork_server() -> None:
@@ -191,7 +191,7 @@ def begin_fork_server() -> None:
     Without a sweep it ends with this process. There is none outside Linux, with replacements switched off, or under a
     temporary folder whose path is too long for a Unix socket.
     """
-    if not are_replacements_on():
+    if _early or not are_replacements_on():
         return
     folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mode 0700
     if sys.platform != "linux" or len(str(folder / "socket")) > MAX_ADDRESS:
