@@ -1,1 +1,1 @@
-"""From an algorithm file and a sample to a validated RLlib configuration."""
+"""Turn an algorithm file and a sample into a validated RLlib configuration."""

@@ -186,8 +186,8 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
         getattr(config, section)(**arguments)
     except TypeError as error:
         method = getattr(type(config), section)
-        known = _list_keywords(type(config), section)
-        unknown = [key for key in arguments if key not in known]
+        allowed = _list_keywords(type(config), section)
+        unknown = [key for key in arguments if key not in allowed]
         if not unknown:
             raise ConfigError(
                 f"algo.{section} of '{name}': {error}",
@@ -196,7 +196,7 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
             ) from None
         raise ConfigError(
             f"algo.{section}.{unknown[0]}={arguments[unknown[0]]}: {type(config).__name__} has no such argument",
-            choices(unknown[0], known),
+            choices(unknown[0], allowed),
             f"correct or remove it: ~algo.{section}.{unknown[0]}",
         ) from None
     except (ValueError, KeyError) as error:
@@ -241,10 +241,10 @@ def _make_model_config(raw: Mapping[str, Any]) -> Any:
     try:
         return DefaultModelConfig(**raw)
     except TypeError:
-        known = list(DefaultModelConfig.__dataclass_fields__)
-        unknown = next(key for key in raw if key not in known)
+        allowed = list(DefaultModelConfig.__dataclass_fields__)
+        unknown = next(key for key in raw if key not in allowed)
         raise ConfigError(
             f"algo.rl_module.model_config.{unknown}={raw[unknown]}: RLlib has no such model setting",
-            choices(unknown, known),
+            choices(unknown, allowed),
             f"correct or remove it: ~algo.rl_module.model_config.{unknown}",
         ) from None

@@ -120,7 +120,7 @@ def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: st
     if cls and reason is None:
         try:
             return cls(config=config, precision=precision)
-        except UnsupportedError as error:  # of the environment's spaces or the module's layers, known only when built
+        except UnsupportedError as error:  # Spaces and layers are known only when built.
             reason = error.feature
             if precision != FLOAT32:
                 raise make_precision_error(precision, reason) from None

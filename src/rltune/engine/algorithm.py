@@ -251,8 +251,8 @@ class FastAlgorithm(StockCheckpoint):
         # lifetime sum only grows, so what is logged is the difference to what it already holds.
         logger = MetricsLogger(root=False)
         for name, value in self.counters.items():
-            known = self.metrics.peek(("env_runners", name), default=0)
-            logger.log_value(name, value - known, reduce="lifetime_sum")
+            logged = self.metrics.peek(("env_runners", name), default=0)
+            logger.log_value(name, value - logged, reduce="lifetime_sum")
         self.metrics.aggregate([logger.reduce()], key="env_runners")
         state: dict[str, Any] = super().get_state(*args, **kwargs)
         state[ENGINE_STATE] = self.engine_state()

@@ -102,19 +102,19 @@ SWITCHES = ("evaluation_interval", "evaluation_num_env_runners", "offline_evalua
 
 def find_unserved_setting(config: Any) -> str | None:
     """Name the first feature in ``config`` that only stock RLlib serves; None without one. Builds no environment."""
-    for feature, present in CHECKS:
-        if present(config):
+    for feature, is_set in CHECKS:
+        if is_set(config):
             return feature
-    known, default = list_served_fields(type(config)), vars(config.algo_class.get_default_config())
+    served, default = list_served_fields(type(config)), vars(config.algo_class.get_default_config())
     for name, value in vars(config).items():
         idle = name.startswith(IDLE_PREFIXES) and name not in SWITCHES
-        # What the algorithm's own config does not have, stock RLlib does not read either.
-        if name in known or idle or name not in default or value is default[name] or value == default[name]:
+        # Stock RLlib does not read a field that the algorithm's own config lacks.
+        if name in served or idle or name not in default or value is default[name] or value == default[name]:
             continue
         # A class or a function by its name: its repr has its place in memory.
         return f"{name.lstrip('_')}={getattr(value, '__name__', None) or reprlib.repr(value)}"
     stock = config.get_default_learner_class()
-    # To name the stock class explicitly changes nothing.
+    # Naming the stock class explicitly changes nothing.
     if config._learner_class is not None and config._learner_class is not stock:
         return f"a user's learner class ({config._learner_class.__name__})"
     return None
@@ -122,15 +122,15 @@ def find_unserved_setting(config: Any) -> str | None:
 
 def list_served_fields(config_class: type) -> set[str]:
     """List the fields of a config class that may have any value, as far as no row of ``CHECKS`` objects."""
-    own = (HONOURED_BY.get(cls.__name__, "") for cls in config_class.__mro__)
-    return set(" ".join((CHECKED, HONOURED, WITHOUT_EFFECT, *own)).split())
+    honoured = (HONOURED_BY.get(cls.__name__, "") for cls in config_class.__mro__)
+    return set(" ".join((CHECKED, HONOURED, WITHOUT_EFFECT, *honoured)).split())
 
 
 def _is_plain_spec(spec: Any) -> bool:
-    """Whether a module spec only carries a model config or our own catalog."""
+    """Return whether a module spec only carries a model config or our own catalog."""
     catalog = getattr(spec, "catalog_class", None)
-    known = catalog is None or catalog.__name__ == "ConcatSACCatalog"
-    return known and getattr(spec, "module_class", True) is None and not getattr(spec, "load_state_path", None)
+    is_ours = catalog is None or catalog.__name__ == "ConcatSACCatalog"
+    return is_ours and getattr(spec, "module_class", True) is None and not getattr(spec, "load_state_path", None)
 
 
 def _model_setting(config: Any, name: str) -> Any:
@@ -138,7 +138,7 @@ def _model_setting(config: Any, name: str) -> Any:
 
 
 def _has_episode_callbacks(config: Any) -> bool:
-    """Whether a callback sees episodes or samples, which the array loops never build."""
+    """Return whether a callback sees episodes or samples, which the array loops never build."""
     events = [name for name in dir(RLlibCallback) if name.startswith("on_")]
     for event in set(events) - HARMLESS_EVENTS:
         if getattr(config, f"callbacks_{event}", None):

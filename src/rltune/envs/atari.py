@@ -45,15 +45,17 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
         None where ale-py's vector environment cannot do the same.
     """
     module, _, name = spec.id.rpartition(":")
-    wraps = [(str(one.get("entry_point")), resolve_variables(one.get("kwargs") or {})) for one in spec.wrappers]
+    wraps = [
+        (str(wrapper.get("entry_point")), resolve_variables(wrapper.get("kwargs") or {})) for wrapper in spec.wrappers
+    ]
     points, kwargs = [point for point, _ in wraps], dict(wraps)
     order = [PREPROCESSING, *[FIRE_ON_RESET] * (FIRE_ON_RESET in points), FRAME_STACK, CHANNELS_LAST]
     if module != "ale_py" or not name.endswith("-v5") or points != order or kwargs.get(FIRE_ON_RESET):
         return None
     frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **resolve_variables(spec.kwargs)}
-    known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
+    is_known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
     unlike = any(frames.get(key, value) != value for key, value in SAME.items())
-    if not known or unlike or game["frameskip"] != 1 or spec.objective or set(spec.rewards) - {"scale", "clip"}:
+    if not is_known or unlike or game["frameskip"] != 1 or spec.objective or set(spec.rewards) - {"scale", "clip"}:
         return None
     frames = DEFAULTS | frames
     size = frames["screen_size"]

@@ -23,7 +23,7 @@ USAGE = "return, info with objective.key, or package.module:function of an episo
 
 @dataclass(frozen=True)
 class Objective:
-    """What a sweep's scores measure, and which of them are better.
+    """The quantity that a sweep's scores measure, and its direction.
 
     Attributes:
         name: ``return``, the key of the last step's info, or the name of the function.

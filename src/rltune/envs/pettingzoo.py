@@ -55,8 +55,8 @@ def _import_module(env_id: str) -> Any:
         return importlib.import_module(env_id)
     except Exception as error:  # PettingZoo's own modules raise what they like where a package is missing
         package = env_id.partition(".")[0]
-        own = f"put {package}.py into this folder, or install its package"
-        fix = EXTRA if package in ("pettingzoo", "mpe2") else own
+        advice = f"put {package}.py into this folder, or install its package"
+        fix = EXTRA if package in ("pettingzoo", "mpe2") else advice
         raise ConfigError(
             f"env.id={env_id}: the module cannot be imported ({error})", "an installed package", fix
         ) from None
@@ -93,23 +93,23 @@ def assign_policies(policies: str | Mapping[str, str], agents: list[str]) -> dic
         return {agent: agent for agent in agents}
     if not isinstance(policies, Mapping):
         raise ConfigError(f"env.policies={policies} is unknown", USAGE, "env.policies=shared")
-    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for agent in agents:
         pattern = next((key for key in policies if fnmatchcase(agent, str(key))), None)
         if pattern is None:
             raise ConfigError(f"env.policies names no policy for {agent}", USAGE, f"++env.policies.{agent}=...")
-        found[agent] = str(policies[pattern])
+        owners[agent] = str(policies[pattern])
     idle = [key for key in policies if not any(fnmatchcase(agent, str(key)) for agent in agents)]
     if idle:
         raise ConfigError(
             f"env.policies.{idle[0]}: there is no such agent", choices(str(idle[0]), agents), "env.policies=separate"
         )
-    wrong = [name for name in found.values() if not re.fullmatch(r"[\w-]+", name, re.ASCII)]
+    wrong = [name for name in owners.values() if not re.fullmatch(r"[\w-]+", name, re.ASCII)]
     if wrong:
         raise ConfigError(
             f"env.policies: {wrong[0]!r} cannot name a folder", "letters, digits, - _", "env.policies=shared"
         )
-    return found
+    return owners
 
 
 def spaces_by_agent(env: Any) -> dict[str, tuple[Any, Any]]:
@@ -156,7 +156,7 @@ def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:
     Raises:
         ConfigError: Agents of different spaces share a policy, or no policy takes a space of this kind.
     """
-    found: dict[str, tuple[Any, Any]] = {}
+    spaces_by_policy: dict[str, tuple[Any, Any]] = {}
     first: dict[str, str] = {}
     spaces = spaces_by_agent(env)
     for agent, policy in assign_policies(spec.policies or SHARED, list(spaces)).items():
@@ -167,11 +167,11 @@ def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:
                 "vectors of floats, images or Discrete observations; Box or Discrete actions",
                 "wrap the environment in a package of yours",
             )
-        if found.setdefault(policy, pair) != pair:
+        if spaces_by_policy.setdefault(policy, pair) != pair:
             raise ConfigError(
                 f"env.policies: {first[policy]} and {agent} share a policy, but their spaces differ",
                 "one policy for agents of the same spaces",
                 "env.policies=separate",
             )
         first.setdefault(policy, agent)
-    return found
+    return spaces_by_policy

@@ -80,7 +80,7 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         reward *= self._scale
         if self._normalise:
             reward /= self._update_deviation(reward)
-        # In this order NaN stays NaN, and ends the trial; min(clip, nan) is clip.
+        # This order keeps NaN, which ends the trial: min(clip, nan) is clip.
         return max(min(reward, self._clip), -self._clip) if self._clip else reward
 
     def _update_deviation(self, reward: float) -> float:

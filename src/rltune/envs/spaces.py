@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rltune.errors import ConfigError
 
 MAX_FLAT_ACTIONS = 4096  # a network has an output for each combination of discrete actions
-SLACK = 1e-5  # of a bound, or of 1 where that is more, by which rounding may carry an observation beyond it
+SLACK = 1e-5  # Rounding may carry an observation beyond a bound by this share of max(1, |bound|).
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 
 
@@ -59,11 +59,11 @@ def check_observation(key: str, space: gymnasium.Space[Any], observation: Any) -
         return
     place = tuple(map(int, np.argwhere(wrong)[0]))
     value, least, greatest = (np.broadcast_to(part, array.shape)[place] for part in (array, low, high))
-    where = f"{key}: observation{''.join(f'[{index}]' for index in place)} is {value}"
+    problem = f"{key}: observation{''.join(f'[{index}]' for index in place)} is {value}"
     if not np.isfinite(value):
-        raise ConfigError(where, "finite numbers", NOT_FINITE)
+        raise ConfigError(problem, "finite numbers", NOT_FINITE)
     raise ConfigError(
-        f"{where}, which its observation_space does not allow",
+        f"{problem}, which its observation_space does not allow",
         f"{least} to {greatest} in this place",
         "correct what reset and step return, or widen the space: Box(-np.inf, np.inf, shape) has no bounds",
     )

@@ -117,6 +117,6 @@ def specify_env(env: Any, objective: Any) -> EnvSpec:
         env: Its ``env``.
         objective: Its ``objective``.
     """
-    # Of an episode's worth alone: the others are about trials.
+    # Only these keys say what an episode is worth; the others are about trials.
     wanted = {key: value for key, value in asdict(objective).items() if key not in ("second", "over")}
     return replace(spec_of(env), objective={} if wanted == PLAIN_RETURN else wanted)

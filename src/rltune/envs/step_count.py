@@ -43,7 +43,7 @@ def require_finite(rewards: Sequence[float]) -> None:
     Raises:
         RewardError: A reward is NaN or infinite.
     """
-    if not all(map(math.isfinite, rewards)):  # For a few numbers NumPy takes ten times as long.
+    if not all(map(math.isfinite, rewards)):  # NumPy takes ten times as long for a few numbers.
         wrong = next(reward for reward in rewards if not math.isfinite(reward))
         raise RewardError(f"the environment returned a reward of {wrong}")
 

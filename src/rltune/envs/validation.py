@@ -13,9 +13,9 @@ from rltune.envs.spaces import check_observation, check_reward
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, describe_exception, nearest
 
-FIRST_STEPS, FIRST_STEPS_S = 10, 1.0  # that are looked at before a sweep: so many, or as many as that takes
+MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends at whichever comes first.
 RESET = "def reset(self, *, seed=None, options=None)"
-SCORE_STEPS = 2_000  # within which an episode played at random is to end, for its objective to be checked
+SCORE_STEPS = 2_000  # The objective is checked only if a random episode ends within so many steps.
 
 
 def check_env(spec: EnvSpec) -> Any:
@@ -88,12 +88,12 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
         obs, _ = env.reset(seed=0)
         env.action_space.seed(0)
         check_observation(f"{key}, by reset", env.observation_space, obs)
-        for number in range(1, FIRST_STEPS + 1):
+        for number in range(1, MAX_CHECKED_STEPS + 1):
             done = f"step {number}"
             obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
             check_observation(f"{key}, by {done}", env.observation_space, obs)
             check_reward(f"{key}, by {done}", reward)
-            if terminated or truncated or time.monotonic() - began > FIRST_STEPS_S:
+            if terminated or truncated or time.monotonic() - began > MAX_CHECK_S:
                 return
     except ConfigError:
         raise
@@ -192,10 +192,10 @@ def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
         ConfigError: Rewards are shaped, and other processes would sample.
     """
     key = "algo.env_runners.num_env_runners" if env_runners else "env.vectorize"
-    value, own = (env_runners, 0) if env_runners else (vectorize, "sync")
+    value, alternative = (env_runners, 0) if env_runners else (vectorize, "sync")
     if spec.rewards and (env_runners or vectorize == "async"):
         raise ConfigError(
             f"env.rewards={dict(spec.rewards)} with {key}={value}: the true returns would stay in other processes",
             "shaped rewards where the trial's own process samples",
-            f"{key}={own}",
+            f"{key}={alternative}",
         )

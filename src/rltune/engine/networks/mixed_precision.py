@@ -34,7 +34,7 @@ class MixedPrecision:
         """Return the network's outputs, ready for `backward`."""
         with self._cast():
             out = self.network.forward(obs)
-        return out.float() if isinstance(out, Tensor) else tuple(one.float() for one in out)
+        return out.float() if isinstance(out, Tensor) else tuple(part.float() for part in out)
 
     def backward(self, *grads: Tensor) -> None:
         """Fill the flat gradient, in float32, from the gradients by the outputs."""

@@ -113,7 +113,7 @@ class MLP:
             inputs.append(x)
             x = torch.addmm(layer.bias, x, layer.weight_t)
             if layer.activation is not None:
-                x = layer.activation.torch_(x)  # in place: no second tensor of this size
+                x = layer.activation.torch_(x)  # It works in place, to avoid a second tensor of this size.
         inputs.append(x)
         return x
 
@@ -160,7 +160,7 @@ class MLP:
                     layer.weight_grad.copy_(torch.mm(inputs[index].t(), grad).t())
                 elif inputs[index].dtype == grad.dtype == layer.weight_grad.dtype:
                     torch.mm(grad.t(), inputs[index], out=layer.weight_grad)
-                else:  # in mixed precision, which casts no call that has its own output
+                else:  # Autocast does not cast calls that are given an output tensor.
                     layer.weight_grad.copy_(torch.mm(grad.t(), inputs[index]))
                 torch.sum(grad, 0, out=layer.bias_grad)
             if index or into_input:  # observations need no gradient

@@ -51,7 +51,7 @@ class TransitionRunner(ArrayEnvRunner):
 
     @property
     def sampler(self) -> Stepper | None:
-        """What steps the environments; None in the local runner beside remote ones."""
+        """Return what steps the environments; None in the local runner beside remote ones."""
         return self.stepper if self.env is not None else None
 
     def make_actions(self, space: Any) -> Any:
@@ -96,9 +96,9 @@ class TargetNetworks:
         self._copies: list[tuple[FlatParameters, FlatParameters]] = []
         target_of = {id(param): target for param, target in zip(online, targets, strict=True)}
         for flat in sources:
-            # In the order of the source's parameters, so that both flat tensors have the same layout.
-            mine = [target_of[id(param)] for param in flat.params]
-            self._copies.append((FlatParameters(mine), flat))
+            # The source's order gives both flat tensors the same layout.
+            own_targets = [target_of[id(param)] for param in flat.params]
+            self._copies.append((FlatParameters(own_targets), flat))
 
     def update(self, tau: float) -> None:
         """Move the targets by ``tau`` towards the online networks; 1 copies them."""
@@ -151,7 +151,7 @@ class OffPolicy(FastAlgorithm):
         if not hasattr(self, "replay"):
             self.replay = self._make_replay()  # a restore builds the loop anew, and the memory must survive that
         self.loop = self.make_update()
-        self.target_updated_at = 0  # in environment steps
+        self.target_updated_at = 0  # environment steps
 
     def _make_replay(self) -> Replay:
         settings = dict(self.config.replay_buffer_config)
@@ -169,7 +169,7 @@ class OffPolicy(FastAlgorithm):
 
     @property
     def row_layout(self) -> RowLayout:
-        """Where the parts of a transition lie in a row of the replay memory."""
+        """Return where the parts of a transition lie in a row of the replay memory."""
         obs, action = self.spaces["__env_single__"]
         return RowLayout(obs.shape, 1 if hasattr(action, "n") else int(np.prod(action.shape)))
 
@@ -224,7 +224,7 @@ class OffPolicy(FastAlgorithm):
 
     def step(self) -> dict[str, Any]:
         """Train one iteration; the loss statistics and the finite check come once, at its end."""
-        # Not at each update: the statistics are operations of their own, and reading them waits for the device.
+        # The statistics cost operations, and reading them waits for the device: once an iteration is enough.
         result = super().step()
         with torch.no_grad():
             stats = self.loop.statistics()
@@ -261,5 +261,5 @@ class OffPolicy(FastAlgorithm):
 
     @property
     def _made_by(self) -> dict[str, Any]:
-        """What the rewards and discounts in the memory's rows depend on."""
+        """Return the settings that the rewards and discounts in the memory's rows depend on."""
         return {"gamma": self.config.gamma, "n_step": self.config.n_step}

@@ -42,7 +42,7 @@ class GreedyRunner(TransitionRunner):
         epsilon = schedule._schedule.value(t=clock) if schedule.use_schedule else schedule.get_current_value()
         random = self._rng.random(len(best)) < epsilon
         count = np.count_nonzero(random)
-        if count:  # with a small epsilon most steps draw nothing
+        if count:  # Most steps draw nothing if epsilon is small.
             best[random] = self._rng.integers(0, self.actions.num_inputs, count)
         return best
 

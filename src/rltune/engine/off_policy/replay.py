@@ -151,7 +151,7 @@ class Replay:
         self.weights = np.ones(batch, np.float32)
         self.alpha, self.beta, self.rng = alpha, beta, rng
         self.tree = None if alpha is None else SumTree(capacity)
-        self._max_priority = 1.0  # of any error so far; new transitions get it, so that each is likely to be seen once
+        self._max_priority = 1.0  # New transitions get it, so that each is likely to be drawn once.
         self._drawn = np.zeros(batch, np.int64)
 
     def extend(self, rows: Array) -> None:

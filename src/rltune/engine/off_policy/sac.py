@@ -218,7 +218,7 @@ class SACUpdate:
         raw_grad = grad * (1.0 - action.square()) + (2.0 * share) * alpha * action
         # raw = mean + std * noise, so log_std gets raw's gradient times std * noise, and -1 from logp's own -log_std.
         std_grad = raw_grad * std * noise[0] - alpha * share
-        # As the gradient of torch.clamp: none beyond the bounds, all of it on them.
+        # This is torch.clamp's gradient: zero beyond the bounds, unchanged on and within them.
         log_std = dist.chunk(2, dim=1)[1]
         std_grad *= log_std == log_std.clamp(MIN_LOG_NN_OUTPUT, MAX_LOG_NN_OUTPUT)
         self.policy.backward(torch.cat([raw_grad, std_grad], 1))

@@ -31,7 +31,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Where a row's parts lie.
+    """The positions of a transition's parts in a row.
 
     Attributes:
         obs_shape: Of one observation.

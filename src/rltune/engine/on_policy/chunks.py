@@ -54,10 +54,10 @@ def find_chunks(rollout: Rollout) -> Chunks:
     """Return the rollout's episode chunks."""
     steps = len(rollout.valid)
     start = np.where(rollout.valid[0], 0, 1)  # each environment's first step of its present chunk
-    found = []
+    chunks = []
     for step, env in zip(*np.nonzero(rollout.terminated | rollout.truncated), strict=True):
-        found.append((env, start[env], step))
+        chunks.append((env, start[env], step))
         start[env] = step + 2  # the step between only resets
     # One that has just been reset has no step yet.
-    found.extend((env, start[env], steps - 1) for env in np.flatnonzero(start < steps))
-    return Chunks(*np.array(found, np.int64).T)
+    chunks.extend((env, start[env], steps - 1) for env in np.flatnonzero(start < steps))
+    return Chunks(*np.array(chunks, np.int64).T)

@@ -41,7 +41,7 @@ Array = NDArray[Any]
 
 @dataclass
 class TrainBatch:
-    """What one iteration learns from.
+    """The data that one iteration learns from.
 
     Attributes:
         rows: The steps, in the order in which RLlib's learner has them (`Chunks`).
@@ -156,7 +156,7 @@ class PPOUpdate:
 
     def _to_device(self, array: Any) -> Tensor:
         array = np.ascontiguousarray(array)
-        if not array.flags.writeable:  # from Ray's object store; torch warns about such memory
+        if not array.flags.writeable:  # Ray's object store hands out read-only memory, of which torch warns.
             array = array.copy()
         return torch.from_numpy(array).to(self.flat.data.device, non_blocking=True)
 
@@ -245,7 +245,7 @@ class PPOUpdate:
             learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=timestep))
         entropy = learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].update(timestep=timestep)
         stats = {"curr_entropy_coeff": float(entropy), "default_optimizer_learning_rate": self.lr}
-        if config.use_kl_loss:  # as PPOTorchLearner._update_module_kl_coeff
+        if config.use_kl_loss:  # This is PPOTorchLearner._update_module_kl_coeff.
             if kl > 2.0 * config.kl_target:
                 self.kl_coeff *= 1.5
             elif kl < 0.5 * config.kl_target:

@@ -116,7 +116,7 @@ class Collector:
         self._started = False
         self._rows = 0
         self._last = 0  # row of the newest observation before this rollout
-        self._row = self._taken = 0  # of a rollout that was ended early: its rows, and its environment steps
+        self._row = self._taken = 0  # Rows and environment steps of a rollout that ended early.
 
     def _allocate(self, rows: int) -> None:
         """Allocate buffers for ``rows`` vector steps, keeping what is in the present ones."""
@@ -226,7 +226,7 @@ class Collector:
         episodes = self._episodes.add(self._rewards[:rows], valid, done)
         moments = None
         if self.normaliser is not None:
-            self.normaliser.flush()  # what is still pending belongs to this rollout, and must reach the learner with it
+            self.normaliser.flush()  # Pending statistics belong to this rollout and must reach the learner with it.
             moments = self.normaliser.delta
         self._last, self._row, self._taken = rows, 0, 0
         return Rollout(

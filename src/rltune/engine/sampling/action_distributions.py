@@ -76,7 +76,7 @@ class CategoricalActions:
         rng: Source of randomness.
     """
 
-    dtype = np.int64  # of argmax, so that nothing is cast on the way to the environment
+    dtype = np.int64  # argmax returns int64, so that nothing is cast on the way to the environment.
 
     def __init__(self, space: gym.spaces.Discrete, num_envs: int, rng: np.random.Generator) -> None:
         if space.start != 0:
@@ -122,7 +122,7 @@ class GaussianActions:
         self.noise = Noise(rng, (num_envs, size), gumbel=False)
         bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
         self._low, self._high = space.low, space.high
-        # As RLlib: normalised actions are mapped to the bounds, which needs bounds; clipping alone is the other mode.
+        # RLlib maps normalised actions to the bounds if there are any; otherwise it may clip them.
         self._unsquash = bool(config.normalize_actions and bounded)
         self._clip = bool(self._unsquash or (config.clip_actions and not config.normalize_actions))
         self._half = (space.high - space.low) / 2.0

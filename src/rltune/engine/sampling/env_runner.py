@@ -48,7 +48,7 @@ class StockCheckpoint(Checkpointable):
     def save_to_path(self, path: Any = None, *, filesystem: Any = None, **kwargs: Any) -> str:
         """Save as RLlib does, then name the stock class and its constructor's arguments."""
         saved: str = super().save_to_path(path, filesystem=filesystem, **kwargs)
-        # What RLlib wrote there names our class, which a machine without rltune could not unpickle.
+        # RLlib wrote the name of our class there, which a machine without rltune could not unpickle.
         content = {"class": self.stock_class, "ctor_args_and_kwargs": self.get_ctor_args_and_kwargs()}
         target = f"{saved}/{self.CLASS_AND_CTOR_ARGS_FILE_NAME}"
         if filesystem is None:
@@ -116,7 +116,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
 
     @property
     def sampler(self) -> Any:
-        """What steps the environments; None in the local runner beside remote ones."""
+        """Return what steps the environments; None in the local runner beside remote ones."""
         return self._collector
 
     def make_generator(self) -> np.random.Generator:
@@ -182,7 +182,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         if reason is None:
             try:
                 envs = pickle.loads(state["envs"])  # noqa: S301 - as RLlib has just unpickled what is around it
-            except Exception as error:  # of another version of their package
+            except Exception as error:  # The pickle may come from another version of their package.
                 reason = f"{type(error).__name__}: {error}"
             else:
                 if envs.num_envs == self.num_envs:
@@ -232,7 +232,7 @@ class LocalRunners(EnvRunnerGroup):
     """
 
     def __init__(self, config: Any) -> None:
-        # Not super().__init__: it puts the config into Ray's object store, which would start Ray.
+        # super().__init__ is not called: it puts the config into Ray's object store, which would start Ray.
         self._remote_config = config
         self._worker_manager = FaultTolerantActorManager([], init_id=1)
         self._num_env_runners_dropped_lifetime = 0

@@ -33,7 +33,7 @@ def normalise_observations(config: Any) -> Any:
 
 
 def wants_normalisation(config: Any) -> bool:
-    """Whether ``config`` went through `normalise_observations`."""
+    """Return whether ``config`` went through `normalise_observations`."""
     return config._env_to_module_connector is make_mean_std_connector
 
 
@@ -105,12 +105,12 @@ class RunningMoments:
         """Merge the pending observations into the statistics."""
         if not self._filled:
             return
-        # In float64: sums of squares in float32 lose the variance of observations far from zero.
+        # Sums of squares in float32 lose the variance of observations far from zero.
         block = self._pending[: self._filled].reshape(-1, *self.shape).astype(np.float64)
         self._filled = 0
         mean = block.mean(axis=0)
         moments = (len(block), mean, np.square(block - mean).sum(axis=0))
-        # What was learned since load(). A remote runner sends only this: its whole count holds the others' share too.
+        # The statistics since load(). A remote runner sends only this: its whole count holds the others' share too.
         self.delta = merge_moments(self.delta, moments)
         self.count, self.mean, self.sum_squares = merge_moments((self.count, self.mean, self.sum_squares), moments)
         self._prepare()

@@ -66,9 +66,9 @@ def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
     """
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
-    # Of the healthy ones: a batch stays as large as it was when a runner is lost.
+    # Only healthy runners share the steps, so that a batch keeps its size if a runner is lost.
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
-    rollouts: list[Rollout] = _ask_runners(algorithm, "collect_with", moments=_moments_of(runner), steps=share)
+    rollouts: list[Rollout] = _call_runners(algorithm, "collect_with", moments=_moments_of(runner), steps=share)
     for rollout in rollouts:
         _merge_learned(runner, rollout.moments)
     return rollouts
@@ -87,8 +87,8 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
-    clock = algorithm.counters["num_env_steps_sampled_lifetime"]  # of all runners: exploration follows the whole
-    answers = _ask_runners(algorithm, "collect_transitions", moments=_moments_of(runner), steps=share, clock=clock)
+    clock = algorithm.counters["num_env_steps_sampled_lifetime"]  # Exploration follows the steps of all runners.
+    answers = _call_runners(algorithm, "collect_transitions", moments=_moments_of(runner), steps=share, clock=clock)
     for rows, taken, episodes, learned in answers:
         algorithm.replay.extend(rows)
         algorithm.count(taken, episodes)
@@ -103,12 +103,12 @@ def _moments_of(runner: Any) -> Moments | None:
 
 def _merge_learned(runner: Any, learned: Moments | None) -> None:
     """Merge what a remote normaliser learned into the local runner's."""
-    present = _moments_of(runner)
-    if learned is not None and present is not None:
-        runner.normaliser.load(*merge_moments(present, learned))
+    merged = _moments_of(runner)
+    if learned is not None and merged is not None:
+        runner.normaliser.load(*merge_moments(merged, learned))
 
 
-def _ask_runners(algorithm: Any, method: str, **request: Any) -> list[Any]:
+def _call_runners(algorithm: Any, method: str, **request: Any) -> list[Any]:
     """Call a method of every healthy remote runner with the learner's weights; return what came back in time.
 
     Raises:
@@ -118,7 +118,7 @@ def _ask_runners(algorithm: Any, method: str, **request: Any) -> list[Any]:
     # Put once: as a value of each call it would be pickled once for each runner. Ray hands them the value itself.
     weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
     answers: list[Any] = algorithm.env_runner_group.foreach_env_runner(
-        # Not a lambda: cloudpickle looks through all modules for what one means by "ray", 9 ms for each runner.
+        # A lambda would cost 9 ms a runner: cloudpickle looks through all modules for the name "ray".
         _call_method,
         kwargs={"method": method, "weights": weights, **request},
         local_env_runner=False,

@@ -34,7 +34,7 @@ NATIVE_FROM = 12
 
 
 class ArrayEnvs(Protocol):
-    """What the samplers step; the spaces are named as RLlib's connectors and module specs expect them."""
+    """The environments that the samplers step, with the names that RLlib expects of their spaces."""
 
     num_envs: int
     single_observation_space: gym.Space[Any]
@@ -239,7 +239,7 @@ def _make_gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.Ve
 
 
 def _has_native(env_id: str, kwargs: dict[str, Any]) -> bool:
-    """Whether the id has a vector entry point that can be imported and takes these arguments."""
+    """Return whether the id has a vector entry point that can be imported and takes these arguments."""
     module, _, name = env_id.rpartition(":")
     if module:
         importlib.import_module(module)  # registers it; gym.spec, unlike gym.make, does not know the form module:Name
