@@ -39,7 +39,6 @@ class LedgerSnapshot:
         reports: The reports of the search's trials in the order in which they came, without the numbers beside the
             objective.
         last_report: The id of the newest report that was read.
-        last_reports_s: When each trial's newest report came, by the trial's row, in seconds of the epoch.
     """
 
     record: SweepRecord
@@ -48,7 +47,6 @@ class LedgerSnapshot:
     revisions: Mapping[int, int] = field(default_factory=dict)
     reports: tuple[Report, ...] = ()
     last_report: int = 0
-    last_reports_s: Mapping[int, float] = field(default_factory=dict)
 
 
 def read_snapshots(
@@ -183,7 +181,6 @@ def _merge(
 ) -> LedgerSnapshot:
     """Make a sweep's snapshot of an earlier one and the trials that have changed since."""
     trials, reports = dict(since.trials) if since else {}, []
-    last_reports_s = dict(since.last_reports_s) if since else {}
     for row_id, trial in changed.items():
         if trial.sweep_id != sweep_id:
             continue
@@ -191,7 +188,6 @@ def _merge(
         curve = dict(before.reports) if before else {}
         for _, report in trial.reports:
             curve[report.nominal_steps] = report.objective
-            last_reports_s[row_id] = report.time_s
         numbers = trial.numbers if trial.numbers is not None else before.numbers if before else {}
         trials[row_id] = replace(trial.record, reports=curve, numbers=numbers)
         reports += [(report_id, trial.record.kind, report) for report_id, report in trial.reports]
@@ -203,5 +199,4 @@ def _merge(
         revisions=revisions,
         reports=(since.reports if since else ()) + tuple(report for _, kind, report in reports if kind == TRIALS),
         last_report=max(since.last_report if since else 0, reports[-1][0] if reports else 0),
-        last_reports_s=last_reports_s,
     )

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from rltune.formatting import (
     STATE_WORDS,
-    classify_failure,
     first_line,
     format_clock,
     format_count,
@@ -29,7 +28,6 @@ from rltune.formatting import (
 from rltune.records import BASELINE, Direction
 from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 
-LONG_SWEEP_S = 3600.0  # A sweep that takes longer is announced, with the settings that make it shorter.
 BAR_WIDTH = 16
 LINES_BESIDE_TABLE = 8  # The lines of a terminal that the live table leaves free.
 STATE_STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", INTERRUPTED: "magenta"}
@@ -65,16 +63,12 @@ def describe_changes(before: SweepView | None, view: SweepView) -> Iterator[Line
     if None not in (before.driver.slots, view.driver.slots) and before.driver.slots != view.driver.slots:
         yield Line(f"trials at once: {view.driver.slots}, {before.driver.slots} before")
     earlier = {trial.number: trial for trial in before.trials}
-    explained = {classify_failure(first_line(trial.reason)) for trial in before.trials if trial.went_wrong}
     for trial in sorted(view.trials, key=_order_by_end):
-        yield from _describe_trial(earlier.get(trial.number), trial, view, explained)
-    yield from _describe_overshoot(before, view)
+        yield from _describe_trial(earlier.get(trial.number), trial, view)
     earlier = {run.number: run for run in before.runs}
     ended = [run for run in sorted(view.runs, key=_order_by_end) if _has_just_ended(earlier.get(run.number), run)]
     for num_later, run in zip(reversed(range(len(ended))), ended, strict=True):
         yield _describe_run(run, view, num_later)
-    if before.mean_env_steps_per_s is None and view.mean_env_steps_per_s is not None:
-        yield from _forecast(view)
 
 
 def _order_by_end(trial: TrialSnapshot) -> tuple[float, int]:
@@ -98,16 +92,13 @@ def _describe_start(view: SweepView) -> str:
     return text
 
 
-def _describe_trial(
-    before: TrialSnapshot | None, trial: TrialSnapshot, view: SweepView, explained: set[str]
-) -> Iterator[Line]:
+def _describe_trial(before: TrialSnapshot | None, trial: TrialSnapshot, view: SweepView) -> Iterator[Line]:
     """Describe that a trial has begun, has ended or was interrupted.
 
     Args:
         before: The trial as it was before; None if it is new.
         trial: The trial as it is.
         view: The sweep.
-        explained: The kinds of failures that were explained; one that is explained now is added.
     """
     if before is None and trial.record.enqueued_by:
         yield Line(f"trial {trial.number} has what {trial.record.enqueued_by} enqueued", "yellow")
@@ -116,12 +107,11 @@ def _describe_trial(
     was_interrupted = trial.state == INTERRUPTED and before is not None and before.state != INTERRUPTED
     if not (was_interrupted or _has_just_ended(before, trial)):
         return
-    word, reason = STATE_WORDS[trial.state], first_line(trial.reason)
-    if trial.went_wrong and classify_failure(reason) not in explained:
-        explained.add(classify_failure(reason))
+    word = STATE_WORDS[trial.state]
+    if trial.went_wrong:
         word += ", diverged" if trial.record.diverged else ""
         log = f"; see {view.folder / trial.record.log}" if trial.record.log else ""
-        yield Line(f"trial {trial.number} {word}: {reason}{log}", "red")
+        yield Line(f"trial {trial.number} {word}: {first_line(trial.reason)}{log}", "red")
         return
     facts = f"{format_objective(trial.score):>7}  {format_params(trial.params)}"
     facts += f"  {trial.broken}" if trial.broken else ""
@@ -136,36 +126,6 @@ def _describe_run(run: TrialSnapshot, view: SweepView, num_later: int) -> Line:
         return Line(f"certified {name}: {format_objective(run.score)} ({describe_runs(view, num_later)})", "yellow")
     log = f"; see {view.folder / run.record.log}" if run.record.log else ""
     return Line(f"certifying {name} failed, which counts against it: {first_line(run.reason)}{log}", "yellow")
-
-
-def _describe_overshoot(before: SweepView, view: SweepView) -> Iterator[Line]:
-    """Describe the first trial whose iterations are longer than its budget."""
-    if not view.env_steps or any(_overshoots(trial, view) for trial in before.trials):
-        return
-    for trial in view.trials:
-        if _overshoots(trial, view):
-            facts = f"{format_count(trial.env_steps)} env steps of a budget of {format_count(view.env_steps)}"
-            yield Line(f"trial {trial.number} has taken {facts}: one iteration takes so many", "yellow")
-            return
-
-
-def _overshoots(trial: TrialSnapshot, view: SweepView) -> bool:
-    return bool(trial.record.reports) and trial.env_steps >= 2 * view.env_steps
-
-
-def _forecast(view: SweepView) -> Iterator[Line]:
-    """Announce how long a slow sweep takes, and which settings make it shorter."""
-    pace, left_s = view.mean_env_steps_per_s, view.time_left_s
-    if not pace or not left_s or left_s < LONG_SWEEP_S:
-        return
-    fewer = max(1, view.env_steps // 5)
-    certify_s = view.certification_env_steps_left / pace
-    saved = f", certify=off about {format_duration(certify_s)} less" if certify_s else ""
-    yield Line(
-        f"{format_count(pace)} env steps/s: this sweep takes up to about {format_duration(left_s)}; "
-        f"budget.env_steps={fewer} would take about {format_duration(left_s * fewer / view.env_steps)}{saved}",
-        "yellow",
-    )
 
 
 def describe_runs(view: SweepView, num_later: int = 0) -> str:
@@ -186,22 +146,16 @@ def describe_progress(view: SweepView) -> tuple[str, str, str]:
 
 
 def _describe_pace(view: SweepView) -> str:
-    left_s = view.time_left_s
     if episodes := view.driver.episodes:
-        text = f"{episodes.name}: {episodes.done} of {episodes.total} episodes"
-        return text if left_s is None else f"{text}, about {format_duration(left_s)} left"
-    pace = view.env_steps_per_s
-    parts = [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
-    if view.is_certifying:
-        parts = [f"certifying: {describe_runs(view)} done", *(parts if pace and left_s is not None else [])]
-        parts += [f"{len(view.playing)} playing episodes"] if view.playing else []
-    parts += [] if left_s is None else [f"about {format_duration(left_s)} left"]
-    if (first_s := view.first_report_s) is not None:
-        parts.append(f"first report in about {format_duration(first_s)}")
+        return f"{episodes.name}: {episodes.done} of {episodes.total} episodes"
     is_running = any(trial.state == "RUNNING" for trial in (*view.trials, *view.runs))
-    if view.driver.wait:
-        return ", ".join([*parts, view.driver.wait] if is_running else [view.driver.wait])
-    return ", ".join(parts)
+    if view.driver.wait and not is_running:
+        return view.driver.wait
+    pace, left_s = view.env_steps_per_s, view.time_left_s
+    parts = [f"certifying: {describe_runs(view)} done"] if view.is_certifying else []
+    parts += [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
+    parts += [] if left_s is None else [f"about {format_duration(left_s)} left"]
+    return ", ".join([*parts, view.driver.wait] if view.driver.wait else parts)
 
 
 def render_live_table(view: SweepView, height: int) -> RenderableType:

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial whose worker has gone.
 WAITING = "WAITING"  # The state of a trial of a running sweep that no worker has started yet.
 PACE_WINDOW_S = 30.0  # The present pace is measured over this time.
-MIN_PACE_S = 8.0  # The time left is estimated this long after the first steps, which are slower than later ones.
-MIN_FIRST_REPORT_S = 30.0  # The time to the first report is estimated if it is longer than that.
 FIRST_STEPS_S = 2.0  # The first steps that are known before a report were taken at most this long before.
+MIN_ELAPSED_S = 10.0  # The time left is estimated this long after the first reading.
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,12 @@ class TrialSnapshot:
         env_steps: Environment steps of each seed, also those since the last report if they are known.
         heard_steps: The newest number of steps that the worker or the ledger has reported. It falls if the trial
             repeats steps after an interruption.
-        last_report_s: When the newest report came, in seconds of the epoch; None before the first.
     """
 
     record: TrialRecord
     state: str
     env_steps: int
     heard_steps: int
-    last_report_s: float | None = None
 
     @property
     def number(self) -> int:
@@ -167,14 +164,10 @@ class Pace:
     """How quickly a sweep samples, measured from one reading to the next.
 
     Attributes:
-        began_s: The time of the first reading.
         samples: Pairs of a time and of all environment steps that were sampled by then, since the first reading.
-        first: The first pair with steps; None before.
     """
 
-    began_s: float
     samples: tuple[tuple[float, int], ...]
-    first: tuple[float, int] | None = None
 
     @property
     def env_steps(self) -> int:
@@ -192,26 +185,20 @@ class Pace:
         """
         if not env_steps:
             return self
-        total, samples, first = self.env_steps + env_steps, self.samples, self.first
-        if first is None:
-            # Processes were started and networks built before the first steps, which tells nothing of the pace.
+        total, samples = self.env_steps + env_steps, self.samples
+        if not self.env_steps:
+            # Before the first steps, processes were started and networks built, which says nothing about the pace.
             pause_s = math.inf if num_reporting else FIRST_STEPS_S
-            samples, first = ((max(samples[-1][0], now_s - pause_s), 0),), (now_s, total)
+            samples = ((max(samples[-1][0], now_s - pause_s), 0),)
         samples, start = (*samples, (now_s, total)), 0
         while len(samples) - start > 2 * num_reporting + 1 and samples[start + 1][0] <= now_s - PACE_WINDOW_S:
             start += 1
-        return Pace(self.began_s, samples[start:], first)
+        return Pace(samples[start:])
 
-    def measure_present(self, now_s: float) -> float:
+    def measure(self, now_s: float) -> float:
         """Measure the environment steps per second over about the last 30 s."""
         then_s, env_steps = self.samples[0]
         return (self.env_steps - env_steps) / max(1.0, now_s - then_s)
-
-    def measure_mean(self, now_s: float) -> float | None:
-        """Measure the environment steps per second since the first ones; None as long as these tell too little."""
-        if self.first is None or now_s - self.first[0] < MIN_PACE_S:
-            return None
-        return (self.env_steps - self.first[1]) / (now_s - self.first[0]) or None
 
 
 @dataclass(frozen=True)
@@ -228,8 +215,8 @@ class SweepView:
         driver: What only the driver knows.
         pace: How quickly the sweep samples.
         read_s: When the view was read, on this process's monotonic clock.
-        episodes_began: When the playing of `DriverState.episodes` was first seen, and how many were done by then.
         snapshot: The rows from which the view was made.
+        first: The first view of the sweep that this process has read; None if it is this one.
     """
 
     record: SweepRecord
@@ -241,8 +228,8 @@ class SweepView:
     driver: DriverState
     pace: Pace
     read_s: float
-    episodes_began: tuple[float, int] | None
     snapshot: LedgerSnapshot = field(repr=False)
+    first: SweepView | None = field(default=None, repr=False)
 
     @classmethod
     def read(
@@ -297,7 +284,7 @@ class SweepView:
     @property
     def elapsed_s(self) -> float:
         """The seconds since this process has first read the sweep."""
-        return self.read_s - self.pace.began_s
+        return self.read_s - (self.first or self).read_s
 
     @property
     def driver_id(self) -> str | None:
@@ -354,13 +341,36 @@ class SweepView:
     @cached_property
     def percent(self) -> int:
         """The progress of the search: a running trial counts by its steps. 100 only if the sweep is complete."""
-        if self.status == "complete":
-            return 100
-        budget = self.env_steps or math.inf
-        shares = sum(1.0 if trial.has_ended else min(1.0, trial.env_steps / budget) for trial in self.trials)
+        return 100 if self.status == "complete" else min(99, math.floor(100 * self._search_share))
+
+    @cached_property
+    def _search_share(self) -> float:
+        """The part of the search that is done, from 0 to 1."""
         total = self.budget.get("total_env_steps")
-        share = max(shares / max(1, self.num_trials), self.sampled_env_steps / total if total else 0.0)
-        return min(99, math.floor(100 * share))
+        share = sum(map(self._measure_share, self.trials)) / max(1, self.num_trials)
+        return min(1.0, max(share, self.sampled_env_steps / total if total else 0.0))
+
+    def _measure_share(self, trial: TrialSnapshot) -> float:
+        """Return the part of a trial's budget that is done; a trial that has ended needs no more of it."""
+        return 1.0 if trial.has_ended else min(1.0, trial.env_steps / (self.env_steps or math.inf))
+
+    @cached_property
+    def _share(self) -> float:
+        """The part of search and certification that is done, from 0 to 1."""
+        search = self.replicates * self.num_trials
+        done = search * self._search_share + sum(map(self._measure_share, self.runs))
+        return done / max(1, search + self.num_runs)
+
+    @property
+    def time_left_s(self) -> float | None:
+        """An estimate of the seconds until search and certification are over, at the mean pace since the first reading.
+
+        None in the first seconds, and while nothing is left.
+        """
+        gain = self._share - self.first._share if self.first else 0.0
+        if self.elapsed_s < MIN_ELAPSED_S or gain <= 0:
+            return None
+        return (1 - self._share) * self.elapsed_s / gain or None
 
     @cached_property
     def is_searched(self) -> bool:
@@ -372,43 +382,7 @@ class SweepView:
     @property
     def env_steps_per_s(self) -> float:
         """The environment steps per second over about the last 30 s, of all trials, runs and seeds together."""
-        return self.pace.measure_present(self.read_s)
-
-    @property
-    def mean_env_steps_per_s(self) -> float | None:
-        """The environment steps per second since the first ones; None for a few seconds after them."""
-        return self.pace.measure_mean(self.read_s)
-
-    @cached_property
-    def search_env_steps_left(self) -> float:
-        """The environment steps that the search will still take, all seeds together.
-
-        A trial still to come is expected to take as long as those that have ended, among them one imagined whole trial.
-        """
-        ended = [trial.env_steps for trial in self.trials if trial.state in ("COMPLETE", "PRUNED")]
-        unfinished = sum(max(0, self.env_steps - trial.env_steps) for trial in self.trials if not trial.has_ended)
-        expected = (sum(ended) + self.env_steps) / (len(ended) + 1)
-        to_begin = self.replicates * (self.num_trials - len(self.trials)) * expected
-        if total := self.budget.get("total_env_steps"):
-            to_begin = min(to_begin, max(0.0, total - self.sampled_env_steps - self.replicates * unfinished))
-        return self.replicates * unfinished + to_begin
-
-    @cached_property
-    def certification_env_steps_left(self) -> int:
-        """The environment steps that the certification's runs will still take."""
-        sampled = sum(min(self.env_steps, run.env_steps) for run in self.runs if not run.has_ended)
-        return max(0, self.num_runs_left * self.env_steps - sampled)
-
-    @cached_property
-    def time_left_s(self) -> float | None:
-        """An estimate of the seconds until search, certification and evaluation are over; None while it is unknown."""
-        if (episodes := self.driver.episodes) and self.episodes_began:
-            began_s, first = self.episodes_began
-            played = episodes.done - first
-            return (episodes.total - episodes.done) * (self.read_s - began_s) / played or None if played else None
-        if not (pace := self.mean_env_steps_per_s):
-            return None
-        return (self.search_env_steps_left + self.certification_env_steps_left) / pace + self._play_left_s or None
+        return self.pace.measure(self.read_s)
 
     @cached_property
     def is_certifying(self) -> bool:
@@ -416,17 +390,6 @@ class SweepView:
         is_searching = any(trial.state == "RUNNING" for trial in self.trials)
         is_retraining = any(run.state == "RUNNING" for run in self.runs)
         return bool(self.num_runs) and not is_searching and (is_retraining or self.is_searched)
-
-    @cached_property
-    def first_report_s(self) -> float | None:
-        """An estimate of the seconds until the first report of all; None after it, or if it comes soon."""
-        running = [trial.env_steps for trial in self.trials if trial.state == "RUNNING"]
-        pace = self.mean_env_steps_per_s
-        if not pace or not running or any(trial.record.reports for trial in self.trials):
-            return None
-        left = max(0.0, self.env_steps / int(self.budget.get("reports") or 1) - max(running))
-        seconds = left * self.replicates * len(running) / pace
-        return seconds if seconds >= MIN_FIRST_REPORT_S else None
 
     # -- certification ------------------------------------------------------------------------------------------------
 
@@ -452,22 +415,6 @@ class SweepView:
     def num_runs_left(self) -> int:
         """The number of the certification's runs that have not ended."""
         return self.num_runs - self.num_runs_ended
-
-    @property
-    def playing(self) -> list[TrialSnapshot]:
-        """The certification's runs that are trained and whose policies play their episodes."""
-        return [run for run in self.runs if run.state == "RUNNING" and 0 < self.env_steps <= run.env_steps]
-
-    @property
-    def _play_left_s(self) -> float:
-        """The seconds in which the runs' policies will play, each as long as those that have played."""
-        times_s = [
-            run.record.ended_s - run.last_report_s
-            for run in self.runs
-            if run.state == "COMPLETE" and run.record.ended_s and run.last_report_s
-        ]
-        running = sum(run.state == "RUNNING" for run in (*self.runs, *self.trials))
-        return self.num_runs_left * sum(times_s) / max(1, len(times_s)) / max(1, running)
 
     @cached_property
     def certified(self) -> list[dict[str, Any]]:
@@ -594,7 +541,6 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
             state=state,
             env_steps=max(record.env_steps, heard),
             heard_steps=heard,
-            last_report_s=snapshot.last_reports_s.get(row_id),
         )
         trials[record.kind].append(trial)
         new_steps = max(0, heard - (before.heard_steps if before else 0))
@@ -609,10 +555,10 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
         trials=tuple(trials[TRIALS]),
         runs=tuple(trials[CERTIFY]),
         driver=driver,
-        pace=since.pace.add(now_s, sampled, max(0, num_reporting)) if since else Pace(now_s, ((now_s, 0),)),
+        pace=since.pace.add(now_s, sampled, max(0, num_reporting)) if since else Pace(((now_s, 0),)),
         read_s=now_s,
-        episodes_began=_follow_episodes(driver.episodes, since, now_s),
         snapshot=snapshot,
+        first=(since.first or since) if since else None,
     )
 
 
@@ -632,12 +578,3 @@ def load_settings(text: str) -> Mapping[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     settings: Mapping[str, Any] = yaml.load(text, Loader=loader) or {}  # noqa: S506
     return settings
-
-
-def _follow_episodes(episodes: Episodes | None, since: SweepView | None, now_s: float) -> tuple[float, int] | None:
-    """Return when the playing of episodes was first seen, and how many were done by then."""
-    if episodes is None:
-        return None
-    if since and since.driver.episodes and since.driver.episodes.name == episodes.name:
-        return since.episodes_began
-    return now_s, episodes.done
