@@ -5,12 +5,11 @@ A hook of mkdocs (mkdocs.yml names it). No such page is kept, so that none can b
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
 from typing import Any
 
-from rltune.cli.application.command import SweepConfig
+from rltune.cli.application.program import load_commands
 from rltune.compose.commented import Setting, read_keys
 from rltune.compose.explaining import describe_allowed
 from rltune.config.schema import RunConfig
@@ -75,7 +74,7 @@ def make_page(conf: Path) -> str:
     parts.append("## The other commands\n")
     for command in COMMANDS:
         parts += [f"### sweeps.{command}\n", f"`{read_heading(conf / f'{command}.yaml')}`\n"]
-        schema = getattr(importlib.import_module(f"rltune.cli.{command}"), f"{command.capitalize()}Config", SweepConfig)
+        schema = load_commands()[command].schema
         parts.append(make_table(read_keys(conf / f"{command}.yaml"), meanings, schema))
     return "\n".join(parts)
 

@@ -27,9 +27,8 @@ from rltune.algorithms.preflight import check_corners
 from rltune.cluster.memory import peak_gb, total_gb
 from rltune.cluster.ray_cluster import connect_ray, prepare_environment
 from rltune.cluster.resources import available_cpus, local_machine
-from rltune.config.bounds import bounded
 from rltune.config.capabilities import capabilities_of
-from rltune.config.schema import ENGINES, ClusterConfig, EnvConfig
+from rltune.config.schema import ClusterConfig, ProbeConfig
 from rltune.config.validation import check_pair, to_typed
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env, check_rewards
@@ -50,20 +49,6 @@ GPU_MARGIN = 1.15  # Later iterations fragment memory, and other values of the s
 MAX_PER_GPU = 16  # Nobody has measured that more trials on a GPU pay.
 GB = 1e9
 ROW = "{:>6}  {:>5}  {:>11}  {:>7}  {:>11}  {:>9}"
-
-
-@dataclass
-class ProbeConfig:
-    """The settings of conf/probe.yaml."""
-
-    engine: str = bounded(choices=ENGINES)
-    algo: dict[str, Any] = field(default_factory=dict)
-    env: EnvConfig = field(default_factory=EnvConfig)
-    widths: list[int] = bounded(minimum=1, example="[1,4,16,64]")
-    env_runners: list[int] | None = bounded(None, minimum=0, example="[0,1]")
-    threads: list[int] = bounded(minimum=1, example="[1,2]")
-    seconds: float = bounded(minimum=0.05, example=2)
-    limit_s: float = bounded(minimum=1, example=300)
 
 
 @dataclass(frozen=True)

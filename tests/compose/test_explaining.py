@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rltune.cli.application.command import SweepConfig
-from rltune.cli.export import ExportConfig
+from rltune.cli.policies import ExportConfig
 from rltune.compose.composing import compose_settings
 from rltune.compose.explaining import describe_allowed
 from rltune.config.schema import RunConfig

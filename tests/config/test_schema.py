@@ -12,7 +12,7 @@ from composing import compose as compose_anew
 from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import values_of
-from rltune.cli import resume
+from rltune.cli.run import ResumeConfig, resume
 from rltune.compose.composing import conf_dir
 from rltune.config.schema import derive_env_name
 from rltune.config.validation import parse_config
@@ -163,7 +163,5 @@ def test_a_resume_may_say_whether_the_cluster_grows(
     page.pop("defaults")  # Hydra's own
     asked: dict[str, Any] = {}
     monkeypatch.setattr(run, "resume_sweep", lambda _, **given: asked.update(given) or SimpleNamespace(exit_code=0))
-    resume.main.work(
-        OmegaConf.merge(OmegaConf.structured(resume.ResumeConfig), page, {"cluster": {"autoscale": autoscale}})
-    )
+    resume.work(OmegaConf.merge(OmegaConf.structured(ResumeConfig), page, {"cluster": {"autoscale": autoscale}}))
     assert starting._drop_none(asked["changes"]) == changed

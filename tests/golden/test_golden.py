@@ -23,7 +23,7 @@ from mlflow import MlflowClient
 
 GOLDEN = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
-COMMANDS = sorted(path.stem for path in (ROOT / "src" / "rltune" / "cli").glob("*.py") if path.stem != "__init__")
+COMMANDS = sorted(path.stem for path in (ROOT / "sweeps").glob("*.py") if path.stem != "__init__")
 SWEEP = (  # Two trials run their whole budget, one is stopped at its first rung, and one raises an error.
     "name=golden",
     "seed=1",

@@ -11,8 +11,8 @@ from composing import compose
 from omegaconf import OmegaConf
 
 import rltune
-from rltune.cli import logs, resume
-from rltune.cli.resume import ResumeConfig
+from rltune.cli.run import ResumeConfig, resume
+from rltune.cli.service import logs
 from rltune.compose.composing import compose_settings
 from rltune.errors import RltuneError
 from rltune.service.client import Client, ServiceError, TokenError
@@ -101,7 +101,7 @@ def test_a_resume_by_command_may_leave_callbacks_out(
     service.queue.add("one", words, settings=OmegaConf.to_yaml(compose("run", "name=one", *words)))
     service.client.stop("one")
     words = ["sweep=one", "callbacks=[]", f"service.address={service.address}"]
-    assert resume.main.work(compose_settings("resume", ResumeConfig, words)) == 0
+    assert resume.work(compose_settings("resume", ResumeConfig, words)) == 0
     assert service.queue.get("one").overrides == ("seed=3", "callbacks=[]")
     assert capsys.readouterr().out.startswith("one:")
 
@@ -112,5 +112,5 @@ def test_the_log_of_a_waiting_sweep_says_that_it_waits(
     monkeypatch.setenv(TOKEN, "a-token")
     service.queue.add("one", [])
     where = {"output_dir": "outputs", "service": {"address": service.address}}
-    assert logs.main.work(OmegaConf.create({"sweep": "one", "follow": False, **where})) == 0
+    assert logs.work(OmegaConf.create({"sweep": "one", "follow": False, **where})) == 0
     assert capsys.readouterr().err.startswith("one:")

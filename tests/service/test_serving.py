@@ -19,7 +19,7 @@ import psutil
 import pytest
 from real import PATIENCE_S, Project, finish
 
-from rltune.cli.serve import ServeConfig, main
+from rltune.cli import service as service_commands
 from rltune.compose.composing import compose_settings
 from rltune.errors import ConfigError, StudyError
 from rltune.ledger.storage import open_ledger
@@ -307,7 +307,9 @@ def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("port", [-1, 65536, 99999])
 def test_a_port_that_cannot_be_is_refused(tmp_path: Path, port: int) -> None:
     with pytest.raises(ConfigError) as error:
-        main.work(compose_settings("serve", ServeConfig, [f"port={port}", f"output_dir={tmp_path}"]))
+        service_commands.serve.work(
+            compose_settings("serve", service_commands.ServeConfig, [f"port={port}", f"output_dir={tmp_path}"])
+        )
     assert (error.value.key, error.value.exit_code) == ("port", 2)
     assert list(tmp_path.iterdir()) == []
 

@@ -19,7 +19,7 @@ from fake_gpus import FakeNvml
 from ledger import add_reports
 from omegaconf import OmegaConf
 
-from rltune.cli.compare import list_group
+from rltune.cli.reading import list_group
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
 from rltune.ledger.lease import take_lease
@@ -63,7 +63,7 @@ def test_a_group_is_compared_in_the_order_of_its_submission(
     queue.queue_again(queue.get("c"))
     queue.change(queue.get("c"), state="complete", ended_s=3000.0)
     client = SimpleNamespace(list=lambda group: Views(folder).list(queue.list()))
-    monkeypatch.setattr("rltune.cli.compare.find_service", lambda settings: client)
+    monkeypatch.setattr("rltune.cli.reading.find_service", lambda settings: client)
     assert list_group(OmegaConf.create({"group": "all"})) == ["c", "b", "a"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib
 import os
 import re
 import signal
@@ -22,6 +21,7 @@ from ended import damage_table, write_sweep
 from joined import needs_mounts
 from omegaconf import OmegaConf
 
+from rltune.cli.application.program import load_commands
 from rltune.ledger.journal import choose_journal, has_write_ahead_log
 
 LATE = ("ray", "torch", "mlflow", "optuna")  # seconds each: nothing that a typo should wait for
@@ -163,9 +163,11 @@ def call(monkeypatch, capsys, tmp_path):
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "argv", [f"sweeps.{name}", *words])
         monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-        monkeypatch.setattr("rltune.cli.run.begin_fork_server", lambda: None)
+        # Otherwise the exit code of this process would be the command's, whatever comes of the tests.
+        monkeypatch.setattr("rltune.cli.application.command.end_command", sys.exit)
+        monkeypatch.setattr("rltune.cluster.fork_server.begin_fork_server", lambda: None)
         with mock.patch.dict(os.environ, make_environment(), clear=True), pytest.raises(SystemExit) as left:
-            importlib.import_module(f"rltune.cli.{name}").main()
+            load_commands()[name]()
         shown = capsys.readouterr()
         return Typed(int(left.value.code or 0), shown.out, shown.err, frozenset(), list_files(folder))
 
@@ -205,7 +207,7 @@ def test_a_sweep_says_something_before_anything_heavy_is_loaded():
         "import builtins, sys; from composing import compose; import sweeps.run;"
         f"end = lambda text, flush: sys.exit(str([flush, *({{*{LATE!r}}} & set(sys.modules)), text]));"
         "builtins.print = end;"
-        "sweeps.run.run.work(compose('run'))"
+        "from rltune.cli.application.multirun import Job; sweeps.run.run.work([Job(compose('run'), (), False)])"
     )
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, env=env, check=False)

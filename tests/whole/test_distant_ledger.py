@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from checkpoints import make_sweep
 from ended import make_certification, write_sweep
 from omegaconf import OmegaConf
 
-from rltune.cli.application.command import Command, SweepConfig
+from rltune.cli.application.program import load_commands
 from rltune.config.settings_file import FORMAT
 from rltune.errors import RltuneError
 
@@ -21,11 +20,10 @@ REDACTED = "postgresql+psycopg://***@db.example/rl"
 
 def run(name: str, **given: Any) -> int:
     """Do a command's work as it is done when it was typed."""
-    module = importlib.import_module(f"rltune.cli.{name}")
+    command = load_commands()[name]
     page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{name}.yaml")
     page.pop("defaults")  # Hydra's own
-    schema = OmegaConf.structured(getattr(module, f"{name.capitalize()}Config", SweepConfig))
-    (command,) = (value for value in vars(module).values() if isinstance(value, Command))
+    schema = OmegaConf.structured(command.schema)
     return int(command.work(OmegaConf.merge(schema, page, given)))
 
 

@@ -25,8 +25,8 @@ import rltune
 from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
-from rltune.cli import enqueue
-from rltune.cli.application.command import SweepConfig
+from rltune.cli.application.program import load_commands
+from rltune.cli.requests import open_space
 from rltune.compose.overrides import quote_free_text
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
@@ -69,18 +69,15 @@ SNIPPETS = [block for block in blocks() if re.match(r"import |from ", block)]
 
 def composed(command: str, overrides: list[str], folder: Path | None = None) -> DictConfig:
     """What Hydra makes of a command, on top of the real configs; ``folder`` adds a person's own."""
-    schema: Any = RunConfig
-    if command != "run":
-        module = importlib.import_module(f"rltune.cli.{command}")
-        schema = getattr(module, f"{command.capitalize()}Config", SweepConfig)
+    schema = load_commands()[command].schema
     ConfigStore.instance().store("base_run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
     ConfigStore.instance().store(f"base_{command}", schema)
     if "-m" in overrides:  # the first of its jobs
         overrides = [word if "[" in word else word.partition(",")[0] for word in overrides if word != "-m"]
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
-    open_space = enqueue.open_space if command == "enqueue" else list
+    prepare = open_space if command == "enqueue" else list
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
-    return compose(command, *map(quote_free_text, open_space(overrides)), *added)
+    return compose(command, *map(quote_free_text, prepare(overrides)), *added)
 
 
 def check_request(settings: DictConfig) -> RunConfig:

@@ -213,3 +213,17 @@ class RunConfig:
     failures: FailuresConfig = field(default_factory=FailuresConfig)
     certify: CertifyConfig = field(default_factory=CertifyConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
+
+
+@dataclass
+class ProbeConfig:
+    """The settings of conf/probe.yaml."""
+
+    engine: str = bounded(choices=ENGINES)
+    algo: dict[str, Any] = field(default_factory=dict)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    widths: list[int] = bounded(minimum=1, example="[1,4,16,64]")
+    env_runners: list[int] | None = bounded(None, minimum=0, example="[0,1]")
+    threads: list[int] = bounded(minimum=1, example="[1,2]")
+    seconds: float = bounded(minimum=0.05, example=2)
+    limit_s: float = bounded(minimum=1, example=300)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import rltune
-from rltune.cli.application.program import list_commands, main
+from rltune.cli.application.program import load_commands, main
+from rltune.compose.composing import conf_dir
 
 SHELL = """
 eval "$(rltune -sc install=bash)"
@@ -26,6 +27,15 @@ done
 def type_in(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     monkeypatch.setattr(sys, "argv", ["rltune", *words])
     main()
+
+
+def run_in(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    """Run a command that ends without an error, but not this process with it."""
+    monkeypatch.setattr("rltune.cli.application.command.end_command", sys.exit)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(SystemExit) as left:
+        type_in(monkeypatch, *words)
+    assert left.value.code == 0
 
 
 def test_without_a_command_each_has_its_line(monkeypatch, capsys):
@@ -48,7 +58,15 @@ def test_without_a_command_each_has_its_line(monkeypatch, capsys):
     ):
         assert f"\n  rltune {name} " in shown
     assert max(map(len, shown.splitlines())) <= 120
-    assert next(iter(list_commands())) == "run"
+    assert next(iter(load_commands())) == "run"
+
+
+def test_each_command_has_its_file_in_conf_and_in_sweeps():
+    for folder, others in ((conf_dir(), {"hydra_settings"}), (Path(__file__).parents[3] / "sweeps", {"__init__"})):
+        assert {path.stem for path in folder.iterdir() if path.suffix in (".py", ".yaml")} == {
+            *load_commands(),
+            *others,
+        }
 
 
 def test_the_version_is_the_packages(monkeypatch, capsys):
@@ -66,7 +84,7 @@ def test_a_command_that_is_none_is_answered_with_the_nearest(monkeypatch, capsys
 
 
 def test_a_command_is_run_with_the_words_after_it(monkeypatch, capsys):
-    type_in(monkeypatch, "list", "algos")
+    run_in(monkeypatch, "list", "algos")
     assert "dqn" in capsys.readouterr().out
 
 
@@ -75,7 +93,7 @@ def test_modules_of_the_present_folder_are_found(monkeypatch, capsys, tmp_path):
     (tmp_path / "only_here.py").write_text("answer = 42")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
-    type_in(monkeypatch, "list", "algos")
+    run_in(monkeypatch, "list", "algos")
     assert importlib.import_module("only_here").answer == 42
 
 

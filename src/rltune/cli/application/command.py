@@ -103,48 +103,56 @@ class Command:
     """A command: calling it composes its settings from the command line by Hydra, does the work and exits.
 
     Attributes:
-        root: The command's file in conf/, without .yaml.
-        schema: The dataclass of that file's settings, stored as ``base_<root>``.
-        work: Does the work of one job and returns the exit code; None if ``work_all`` does it.
-        early: Starts slow preparations that run while the settings are composed.
-        check: Refuses the jobs of ``-m`` together, before the first of them starts.
-        work_all: Does the work of all jobs at once, those of ``-m`` or the only job; None runs each job by itself.
+        usage: Its name, which is also that of its file in conf/, and a typical first setting.
+        schema: The dataclass of that file's settings, stored as ``base_<name>``.
+        work: Does the work and returns the exit code. It takes the settings, or the list of `Job` if ``takes_jobs``.
+        prepare: Called first, with the words of the command line. It returns the words for Hydra to compose, or the
+            exit code if it has done all work itself.
+        takes_jobs: Whether ``work`` takes all jobs of ``-m`` at once. Otherwise each job runs by itself.
     """
 
-    root: str
+    usage: str
     schema: type
-    work: Callable[[DictConfig], int] | None
-    early: Callable[[], None] = lambda: None
-    check: Callable[[Sequence[DictConfig]], None] = lambda _: None
-    work_all: Callable[[Sequence[Job]], int] | None = None
+    work: Callable[[Any], int]
+    prepare: Callable[[list[str]], list[str] | int] = lambda words: words
+    takes_jobs: bool = False
+
+    @property
+    def name(self) -> str:
+        """The command's name."""
+        return self.usage.split()[0]
+
+    @property
+    def purpose(self) -> str:
+        """What the command does: the first line of the docstring of ``work``."""
+        return (self.work.__doc__ or "").splitlines()[0].rstrip(".")
 
     def __call__(self) -> None:
         """Run the command, as the command line says, and exit."""
         if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
-            print(write_help(self.root, shutil.get_terminal_size().columns))
+            print(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
         sys.excepthook = print_without_logins
-        if not {"-m", "--multirun", *COMPLETION} & set(sys.argv):
-            self.early()
         from hydra.errors import HydraException
 
         try:
             with exit_on_signals():
-                code = self._work(self._compose())
+                prepared = self.prepare(sys.argv[1:])
+                code = prepared if isinstance(prepared, int) else self._work(self._compose(prepared))
         except RltuneError as error:
             leave(error)
         except (HydraException, OmegaConfBaseException) as error:
-            leave(explain(error, self.root, self.schema, sys.argv[1:]))
+            leave(explain(error, self.name, self.schema, sys.argv[1:]))
         except BrokenPipeError:
             sys.exit(0)
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise
-            key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), self.root)
+            key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), self.name)
             leave(ConfigError(f"{key}=...: longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
         end_command(code)
 
-    def _compose(self) -> list[Job]:
+    def _compose(self, words: Sequence[str]) -> list[Job]:
         """Let Hydra compose the settings of each job of the command line.
 
         Hydra only composes. The work is done outside of it, where no handler of Hydra's reports or swallows its errors.
@@ -153,11 +161,11 @@ class Command:
         from hydra.core.hydra_config import HydraConfig
 
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Otherwise Hydra prints the error itself and exits with 1.
-        store_schema(self.root, self.schema)
+        store_schema(self.name, self.schema)
         use_own_dir()
-        refuse_typed_secrets(sys.argv[1:])
-        refuse_launchers(sys.argv[1:])
-        sys.argv[1:] = [write_whole_numbers(quote_free_text(word), self.schema) for word in sys.argv[1:]]
+        refuse_typed_secrets(words)
+        refuse_launchers(words)
+        sys.argv[1:] = [write_whole_numbers(quote_free_text(word), self.schema) for word in words]
         jobs: list[Job] = []
 
         def take(settings: DictConfig) -> None:
@@ -167,9 +175,9 @@ class Command:
 
         try:
             with scratch_folder():
-                hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.root)(take)()
+                hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.name)(take)()
         except ValueError as error:  # Hydra's parser of groups raises it.
-            raise explain(error, self.root, self.schema, sys.argv[1:]) from None
+            raise explain(error, self.name, self.schema, sys.argv[1:]) from None
         for job in jobs:
             check_bounds(self.schema, job.settings)
         return jobs
@@ -177,35 +185,30 @@ class Command:
     def _work(self, jobs: Sequence[Job]) -> int:
         if not jobs:  # Hydra has printed what a flag such as --cfg asks for.
             return 0
-        if self.work_all:
-            return self.work_all(jobs)
-        if any(job.multirun for job in jobs):
-            self.check([job.settings for job in jobs])
-            return run_jobs(self.root, jobs)
-        assert self.work is not None
-        return self.work(jobs[0].settings)
+        if self.takes_jobs:
+            return self.work(jobs)
+        return run_jobs(self.name, jobs) if jobs[0].multirun else self.work(jobs[0].settings)
 
 
-def command(root: str, schema: type, **options: Any) -> Callable[[Callable[[DictConfig], int]], Command]:
-    """Make a command of a function that takes the composed settings and returns the exit code.
+COMMANDS: dict[str, Command] = {}
+"""The commands by their names; `rltune.cli.application.program` imports the modules that fill it."""
+
+
+def command(usage: str, schema: type, **options: Any) -> Callable[[Callable[[Any], int]], Command]:
+    """Register a function as a command; its docstring says what the command does.
 
     Args:
-        root: The command's file in conf/, without .yaml.
-        schema: The dataclass of that file's settings.
+        usage: The command's name and a typical setting: ``show sweep=latest``.
+        schema: The dataclass of the settings in the command's file in conf/.
         options: Other attributes of `Command`.
     """
-    return lambda work: Command(root, schema, work, **options)
 
+    def register(work: Callable[[Any], int]) -> Command:
+        made = Command(usage, schema, work, **options)
+        COMMANDS[made.name] = made
+        return made
 
-def carry_out(work: Callable[[], int]) -> None:
-    """Run work whose settings do not come from the command line, and exit as a command does."""
-    sys.excepthook = print_without_logins
-    try:
-        with exit_on_signals():
-            code = work()
-    except RltuneError as error:
-        leave(error)
-    end_command(code)
+    return register
 
 
 @contextlib.contextmanager

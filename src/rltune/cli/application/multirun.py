@@ -75,44 +75,39 @@ def refuse_launchers(words: Sequence[str]) -> None:
             )
 
 
-def run_jobs(root: str, jobs: Sequence[Job]) -> int:
+def run_jobs(name: str, jobs: Sequence[Job]) -> int:
     """Run the jobs in their order. The next job runs also after a failed one; an interrupt ends all jobs.
 
     Args:
-        root: The command.
+        name: The command.
         jobs: The command's jobs.
 
     Returns:
         The largest exit code.
     """
+    commands = [f"{spell_command(name)} {shlex.join(map(redact_address, job.words))}" for job in jobs]
+    process: subprocess.Popen[bytes] | None = None
     received: list[int] = []
-    running: list[subprocess.Popen[bytes]] = []
+    codes: list[int] = []
 
     def forward(number: int) -> None:
         received.append(number)
-        for process in running:
+        if process is not None:
             process.send_signal(number)
 
-    codes: list[int] = []
     with handle_signals(forward, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        for number, job in enumerate(jobs, 1):
-            print(f"{number} of {len(jobs)}: {_format_command(root, job)}", flush=True)
+        for number, (job, command) in enumerate(zip(jobs, commands, strict=True), 1):
+            print(f"{number} of {len(jobs)}: {command}", flush=True)
             # With a process group of its own, the job receives a terminal's Ctrl-C only once, from `forward`. A second
             # signal would end it at once.
-            running[:] = [subprocess.Popen([*read_start(), *job.words], process_group=0)]
+            process = subprocess.Popen([*read_start(), *job.words], process_group=0)
             if received:  # The signal came while the process was started.
-                running[0].send_signal(received[-1])
-            code = running[0].wait()
+                process.send_signal(received[-1])
+            code = process.wait()
             codes.append(128 - code if code < 0 else code)
             if received or codes[-1] in INTERRUPTED:
                 break
-    for number, (job, code) in enumerate(zip(jobs, codes, strict=False), 1):
+    for number, (command, code) in enumerate(zip(commands, codes, strict=False), 1):
         if code:
-            print(f"{number} of {len(jobs)} ended with {code}: {_format_command(root, job)}")
-    for job in jobs[len(codes) :]:
-        print(f"not begun: {_format_command(root, job)}")
+            print(f"{number} of {len(jobs)} ended with {code}: {command}")
     return max([*codes, *(128 + number for number in received[:1])])
-
-
-def _format_command(root: str, job: Job) -> str:
-    return " ".join([spell_command(root), *(shlex.quote(redact_address(word)) for word in job.words)])

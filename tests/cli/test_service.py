@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from rltune.cli.application.serviced import find_service, find_service_of, print_state
+from rltune.cli.service import find_service, find_service_of, print_state
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 from tests.service.serviced import Serviced, run_service

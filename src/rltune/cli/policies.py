@@ -1,0 +1,129 @@
+"""The commands for a trained policy: evaluate it, export it, and record a dataset with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from rltune.cli.application.command import PolicyConfig, command, make_source, use_tracking
+from rltune.config.bounds import bounded
+from rltune.errors import ConfigError
+from rltune.formatting import spell_command
+
+
+@dataclass
+class EvaluateConfig(PolicyConfig):
+    """The settings of conf/evaluate.yaml."""
+
+    episodes: int = bounded(minimum=1, example=100)
+    seed: int = MISSING
+    deterministic: bool = MISSING
+    env: dict[str, Any] = field(default_factory=dict)
+    video: bool = MISSING
+    out: str = MISSING
+    trust: bool = MISSING
+
+
+@command("evaluate policy=<uri>", EvaluateConfig)
+def evaluate(settings: DictConfig) -> int:
+    """Evaluate a policy on fresh episodes."""
+    source = make_source(settings, "evaluate")
+    use_tracking(settings)
+    if settings.video and not settings.deterministic:
+        raise ConfigError(
+            "video=true with deterministic=false: sampled episodes cannot be played a second time for the film",
+            "deterministic=true, or no video",
+            "video=true deterministic=true",
+        )
+    from rltune.policies import evaluation
+    from rltune.policies.policy import load_playable
+    from rltune.policies.uri import keep_with_run
+    from rltune.policies.video import check_filmable, film_episodes
+    from rltune.views.tables import show_evaluation
+
+    env = _read_environment(settings)
+    policy = load_playable(source)
+    if settings.video:
+        check_filmable(policy, env)
+    result = evaluation.evaluate(
+        policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic
+    )
+    show_evaluation(settings.policy, policy.info, result, settings.env.get("id"))
+    if settings.video:
+        films = film_episodes(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
+        for film in films:
+            print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
+        artifacts = f"videos/{films[0].path.parent.name}"
+        run = keep_with_run(source, films[0].path.parent, artifacts)
+        print(
+            f"kept under {artifacts}/ of MLflow run {run}"
+            if run
+            else "not kept in MLflow: this policy has no run there"
+        )
+    return 0
+
+
+def _read_environment(settings: DictConfig) -> Any:
+    """Return the environment to evaluate in: None for the policy's own, a file of conf/env, or an id alone.
+
+    An id alone is wrapped by the policy's own wrappers.
+    """
+    env: Any = OmegaConf.to_container(settings.env)
+    if not env.get("id"):
+        return None
+    return env if set(env) > {"id"} else env["id"]
+
+
+@dataclass
+class ExportConfig(PolicyConfig):
+    """The settings of conf/export.yaml."""
+
+    out: str | None = None
+    format: str = bounded(choices=("onnx", "torch"))
+
+
+@command("export policy=<uri>", ExportConfig)
+def export(settings: DictConfig) -> int:
+    """Export a policy as one file that needs neither rltune nor RLlib."""
+    source = make_source(settings, "export")
+    use_tracking(settings)
+    from rltune.policies.export import default_export_name, export_policy
+    from rltune.policies.policy import load_bundle
+
+    policy = load_bundle(source)
+    file = export_policy(policy, settings.out or default_export_name(policy, settings.format), settings.format)
+    print(f"{file.path}: acts as the policy on {file.num_checked:,} observations, difference {file.difference:.2g}")
+    return 0
+
+
+@dataclass
+class RecordConfig(PolicyConfig):
+    """The settings of conf/record.yaml."""
+
+    episodes: int = bounded(minimum=1, example=100)
+    seed: int = MISSING
+    deterministic: bool = MISSING
+    out: str = MISSING
+    trust: bool = MISSING
+
+
+@command("record policy=<uri> episodes=100", RecordConfig)
+def record(settings: DictConfig) -> int:
+    """Record a dataset for the offline algorithms."""
+    source = make_source(settings, "record")
+    use_tracking(settings)
+    from rltune.algorithms.datasets import record_episodes
+    from rltune.policies.multi_agent import require_single_agent
+    from rltune.policies.policy import load_bundle
+
+    policy = require_single_agent(load_bundle(source), "a dataset")
+    out = Path(settings.out).expanduser().absolute()
+    summary = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
+    print(
+        f"{out}: {settings.episodes} episodes, {summary['steps']:.0f} steps, mean return {summary['return_mean']:.1f}"
+    )
+    print("next:", spell_command(f"run algo=bc env=... algo.offline_data.input_={settings.out}"))
+    return 0

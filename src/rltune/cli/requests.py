@@ -1,0 +1,80 @@
+"""The commands that ask something of a sweep, which may run on another machine: stop, enqueue and retry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from rltune.cli.application.command import RequestConfig, TrackingConfig, command, locate_sweep
+from rltune.cli.service import find_service_of, print_state
+
+
+@dataclass
+class StopConfig(RequestConfig):
+    """The settings of conf/stop.yaml."""
+
+    wait: bool = MISSING
+
+
+@command("stop sweep=latest", StopConfig)
+def stop(settings: DictConfig) -> int:
+    """End a running sweep cleanly, from any machine that sees its ledger."""
+    if client := find_service_of(settings):
+        done = client.stop(settings.sweep)
+        return print_state(client.wait(settings.sweep)[0] if settings.wait else done)
+    ref = locate_sweep(settings)
+    from rltune.driver.requests.actions import stop_sweep
+
+    stop_sweep(ref, wait=settings.wait)
+    return 0
+
+
+@dataclass
+class EnqueueConfig(RequestConfig):
+    """The settings of conf/enqueue.yaml."""
+
+    space: dict[str, Any] = field(default_factory=dict)
+
+
+def open_space(words: list[str]) -> list[str]:
+    """Let Hydra accept any key of ``space``, because the sweep and not conf/enqueue.yaml names the parameters."""
+    return [f"++{word}" if word.startswith("space.") else word for word in words]
+
+
+@command("enqueue sweep=latest space.lr=1e-3", EnqueueConfig, prepare=open_space)
+def enqueue(settings: DictConfig) -> int:
+    """Enqueue a configuration as a sweep's next trial."""
+    values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
+    if client := find_service_of(settings):
+        return print_state(client.enqueue(settings.sweep, **values))
+    ref = locate_sweep(settings)
+    from rltune.driver.requests.actions import enqueue_configuration
+
+    enqueue_configuration(ref, values)
+    return 0
+
+
+@dataclass
+class RetryConfig(RequestConfig):
+    """The settings of conf/retry.yaml."""
+
+    trials: list[int] | None = None
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+
+@command("retry sweep=latest", RetryConfig)
+def retry(settings: DictConfig) -> int:
+    """Retry failed trials with their numbers and values.
+
+    A sweep that does not run is resumed for them.
+    """
+    trials = None if settings.trials is None else list(settings.trials)
+    if client := find_service_of(settings):
+        return print_state(client.retry(settings.sweep, trials))
+    ref = locate_sweep(settings)
+    from rltune.driver.requests.actions import retry_failed
+
+    outcome = retry_failed(ref, trials, changes={"tracking": {"uri": settings.tracking.uri}})
+    return outcome.exit_code if outcome else 0

@@ -1,0 +1,183 @@
+"""The commands of a service: serve, submit and logs; and how any command finds the service that runs its sweep."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
+
+from rltune.cli.application.command import ServiceConfig, command
+from rltune.cli.application.multirun import Job, read_start
+from rltune.compose.composing import read_request, store_schema
+from rltune.config.bounds import bounded
+from rltune.config.schema import RunConfig
+from rltune.config.validation import to_typed
+from rltune.errors import ConfigError
+from rltune.formatting import spell_command
+from rltune.service.folder import ADDRESS, ServiceFolder
+
+if TYPE_CHECKING:
+    from rltune.service.client import Client
+
+COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command submit, not of the sweep.
+
+
+@dataclass
+class Cluster:
+    """The cluster that runs the sweeps."""
+
+    address: str | None = None
+
+
+@dataclass
+class ServeConfig:
+    """The settings of conf/serve.yaml."""
+
+    output_dir: str = MISSING
+    host: str = MISSING
+    port: int = bounded(minimum=0, maximum=65535, example=8288)
+    names: list[str] = field(default_factory=list)
+    width: int = bounded(minimum=1)
+    storage: str | None = None
+    cluster: Cluster = field(default_factory=Cluster)
+
+
+@command("serve", ServeConfig)
+def serve(settings: DictConfig) -> int:
+    """Run submitted sweeps from a queue, with a web page and a REST interface."""
+    config = to_typed(ServeConfig, settings)
+    print("starting the service ...", flush=True)
+    from rltune.service import serving
+
+    plain = {name: value for name, value in vars(config).items() if name != "cluster"}
+    number = serving.serve(**plain, address=config.cluster.address, program=find_program())
+    # uvicorn raises the signal again itself, except for a signal that the parent process has had ignored.
+    return 128 + number
+
+
+def find_program() -> tuple[str, ...]:
+    """Return the program that runs a sweep, started in the same way as this one: ``rltune run`` or ``sweeps.run``."""
+    start = read_start()
+    return (sys.executable, *start[1:-1], f"{start[-1].removesuffix('serve')}run")
+
+
+@dataclass
+class SubmitConfig(RunConfig):
+    """The settings of conf/submit.yaml: those of a sweep, and the service to which it goes."""
+
+    group: str | None = None
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+
+
+def store_run_schema(words: list[str]) -> list[str]:
+    """Register the schema of conf/run.yaml, on which conf/submit.yaml builds."""
+    store_schema("run", RunConfig)
+    return words
+
+
+@command("submit algo=ppo env=cartpole", SubmitConfig, prepare=store_run_schema, takes_jobs=True)
+def submit(jobs: Sequence[Job]) -> int:
+    """Submit a sweep to the queue of a service."""
+    for job in jobs:
+        check_job(job)
+    from rltune.service.client import Client
+
+    first = jobs[0].settings
+    client = Client(first.service.address, output_dir=first.output_dir)
+    group = first.group
+    if len(jobs) > 1:
+        group = group or f"group-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    names = []
+    for job in jobs:
+        words = [word for word in job.words if word.partition("=")[0].lstrip("+") not in COMMAND_KEYS]
+        submission = client.submit(*words, group=group)
+        names.append(submission["name"])
+        print(f"{submission['name']}: {submission['in_words']}", flush=True)
+    print(f"watch it:  {spell_command(f'logs sweep={names[0]} follow=true')}")
+    if len(names) > 1:
+        print(f"afterwards: {spell_command(f'compare group={group}')}")
+    print(f"page:      {client.address}/sweeps/{names[0]}")
+    return 0
+
+
+def check_job(job: Job) -> None:
+    """Refuse a sweep whose settings do not compose; the service checks everything else.
+
+    Raises:
+        RltuneError: The sweep cannot be run.
+    """
+    if flags := [word for word in job.words if word.startswith("-")]:
+        raise ConfigError(
+            f"{flags[0]}: the service composes with its own folder's conf/", "groups there", f"leave {flags[0]} out"
+        )
+    settings = DictConfig(OmegaConf.to_container(job.settings))
+    with open_dict(settings):
+        del settings["group"], settings["service"]
+    read_request(settings, job.words)
+
+
+@dataclass
+class LogsConfig:
+    """The settings of conf/logs.yaml."""
+
+    sweep: str = MISSING
+    follow: bool = MISSING
+    output_dir: str = MISSING
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+
+
+@command("logs sweep=my-sweep follow=true", LogsConfig)
+def logs(settings: DictConfig) -> int:
+    """Print the log of a submitted sweep."""
+    if OmegaConf.is_missing(settings, "sweep"):
+        raise ConfigError("sweep has no value", "a sweep that was submitted", spell_command("list"))
+    from rltune.service.client import Client
+
+    client = Client(settings.service.address, output_dir=settings.output_dir)
+    if position := client.show(settings.sweep)["queue"]:
+        print(f"{settings.sweep}: number {position} in the queue; it says more when its turn comes", file=sys.stderr)
+    for part in client.logs(settings.sweep, follow=settings.follow):
+        print(part, end="", flush=True)
+    return 0
+
+
+def find_service(settings: DictConfig) -> Client | None:
+    """Return the client of the service that a command uses; None if no service runs.
+
+    A service that the user did not name and that does not accept the token belongs to another folder.
+
+    Raises:
+        ServiceError: The user named a service, and it does not answer.
+        TokenError: The user named a service, and it does not accept the token.
+    """
+    is_named = bool(settings.service.address or os.environ.get(ADDRESS))
+    if not is_named and ServiceFolder(settings.output_dir).read_address() is None:
+        return None
+    from rltune.service.client import Client, ServiceError, TokenError
+
+    try:
+        client = Client(settings.service.address, output_dir=settings.output_dir)
+        client.check()
+    except (ServiceError, TokenError):
+        if is_named:
+            raise
+        return None
+    return client
+
+
+def find_service_of(settings: DictConfig) -> Client | None:
+    """Return the client of the service to which a command's sweep was submitted; None for any other sweep."""
+    client = find_service(settings)
+    return client if client and any(sweep["name"] == settings.sweep for sweep in client.list()) else None
+
+
+def print_state(sweep: dict[str, Any]) -> int:
+    """Print the state of a service's sweep, with the reason for it; return the exit code 0."""
+    state, reason = sweep["in_words"], sweep["reason"]
+    print(f"{sweep['name']}: {state}{f'; {reason}' if reason and reason not in state else ''}", flush=True)
+    return 0
