@@ -62,16 +62,6 @@ def test_a_score_is_known_at_each_mark_from_the_first_episode_on() -> None:
     assert record.scores == {100: 1.0, 150: 2.0, 200: 3.0, 250: 6.0}
 
 
-def test_where_all_reports_count_the_score_is_the_area_under_the_curve() -> None:
-    quick, late = ({100: math.nan, 200: early, 300: 9.0, 400: 9.0, 500: 9.0} for early in (8.0, 0.0))
-    for reports, area in ((quick, 8.75), (late, 6.75)):
-        trial = TrialRecord(0, "COMPLETE", {}, reports)
-        assert (trial.score, replace(trial, scored=None).score) == (9.0, area)
-    assert replace(trial, scored=None).scores == {200: 0.0, 300: 4.5, 400: 6.0, 500: 6.75}
-    run = TrialRecord(0, "COMPLETE", {}, late, kind=CERTIFY, scored=None)
-    assert (run.score, replace(run, returns=(99.0,)).score) == (None, 6.75), "a run's too, once it has played"
-
-
 def test_a_certification_runs_score_is_what_its_policy_played() -> None:
     run = TrialRecord(0, "RUNNING", {}, {100: 90.0}, kind=CERTIFY)
     assert run.score is None

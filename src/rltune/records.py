@@ -114,7 +114,7 @@ class Report:
         return self.nominal_steps + self.overshoot_steps
 
 
-def compute_score(objectives: Iterable[float], last: int | None = SCORED_REPORTS) -> float | None:
+def compute_score(objectives: Iterable[float]) -> float | None:
     """Compute a trial's score, the one number that it is ranked by and that a searcher is told.
 
     The highest of twenty noisy reports is the luckiest, and a stopped trial's last one is not. So the score is the same
@@ -122,12 +122,11 @@ def compute_score(objectives: Iterable[float], last: int | None = SCORED_REPORTS
 
     Args:
         objectives: Of the trial's reports, in order. Those that are not finite, before the first episode, are left out.
-        last: How many of the last ones; None is all, which is the area under the curve.
 
     Returns:
         None without a finite report; the mean of those that there are where they are fewer than three.
     """
-    finite = [objective for objective in objectives if math.isfinite(objective)][-(last or 0) :]
+    finite = [objective for objective in objectives if math.isfinite(objective)][-SCORED_REPORTS:]
     return sum(finite) / len(finite) if finite else None
 
 
@@ -213,7 +212,6 @@ class TrialRecord:
         numbers: All logged numbers of its newest report.
         checks: One for each of the sweep's constraints, see `rltune.config.criteria`.
         second: Its value in the sweep's second objective; None without one, or before it is measured.
-        scored: How many of its last reports its score is the mean of; None is all.
         enqueued_by: Who has enqueued its values by hand, ``maria@host``; None for one that the search proposed.
     """
 
@@ -243,7 +241,6 @@ class TrialRecord:
     numbers: Mapping[str, float] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
     second: float | None = None
-    scored: int | None = SCORED_REPORTS
     enqueued_by: str | None = None
 
     @property
@@ -267,7 +264,7 @@ class TrialRecord:
         """Its score (`compute_score`) by nominal steps, as it was there; nothing before the first finite report."""
         objectives, found = list(self.reports.values()), {}
         for number, mark in enumerate(self.reports, start=1):
-            if (score := compute_score(objectives[:number], self.scored)) is not None:
+            if (score := compute_score(objectives[:number])) is not None:
                 found[mark] = score
         return found
 
@@ -275,14 +272,11 @@ class TrialRecord:
     def score(self) -> float | None:
         """What it is ranked by: see `compute_score`; of a run of the certification the mean of its returns.
 
-        Where all reports count, they do in a run of the certification, too: its returns are what it has come to, and
-        not how it came there. None before the first finite report, or before the episodes were played.
+        None before the first finite report, or before the episodes were played.
         """
-        if self.kind != TRIALS and not self.returns:
-            return None
-        if self.kind == TRIALS or self.scored is None:
-            return compute_score(self.reports.values(), self.scored)
-        return sum(self.returns) / len(self.returns)
+        if self.kind == TRIALS:
+            return compute_score(self.reports.values())
+        return sum(self.returns) / len(self.returns) if self.returns else None
 
     @property
     def run_key(self) -> RunKey:

@@ -33,14 +33,6 @@ def configuration(name, scores, search_score=None, failed=()):
     return Configuration(name, trial, {"lr": 1e-3}, search_score, runs, failed)
 
 
-def test_a_failed_seed_is_no_better_than_a_run_whose_score_is_of_its_training() -> None:
-    """As with objective.over=training: what the policy plays in the end says nothing about the area."""
-    runs = (SeedResult(1, 3.0, (9.0, 9.0)), SeedResult(2, 4.0, (9.0, 9.0)))
-    found = judge_configurations([Configuration("trial 0", 0, {}, 5.0, runs, failed_seeds=(3,))], (1, 2, 3), 2)
-    assert found is not None
-    assert found.best().failed_score == 3.0
-
-
 def test_costs_are_judged_as_their_negatives_are() -> None:
     """The winner, ties, failed seeds and the correction for the choice are those of the mirrored scores."""
     rng = np.random.default_rng(5)

@@ -35,13 +35,6 @@ def test_a_bound_is_kept_up_to_the_last_digit(bound, kept, broken):
     assert constraint.check(broken).excess > 0, "also at the bound itself: to Optuna zero is no excess"
 
 
-def test_a_score_is_of_the_last_reports_or_of_all():
-    trial = TrialRecord(0, "COMPLETE", {}, {100: 0.0, 200: 4.0, 300: 4.0, 400: 4.0})
-    for over, score in ((None, 4.0), ("end", 4.0), ("training", 3.0)):
-        settings = {"objective": {"over": over}} if over else {}
-        assert read_criteria(settings).judge(trial).score == score
-
-
 def test_what_was_not_measured_breaks_a_bound():
     (constraint,) = parse_constraints({"train_s": "< 60"})
     assert constraint.check(math.nan).is_broken

@@ -134,7 +134,6 @@ def test_this_machine_has_no_autoscaler(composed):
         ("tracking.kind", "servr", "server"),
         ("searcher.view", "prune", "pruned"),
         ("objective.kind", "inf", "info"),
-        ("objective.over", "trainig", "training"),
         ("objective.direction", "minimal", "min"),
         ("objective.second.direction", "minimum", "min"),
         ("resume", "aut", "auto"),

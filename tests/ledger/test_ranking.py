@@ -39,11 +39,6 @@ def test_whole_budgets_rank_before_stopped_ones_then_by_value(direction: Directi
     assert [ranked.number for ranked in rank_records(records, direction)] == [3, 5, 1, 0, 6]
 
 
-def test_the_best_so_far_is_that_of_all_reports_where_they_count() -> None:
-    following = BestSoFar(Direction.MAX, last=None)
-    assert [following.add(0, value) for value in (8.0, 0.0, 1.0, 0.0)] == [8.0, 4.0, 3.0, 2.25]
-
-
 def test_a_trial_that_diverged_cannot_win() -> None:
     records = [record(0, "PRUNED", 99.0, diverged=True), record(1, "PRUNED", -1.0)]
     assert [one.number for one in rank_records(records, Direction.MAX)] == [1]

@@ -9,7 +9,7 @@ import pytest
 from rltune.errors import ConfigError
 from rltune.records import Report
 from rltune.search.median_stopping import MedianStopping
-from rltune.search.schedulers import GO_ON, ByAllReports, Stop, build_stopping_rule, replay_reports
+from rltune.search.schedulers import GO_ON, Stop, build_stopping_rule, replay_reports
 
 ASHA = {"grace_fraction": 0.1, "reduction_factor": 3}
 
@@ -37,26 +37,6 @@ def test_the_rules_that_a_file_may_name():
 def test_without_a_rule_every_trial_goes_on():
     rule = build_stopping_rule("none", {}, 1000)
     assert {rule.decide(Report(number, 500, float(-number))) for number in range(20)} == {GO_ON}
-
-
-def test_a_rule_may_see_the_area_under_each_curve():
-    """Stopped is what learned late, though it is the better one by now."""
-    rules = [build_stopping_rule("asha", ASHA | {"reduction_factor": 2}, 1000) for _ in range(2)]
-    curves = {0: (90.0, 90.0), 1: (0.0, 100.0)}
-    stopped = []
-    for rule in (rules[0], ByAllReports(rules[1])):
-        for number in (0, 1):
-            decisions = [rule.decide(Report(number, 50 * mark, value)) for mark, value in enumerate(curves[number], 1)]
-        stopped.append(isinstance(decisions[-1], Stop))
-    assert stopped == [False, True]
-
-
-def test_an_area_counts_what_is_trained_again_once():
-    """The ledger keeps the first report at a mark, and a resumed sweep's rule sees no other."""
-    rule = ByAllReports(build_stopping_rule("asha", {"grace_fraction": 0.2, "reduction_factor": 2}, 100))
-    for number, mark, value in ((0, 10, 1.0), (0, 10, 9.0), (0, 20, 1.0), (1, 10, 3.0)):
-        rule.decide(Report(number, mark, value))
-    assert rule.decide(Report(1, 20, 3.0)) == GO_ON
 
 
 def test_a_replay_tells_what_each_trials_newest_report_led_to():

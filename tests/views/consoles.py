@@ -14,7 +14,7 @@ from ledger import make_ledger
 
 from rltune.envs.objective import Objective
 from rltune.ledger.outcome import Outcome
-from rltune.records import SCORED_REPORTS, TRIALS, Report, TrialRecord
+from rltune.records import TRIALS, Report, TrialRecord
 from rltune.views.closing_page import ClosingPage
 from rltune.views.console import Console
 from rltune.views.progress import Line, describe_changes
@@ -130,7 +130,7 @@ def make_page(
             make_trial(number, "COMPLETE", {"lr": 10.0**-number}, [500.0 - number], 100_000) for number in range(1, 8)
         ]
     trials = [*top, *failed, *others]
-    criteria = SimpleNamespace(second=second, scored=SCORED_REPORTS)
+    criteria = SimpleNamespace(second=second)
     view = SimpleNamespace(
         ranked=top,
         trials=trials,

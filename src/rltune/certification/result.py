@@ -284,8 +284,7 @@ def judge_configurations(
     if not any(one.per_seed and not one.broken for one in configurations):
         return None
     runs = [run for configuration in configurations for run in configuration.per_seed]
-    # A run's score may be worse than each of its returns if it is the mean of all of its training.
-    worst = direction.find_worst(score for run in runs for score in (*run.returns, run.mean))
+    worst = direction.find_worst(score for run in runs for score in run.returns)
     begun = [replace(one, failed_score=worst if one.failed_seeds else None) for one in configurations if one.num_seeds]
     ranked = sorted(begun, key=partial(_rank, direction), reverse=True)
     baseline = next((one for one in ranked if one.name == BASELINE), None)

@@ -15,10 +15,9 @@ from typing import Any
 
 from rltune.config.settings_file import flatten_settings
 from rltune.errors import ConfigError
-from rltune.records import SCORED_REPORTS, Check, Direction, TrialRecord
+from rltune.records import Check, Direction, TrialRecord
 
 TRAIN_S = "train_s"
-TRAINING = "training"  # The value of `objective.over` that makes a score the mean of all reports.
 _BOUND = re.compile(r"\s*(<=|<|>=|>)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
 
 
@@ -58,7 +57,6 @@ class Criteria:
         second: What the second objective measures; None without one.
         second_direction: Which values of the second objective are better.
         env_steps: A trial's whole budget.
-        scored: How many of a trial's last reports its score is the mean of; None is all.
         direction: Which scores are better.
     """
 
@@ -66,13 +64,10 @@ class Criteria:
     second: str | None = None
     second_direction: Direction = Direction.MIN
     env_steps: int = 0
-    scored: int | None = SCORED_REPORTS
     direction: Direction = Direction.MAX
 
     def judge(self, record: TrialRecord) -> TrialRecord:
         """Return a trial with its checks and its second objective."""
-        if self.scored != record.scored:
-            record = replace(record, scored=self.scored)
         if not self.constraints and self.second is None:
             return record
         checks = tuple(one.check(self._measure(record, one.name)) for one in self.constraints)
@@ -106,7 +101,6 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
         second=second.get("key"),
         second_direction=Direction(second.get("direction", Direction.MIN)),
         env_steps=int((settings.get("budget") or {}).get("env_steps") or 0),
-        scored=None if objective.get("over") == TRAINING else SCORED_REPORTS,
         direction=Direction(objective.get("direction", Direction.MAX)),
     )
 

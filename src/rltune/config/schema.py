@@ -84,7 +84,6 @@ class ObjectiveConfig:
     kind: str = bounded("return", choices=("return", "info", "package.module:function"))
     key: str | None = None
     direction: str = bounded("max", choices=("max", "min"))
-    over: str = bounded("end", choices=("end", "training"))
     second: SecondObjectiveConfig = field(default_factory=SecondObjectiveConfig)
 
 

@@ -28,7 +28,7 @@ from rltune.ledger.optuna_study import OptunaStudy
 from rltune.ledger.storage import save_copy
 from rltune.ledger.sweep_folder import make_distant_ledger_error
 from rltune.search.samplers import get_traits
-from rltune.search.schedulers import ByAllReports, StoppingRule, build_stopping_rule
+from rltune.search.schedulers import StoppingRule, build_stopping_rule
 from rltune.search.views import choose_view
 from rltune.views.console import Console
 
@@ -90,10 +90,8 @@ class OpenSweep:
         if certify.seeds:
             seeds = self.plan.certification_seeds()
             self.retraining = Retraining(self.folder, self.config, seeds, self.plan.warm_starts, ledger)
-        # If all reports of a training count, then episodes at its end choose no winner: the search's best is measured.
-        top = certify.top if self.plan.criteria.scored else min(1, certify.top)
         self.final_evaluation = FinalEvaluation(
-            self.folder, top, certify.champion_episodes, slots.count, context.call_aside, self.plan.objective
+            self.folder, certify.top, certify.champion_episodes, slots.count, context.call_aside, self.plan.objective
         )
         self.tracker = open_trackers(self)
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.live)
@@ -116,8 +114,7 @@ class OpenSweep:
     def _build_rule(self) -> StoppingRule:
         scheduler = self.config.scheduler
         direction = self.plan.criteria.direction
-        rule = build_stopping_rule(scheduler.kind, scheduler.args, self.config.budget.env_steps, direction)
-        return ByAllReports(rule) if self.plan.criteria.scored is None else rule
+        return build_stopping_rule(scheduler.kind, scheduler.args, self.config.budget.env_steps, direction)
 
     def _recover(self) -> None:
         """Bring the ledger and the checkpoints up to date after an earlier driver."""

@@ -43,8 +43,6 @@ def start_console(sweep: OpenSweep) -> None:
     if sweep.plan.build.env.objective:
         better = "lower" if objective.direction is Direction.MIN else "higher"
         sweep.console.note(f"objective: {objective.name}, the mean over episodes; the {better}, the better")
-    if sweep.plan.criteria.scored is None:
-        sweep.console.note("score: the mean of all of a trial's reports, not of its last ones; in certification, too")
     for constraint in sweep.plan.criteria.constraints:
         sweep.console.note(f"constraint: {constraint.name} {constraint.bound}; a trial that breaks it cannot win")
     if 0 < sweep.share.gpus < 1:

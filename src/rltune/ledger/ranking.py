@@ -84,12 +84,11 @@ class BestSoFar:
 
     Args:
         direction: Which scores are better.
-        last: As for `compute_score`.
     """
 
-    def __init__(self, direction: Direction, last: int | None = SCORED_REPORTS) -> None:
-        self._direction, self._last = direction, last
-        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=last))
+    def __init__(self, direction: Direction) -> None:
+        self._direction = direction
+        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=SCORED_REPORTS))
         self._scores: dict[int, float] = {}
         self._best: int | None = None
 
@@ -102,7 +101,7 @@ class BestSoFar:
         """
         if math.isfinite(objective):
             self._recent[number].append(objective)
-            self._scores[number] = compute_score(self._recent[number], self._last) or 0.0
+            self._scores[number] = compute_score(self._recent[number]) or 0.0
             if self._best == number:  # Another trial may be better now.
                 self._best = max(self._scores, key=lambda trial: self._direction.sign * self._scores[trial])
             elif self._best is None or self._direction.is_better(self._scores[number], self._scores[self._best]):

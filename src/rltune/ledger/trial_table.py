@@ -24,7 +24,7 @@ from rltune.ledger.tables import REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS, TRIAL_
 from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
 
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # A worker's names of its checkpoints: a record's names.
-_DERIVED = ("reports", "numbers", "checks", "second", "scored", "enqueued_by")  # Fields of a record without a column.
+_DERIVED = ("reports", "numbers", "checks", "second", "enqueued_by")  # Fields of a record without a column.
 COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
 _NAMES = frozenset(column.name for column in COLUMNS)
 REPORT_COLUMNS = (

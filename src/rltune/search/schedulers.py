@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from rltune.errors import ConfigError, choices, describe_exception
-from rltune.records import Direction, Report, compute_score
+from rltune.records import Direction, Report
 from rltune.search.class_names import import_class
 
 RULES: Mapping[str, str] = {
@@ -81,25 +80,6 @@ class NoStopping:
     def decide(self, report: Report) -> Decision:
         """Let the trial go on."""
         return GO_ON
-
-
-class ByAllReports:
-    """Let a rule compare trials by the area under their curves: by the mean of all reports up to each one.
-
-    Args:
-        rule: The rule, which gets reports whose objective is that mean.
-    """
-
-    def __init__(self, rule: StoppingRule) -> None:
-        self._rule = rule
-        self._curves: defaultdict[int, dict[int, float]] = defaultdict(dict)
-
-    def decide(self, report: Report) -> Decision:
-        """Take in a trial's report and decide about the trial."""
-        curve = self._curves[report.number]
-        curve.setdefault(report.nominal_steps, report.objective)  # As in the ledger, the first report of a mark counts.
-        area = compute_score((value for mark, value in curve.items() if mark <= report.nominal_steps), last=None)
-        return self._rule.decide(replace(report, objective=math.nan if area is None else area))
 
 
 class Minimizing:

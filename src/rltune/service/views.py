@@ -152,7 +152,7 @@ def _describe_view(view: SweepView) -> dict[str, Any]:
     has_fresh = view.certified or (view.record.winner or {}).get("evaluation")
     return {
         "verdict": describe_verdict(view),
-        "measured": explain_scores(view.criteria.scored, bool(view.certified)) if has_fresh else "",
+        "measured": explain_scores(bool(view.certified)) if has_fresh else "",
         "curves": draw_curves(view),
         "parameters": list(build_space(view).names),
     }

@@ -42,7 +42,7 @@ class BestScoreCurve:
     """The best score so far over the environment steps of all trials, as reports come in.
 
     Args:
-        criteria: Which scores are better, and which reports a score is the mean of.
+        criteria: Which scores are better.
         replicates: The number of seeds of each trial.
 
     Attributes:
@@ -52,7 +52,7 @@ class BestScoreCurve:
 
     def __init__(self, criteria: Criteria, replicates: int) -> None:
         self.mark, self.points = 0, list[Point]()
-        self._best_so_far, self._replicates = BestSoFar(criteria.direction, criteria.scored), replicates
+        self._best_so_far, self._replicates = BestSoFar(criteria.direction), replicates
         self._best: float | None = None
         self._env_steps, self._steps = 0, dict[int, int]()
 

@@ -57,7 +57,7 @@ def follow_best_so_far(view: SweepView) -> list[Moment]:
     moments: list[Moment] = []
     before: Counter[int] = Counter()
     barred = {trial.number for trial in view.trials if trial.broken}
-    total, following = 0, BestSoFar(view.criteria.direction, view.criteria.scored)
+    total, following = 0, BestSoFar(view.criteria.direction)
     for report in view.reports:
         total += (report.env_steps - before[report.number]) * view.replicates
         before[report.number] = report.env_steps

@@ -31,7 +31,7 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.ledger.outcome import Outcome
-from rltune.records import TRIALS, Direction, trial_dir_of
+from rltune.records import SCORED_REPORTS, TRIALS, Direction, trial_dir_of
 from rltune.views.sweep_view import SweepView, TrialSnapshot
 from rltune.views.wording import describe_verdict
 
@@ -81,7 +81,7 @@ def render_closing_page(page: ClosingPage) -> Iterator[RenderableType]:
     if outcome.certified:
         yield from describe_certification(outcome.certified, view.objective)
     if page.top and (outcome.certified or (outcome.winner or {}).get("evaluation")):
-        yield Text(explain_scores(view.criteria.scored, bool(outcome.certified)))
+        yield Text(explain_scores(bool(outcome.certified)))
     if outcome.model:
         yield from _describe_champion(outcome.model, outcome.name)
     yield from _render_failures(page)
@@ -142,19 +142,15 @@ def render_front(second: str, front: Iterable[TrialSnapshot]) -> Iterator[Render
     yield f"front: the complete trials that no other one beats in both score and {second}"
 
 
-def explain_scores(scored: int | None, is_certified: bool) -> str:
+def explain_scores(is_certified: bool) -> str:
     """Say why a trial's score and what its policy reaches differ: they are not measured on the same.
 
     Args:
-        scored: How many of a trial's last reports its score is the mean of; None is all.
         is_certified: Whether certification stands beside the score; else fresh episodes do.
     """
-    if scored is None and is_certified:
-        return "score and certified results = mean training return with exploration (all reports)"
-    reports = "all reports" if scored is None else f"last {scored} reports"
     other = "certified = retrained on fresh seeds" if is_certified else "fresh episodes = the trained policy"
     return (
-        f"score = mean training return with exploration ({reports}); {other}, acting greedily. "
+        f"score = mean training return with exploration (last {SCORED_REPORTS} reports); {other}, acting greedily. "
         "The second is usually better."
     )
 

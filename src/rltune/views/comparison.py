@@ -175,8 +175,7 @@ def _make_row(view: SweepView, first_scores: Sequence[float]) -> ComparisonRow:
         failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
         scores = (*(float(seed["mean"]) for seed in best["per_seed"]), *failed)
         better = probability_of_improvement(scores, first_scores, view.criteria.direction) if first_scores else None
-        per_seed = "all reports" if view.criteria.scored is None else f"{certification['episodes']} episodes"
-        measured = f"{len(scores)} fresh seeds x {per_seed}"
+        measured = f"{len(scores)} fresh seeds x {certification['episodes']} episodes"
         interval = float(best["iqm"]), best["low"], best["high"]
         label = f"{algo}, {best['name']}"
         return ComparisonRow(view.name, label, *interval, scores, better, cost, measured)

@@ -132,7 +132,7 @@ def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
     if view.trials:
         out.print(describe_verdict(view), style="bold", soft_wrap=True)
     if view.trials and (record.certification or (record.winner or {}).get("evaluation")):
-        out.print(explain_scores(criteria.scored, bool(record.certification)), soft_wrap=True)
+        out.print(explain_scores(bool(record.certification)), soft_wrap=True)
 
 
 def show_evaluation(
