@@ -45,10 +45,10 @@ from rltune.certification.result import Configuration, SeedResult, judge_configu
 from rltune.ledger.optuna_study import suggest
 from rltune.ledger.ranking import rank_records
 from rltune.records import WHOLE_BUDGET, Direction, Report, TrialRecord
+from rltune.search.sampler_view import choose_view
 from rltune.search.samplers import build_sampler
 from rltune.search.schedulers import GoOn, build_stopping_rule
 from rltune.search.seeds import derive_sampler_seed
-from rltune.search.views import choose_view
 
 Array = NDArray[np.float64]
 ALONE = ("defaults", "today", "random")  # what is replayed beside

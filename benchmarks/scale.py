@@ -309,8 +309,8 @@ def run_done(trials: int) -> dict[str, Any]:
     from rltune.ledger.optuna_study import OptunaStudy
     from rltune.ledger.storage import set_journal, start_ledger
     from rltune.ledger.trial_table import TrialTable
+    from rltune.search.sampler_view import choose_view
     from rltune.search.samplers import build_sampler
-    from rltune.search.views import choose_view
     from rltune.views.console import Console
     from rltune.views.sweep_view import SweepView
 

@@ -132,7 +132,6 @@ def test_this_machine_has_no_autoscaler(composed):
         ("precision", "bfloat", "bfloat16"),
         ("env.vectorize", "asink", "async"),
         ("tracking.kind", "servr", "server"),
-        ("searcher.view", "prune", "pruned"),
         ("objective.kind", "inf", "info"),
         ("objective.direction", "minimal", "min"),
         ("objective.second.direction", "minimum", "min"),

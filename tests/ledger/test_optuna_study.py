@@ -14,8 +14,8 @@ from search_driver import PLAIN, Driver, run_some
 
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.records import Report
+from rltune.search.sampler_view import tell_as_complete, tell_as_pruned
 from rltune.search.space import parse_space
-from rltune.search.views import tell_as_complete, tell_as_pruned
 
 MIXED = parse_space(
     {

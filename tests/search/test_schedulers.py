@@ -9,12 +9,12 @@ import pytest
 from rltune.errors import ConfigError
 from rltune.records import Report
 from rltune.search.median_stopping import MedianStopping
-from rltune.search.schedulers import GO_ON, Stop, build_stopping_rule, replay_reports
+from rltune.search.schedulers import GO_ON, Stop, StoppingRule, build_stopping_rule, replay_reports
 
 ASHA = {"grace_fraction": 0.1, "reduction_factor": 3}
 
 
-class FirstAlone:
+class FirstAlone(StoppingRule):
     """A rule of one's own, which needs no change of ours: every trial but the first is stopped."""
 
     def __init__(self, env_steps, patience, factor=1.2):

@@ -9,9 +9,9 @@ from ledger import add_reports, make_ledger
 from rltune.config.criteria import NO_CRITERIA
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
+from rltune.search.sampler_view import choose_view
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
-from rltune.search.views import choose_view
 
 PLAIN = parse_space({"lr": ["loguniform", 1e-5, 1e-1], "batch": ["pow2", 64, 1024], "gamma": ["uniform", 0.8, 1.0]})
 

@@ -36,8 +36,8 @@ from rltune.ledger.optuna_study import OptunaStudy
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.policies.policy import load_policy
 from rltune.records import Report
+from rltune.search.sampler_view import tell_as_pruned
 from rltune.search.space import parse_space
-from rltune.search.views import tell_as_pruned
 from rltune.service.submissions import Submissions
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feed

@@ -89,11 +89,10 @@ class ObjectiveConfig:
 
 @dataclass
 class SearcherConfig:
-    """Which sampler proposes trials, its arguments, and what it is told: of bad trials, and of earlier sweeps."""
+    """Which sampler proposes trials, its arguments, and the earlier sweeps from which it learns."""
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
-    view: str = bounded("auto", choices=("auto", "pruned", "complete"))  # See rltune.search.views.
     from_sweeps: list[str] | None = None
 
 

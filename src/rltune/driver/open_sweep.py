@@ -27,9 +27,9 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
 from rltune.ledger.storage import save_copy
 from rltune.ledger.sweep_folder import make_distant_ledger_error
+from rltune.search.sampler_view import choose_view
 from rltune.search.samplers import get_traits
 from rltune.search.schedulers import StoppingRule, build_stopping_rule
-from rltune.search.views import choose_view
 from rltune.views.console import Console
 
 FLUSH_S = 20.0  # How long the end of a sweep drops checkpoints at most; the next driver drops the rest.
@@ -126,7 +126,7 @@ class OpenSweep:
 
     def _open_study(self) -> OptunaStudy:
         searcher, has_constraints = self.config.searcher, bool(self.plan.criteria.constraints)
-        view = choose_view(searcher.kind, searcher.view, has_constraints=has_constraints)
+        view = choose_view(searcher.kind, has_constraints=has_constraints)
         return OptunaStudy(self.ledger.trials, view, self.plan.space.distributions(), self.plan.earlier)
 
     def _check_ownership(self) -> None:

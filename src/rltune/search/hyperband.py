@@ -6,11 +6,11 @@ The rule is plain arithmetic over reports.
 from __future__ import annotations
 
 from rltune.records import Report
-from rltune.search.schedulers import Decision, make_argument_error, to_number
+from rltune.search.schedulers import Decision, StoppingRule, make_argument_error, to_number
 from rltune.search.successive_halving import SuccessiveHalving
 
 
-class Hyperband:
+class Hyperband(StoppingRule):
     """Hedge against a grace that is too short (Li et al. 2018, Hyperband; asynchronous as in Li et al. 2020).
 
     Trials are dealt to the brackets in turn, by their numbers. Each bracket halves among its own trials, and its first

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rltune.records import Report
-from rltune.search.schedulers import GO_ON, Decision, Stop, make_argument_error, to_number
+from rltune.search.schedulers import GO_ON, Decision, Stop, StoppingRule, make_argument_error, to_number
 
 
-class MedianStopping:
+class MedianStopping(StoppingRule):
     """Stop trials by the median stopping rule (Golovin et al. 2017, Google Vizier, section 3.2.2).
 
     A trial stops if its best objective so far is strictly below the median of the other trials' running averages: each

@@ -6,11 +6,12 @@ constructor are those that the file may set; it refuses values itself, by `make_
 
 from __future__ import annotations
 
+import abc
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from rltune.errors import ConfigError, choices, describe_exception
 from rltune.records import Direction, Report
@@ -49,14 +50,20 @@ Decision = GoOn | Stop
 GO_ON = GoOn()
 
 
-@runtime_checkable
-class StoppingRule(Protocol):
+class StoppingRule(abc.ABC):
     """Decide after each report whether a trial goes on. Plain arithmetic: no Ray, no ledger.
 
     The constructor takes ``env_steps``, a trial's whole budget, and after it the arguments of the scheduler's file. The
     same reports in the same order must lead to the same decisions: a resumed sweep replays all reports of the ledger.
+
+    Attributes:
+        levels: The environment steps of the rungs at which trials are compared, ascending; the report draws them. Empty
+            for a rule without rungs.
     """
 
+    levels: Sequence[int] = ()
+
+    @abc.abstractmethod
     def decide(self, report: Report) -> Decision:
         """Take in a trial's report and decide about the trial.
 
@@ -67,7 +74,7 @@ class StoppingRule(Protocol):
         """
 
 
-class NoStopping:
+class NoStopping(StoppingRule):
     """Let every trial run its whole budget.
 
     Args:
@@ -82,7 +89,7 @@ class NoStopping:
         return GO_ON
 
 
-class Minimizing:
+class Minimizing(StoppingRule):
     """Let a rule compare trials whose lower objectives are better, by handing the negatives of objectives to it.
 
     Args:
@@ -90,7 +97,7 @@ class Minimizing:
     """
 
     def __init__(self, rule: StoppingRule) -> None:
-        self._rule = rule
+        self._rule, self.levels = rule, rule.levels
 
     def decide(self, report: Report) -> Decision:
         """Take in a trial's report and decide about the trial."""
@@ -176,7 +183,7 @@ def _import_rule(kind: str) -> Any:
         "scheduler",
         kind,
         RULES,
-        "stopping rule (a class with decide)",
+        "stopping rule (a rltune.search.schedulers.StoppingRule)",
         lambda cls: issubclass(cls, StoppingRule),
     )
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rltune.records import Report
-from rltune.search.schedulers import GO_ON, Decision, Stop, make_argument_error, to_number
+from rltune.search.schedulers import GO_ON, Decision, Stop, StoppingRule, make_argument_error, to_number
 
 
-class SuccessiveHalving:
+class SuccessiveHalving(StoppingRule):
     """Stop trials at the rungs of asynchronous successive halving (Li et al. 2020, algorithm 2, stopping variant).
 
     A trial that reaches a rung goes on if it is among the best ``1/reduction_factor`` of all trials that have reached
@@ -45,11 +45,12 @@ class SuccessiveHalving:
         if not (to_number(mean_over) >= 1 and int(mean_over) == mean_over):
             raise make_argument_error("mean_over", mean_over, "a whole number, at least 1", 3)
         self.reduction_factor = reduction_factor
-        self.levels: list[int] = []
+        levels = []
         level = env_steps * grace_fraction
         while level < env_steps:
-            self.levels.append(math.ceil(level - 1e-9 * env_steps))  # 0.07 * 100 is a little more than 7
+            levels.append(math.ceil(level - 1e-9 * env_steps))  # 0.07 * 100 is a little more than 7.
             level *= reduction_factor
+        self.levels = levels
         self._rungs = [_Rung(level) for level in self.levels]
         self._marks: dict[int, int] = {}
         self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=int(mean_over)))

@@ -48,7 +48,7 @@ def list_rungs(view: SweepView) -> list[int]:
         rule = build_stopping_rule(scheduler["kind"], scheduler.get("args") or {}, view.env_steps)
     except RltuneError:
         return []
-    return [int(level) for level in getattr(rule, "levels", ())]
+    return list(rule.levels)
 
 
 def follow_best_so_far(view: SweepView) -> list[Moment]:

@@ -13,9 +13,9 @@ from rltune.driver.tune.proposals import SearchProposals
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
 from rltune.records import ENQUEUE
+from rltune.search.sampler_view import tell_as_pruned
 from rltune.search.samplers import build_sampler
 from rltune.search.space import Space, parse_space
-from rltune.search.views import tell_as_pruned
 
 
 @dataclass

@@ -9,11 +9,10 @@ import pytest
 
 from rltune.errors import ConfigError
 from rltune.records import OUT_OF_MEMORY, Check, ToldTrial, TrialRecord
-from rltune.search.views import (
+from rltune.search.sampler_view import (
     choose_view,
     tell_as_complete,
     tell_as_pruned,
-    tell_broken_as_diverged,
 )
 
 CURVE = {100: 50.0, 200: 1.0, 300: 7.0, 400: 4.0}  # its score is 4: the mean of the last three
@@ -83,25 +82,23 @@ def test_a_diverged_trial_has_no_value_while_no_other_has_one():
 
 
 @pytest.mark.parametrize(
-    ("kind", "view", "chosen"),
+    ("kind", "chosen"),
     [
-        ("tpe", "auto", tell_as_pruned),
-        ("random", "auto", tell_as_pruned),
-        ("optuna.samplers:TPESampler", "auto", tell_as_pruned),
-        ("optuna.samplers:GPSampler", "auto", tell_as_complete),
-        ("optuna.samplers:CmaEsSampler", "auto", tell_as_complete),
-        ("optuna.samplers:QMCSampler", "auto", tell_as_pruned),
-        ("optuna.samplers:NSGAIISampler", "auto", tell_as_complete),
-        ("rf", "auto", tell_as_pruned),
-        ("gp", "auto", tell_as_complete),
-        ("cmaes", "auto", tell_as_complete),
-        ("grid", "auto", tell_as_pruned),
-        ("tpe", "complete", tell_as_complete),
-        ("optuna.samplers:CmaEsSampler", "pruned", tell_as_pruned),
+        ("tpe", tell_as_pruned),
+        ("random", tell_as_pruned),
+        ("optuna.samplers:TPESampler", tell_as_pruned),
+        ("optuna.samplers:GPSampler", tell_as_complete),
+        ("optuna.samplers:CmaEsSampler", tell_as_complete),
+        ("optuna.samplers:QMCSampler", tell_as_pruned),
+        ("optuna.samplers:NSGAIISampler", tell_as_complete),
+        ("rf", tell_as_pruned),
+        ("gp", tell_as_complete),
+        ("cmaes", tell_as_complete),
+        ("grid", tell_as_pruned),
     ],
 )
-def test_a_sampler_has_the_view_of_its_class_unless_told(kind, view, chosen):
-    assert choose_view(kind, view) is chosen
+def test_a_sampler_has_the_view_of_its_class(kind, chosen):
+    assert choose_view(kind) is chosen
 
 
 def test_a_sampler_that_derives_from_tpe_sees_what_tpe_sees(monkeypatch):
@@ -119,14 +116,10 @@ def test_the_view_of_an_unknown_sampler_is_refused():
 BROKEN = replace(ENDS["whole"], checks=(Check("train_s", "< 60", 75.0, 15.0),))
 
 
-def test_a_sampler_without_constraints_is_told_a_broken_one_as_bad():
-    """A better one than all others would draw the search to where nothing may win."""
-    for view, told in ((tell_as_pruned, ToldTrial("PRUNED")), (tell_as_complete, ToldTrial("COMPLETE", -9.0, SCORES))):
-        assert tell_broken_as_diverged(view)(BROKEN, -9.0) == told
-        kept = replace(BROKEN, checks=(Check("train_s", "< 60", 45.0, -15.0),))
-        assert tell_broken_as_diverged(view)(kept, -9.0) == view(kept, -9.0) == view(ENDS["whole"], -9.0)
-
-
-@pytest.mark.parametrize(("kind", "value"), [("gp", 4.0), ("cmaes", -9.0)])
+@pytest.mark.parametrize(("kind", "value"), [("gp", 4.0), ("cmaes", -9.0), ("tpe", 4.0), ("qmc", None)])
 def test_constraints_are_hidden_from_a_sampler_that_does_not_heed_them(kind, value):
-    assert choose_view(kind, has_constraints=True)(BROKEN, -9.0).value == value
+    """A trial that breaks a constraint but is better than all others would draw the search to where nothing may win."""
+    view = choose_view(kind, has_constraints=True)
+    kept = replace(BROKEN, checks=(Check("train_s", "< 60", 45.0, -15.0),))
+    assert view(BROKEN, -9.0).value == value
+    assert view(kept, -9.0) == view(ENDS["whole"], -9.0)
