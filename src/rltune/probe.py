@@ -1,8 +1,8 @@
-"""Measure the best use of this machine's cores, for one trial and for a sweep, and what a trial takes of a GPU.
+"""Measure the best use of this machine: environments and CPUs of a trial, trials at once, and whether a GPU pays.
 
-Each measurement runs in processes of its own, because neither peak memory nor thread pools nor CUDA's own memory can be
-given back. A worker process warms up, says so, waits, measures, answers, and then trains on until all have answered, so
-that trials side by side meet the same competition.
+Each trial trains in a worker process of its own, because neither its peak memory nor its thread pools can be given
+back. A worker warms up, waits for the others, measures, and then trains on until all have measured, so that trials side
+by side compete for the machine all the time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -33,39 +34,39 @@ from rltune.config.validation import check_pair, to_typed
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ResourceError, RltuneError, describe_exception
-from rltune.formatting import format_count, format_number
+from rltune.formatting import format_count, format_number, format_value, spell_command
 from rltune.search.space import Space, parse_space
-from rltune.trial.gpu_memory import CONTEXT_BYTES
+from rltune.trial.gpu_memory import GpuUse, read_gpu_use
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-WORTH = 0.1  # More CPUs, environments or width must bring this much. Less is noise, and costs something elsewhere.
+WORTH = 0.1  # More CPUs, environments or a GPU must bring this much. Less is noise, and costs something elsewhere.
 MEMORY_FRACTION = 0.8  # The part of the machine's memory for trials. Ray, the driver and the page cache use the rest.
 BUSY_LOAD = 0.5  # The load for each CPU from which other programs are likely to have slowed the measurements.
 START_S = 300.0  # A worker's time to import RLlib, build, fill its replay memory and train one iteration.
 STOP_S = 20.0  # A worker's time to close its environments and its Ray.
-GPU_MARGIN = 1.15  # Later iterations fragment memory, and other values of the space need more.
-MAX_PER_GPU = 16  # Nobody has measured that more trials on a GPU pay.
-GB = 1e9
-ROW = "{:>6}  {:>5}  {:>11}  {:>7}  {:>11}  {:>9}"
+ROW = "{:>6}  {:>5}  {:>11}  {:>7}  {:>4}  {:>11}  {:>9}"
+HEADER = ROW.format("trials", "envs", "env runners", "threads", "GPUs", "env steps/s", "memory")
 
 
 @dataclass(frozen=True)
 class Combination:
-    """How trials use the cores.
+    """How trials use the machine.
 
     Attributes:
         envs: Environments that step together in each process that samples.
-        env_runners: Remote sampling processes; with 0 the trial's own process samples.
+        env_runners: Remote sampling processes of a trial; with 0 the trial's own process samples.
         threads: Torch threads of the trial's process.
-        trials: How many such trials run at the same time.
+        trials: The number of such trials at the same time.
+        gpus: GPUs of a trial, 0 or 1.
     """
 
     envs: int
     env_runners: int
     threads: int
     trials: int = 1
+    gpus: int = 0
 
     @property
     def cpus_per_trial(self) -> int:
@@ -77,36 +78,15 @@ class Combination:
         """CPUs of all trials together."""
         return self.trials * self.cpus_per_trial
 
+    @property
+    def cost(self) -> tuple[int, ...]:
+        """Order combinations of about the same speed, the cheapest first."""
+        return self.gpus, self.cpus, self.cpus_per_trial, self.envs
+
     def __str__(self) -> str:
         runners = f"in {'each of ' * (self.env_runners > 1)}{format_number(self.env_runners, 'env runner')}, "
         width = f"{format_number(self.envs, 'env')}, {runners * bool(self.env_runners)}"
-        return f"{width}{format_number(self.threads, 'thread')}"
-
-
-@dataclass(frozen=True)
-class GpuUse:
-    """What one trial takes of a GPU that it has for itself.
-
-    Attributes:
-        tensors: Bytes that torch reserved at its peak.
-        context: Bytes beside them: CUDA's own, and what other programs hold.
-        total: Bytes of the GPU.
-        steps_per_s: Environment steps per second; 0 if they were not measured.
-    """
-
-    tensors: int
-    context: int
-    total: int
-    steps_per_s: float = 0.0
-
-    @property
-    def needed(self) -> float:
-        """Bytes to give to a trial, with a margin; `cap_memory` leaves as many to its tensors."""
-        return GPU_MARGIN * self.tensors + max(self.context, CONTEXT_BYTES)
-
-    def __str__(self) -> str:
-        parts = f"{self.tensors / GB:.3g} GB of tensors, {self.context / GB:.3g} GB beside them"
-        return f"one takes {self.needed / GB:.3g} of {self.total / GB:.3g} GB ({parts}, {GPU_MARGIN - 1:.0%} to spare)"
+        return f"{width}{format_number(self.threads, 'thread')}{', on a GPU' * self.gpus}"
 
 
 @dataclass(frozen=True)
@@ -114,7 +94,7 @@ class Measurement:
     """What the trials of one combination achieved.
 
     Attributes:
-        combination: How they used the cores.
+        combination: How they used the machine.
         steps_per_s: Environment steps per second of all trials together, sampling and learning; 0 if it failed.
         memory_gb: Peak memory of all trials together.
         settings: Values of ``algo.training`` that were set besides, so that all combinations do the same work.
@@ -129,31 +109,6 @@ class Measurement:
     fallback: str | None = None
     failed: str | None = None
 
-    def __str__(self) -> str:
-        return self.failed or f"{format_count(self.steps_per_s)} env steps/s"
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """What a probe measured.
-
-    Attributes:
-        config: The request.
-        cpus: CPUs that trials may use here.
-        measurements: One for each combination; those of trials side by side are last.
-        notes: What else the user should know: what was left out, and what a trial takes of a GPU.
-        interrupted: Whether Ctrl-C ended the probe early.
-    """
-
-    config: ProbeConfig
-    cpus: int
-    measurements: tuple[Measurement, ...]
-    notes: tuple[str, ...]
-    interrupted: bool = False
-
-
-# -- what to measure --------------------------------------------------------------------
-
 
 def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
     """Turn composed settings into a checked `ProbeConfig`.
@@ -166,148 +121,207 @@ def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
     return config
 
 
-def _spell(value: object) -> str:
-    """Spell a value as it is typed."""
-    return str(value).replace(" ", "")
+# -- what to measure, and what is best --------------------------------------------------
 
 
-def list_combinations(config: ProbeConfig, cpus: int) -> list[Combination]:
-    """List what to measure, the plainest first, without what needs more CPUs than there are.
+def run_probe(config: ProbeConfig, typed: Sequence[str] = (), show: Callable[[str], None] = print) -> bool:
+    """Measure, show each result as a row of a table, and then what to type for one trial and for a sweep.
 
-    Raises:
-        ResourceError: Nothing is left.
-        ConfigError: The environment cannot shape rewards.
-    """
-    spec = spec_of(config.env)
-    check_rewards(spec, 0, config.env.vectorize)
-    env_runners = config.env_runners
-    if env_runners is None:  # Doubled while they leave a CPU for the trial's own process.
-        env_runners = [0, *(2**n for n in range(cpus.bit_length()) if 2**n < cpus)]
-    combinations = [
-        Combination(envs, runners, threads)
-        for runners, threads, envs in itertools.product(
-            *map(sorted, map(set, (env_runners, config.threads, config.widths)))
-        )
-        if runners + threads <= cpus and not (runners and spec.rewards)  # Shaped rewards need the trial's own process.
-    ]
-    if not combinations:
-        raise ResourceError(
-            f"env_runners={_spell(env_runners)} threads={_spell(config.threads)} cannot run here",
-            f"at most {format_number(cpus, 'CPU')} for a trial, one for each env runner and each thread; "
-            "no env runner with shaped rewards (env.rewards)",
-            "env_runners=[0] threads=[1]",
-        )
-    return combinations
-
-
-def run_probe(config: ProbeConfig, report: Callable[[str], None] = lambda _: None) -> ProbeResult:
-    """Measure until all is done, ``limit_s`` is spent, or Ctrl-C is pressed after the first measurement.
+    Ctrl-C ends the measurements after the first one; the rest of the output follows all the same.
 
     Args:
         config: What to measure; see `parse_probe_config`.
-        report: Called with lines of progress.
+        typed: The words of the command line that choose algorithm and environment.
+        show: Takes the lines.
+
+    Returns:
+        Whether all was measured; False after Ctrl-C.
 
     Raises:
         RltuneError: The algorithm and the environment do not go together, or nothing could be measured.
     """
     check_env(spec_of(config.env))
     prepare_environment()
-    cpus, notes, results = int(available_cpus()), list[str](), list[Measurement]()
-    combinations = list_combinations(config, cpus)
+    cpus, results, notes = int(available_cpus()), list[Measurement](), list[str]()
     if (load := os.getloadavg()[0]) > BUSY_LOAD * cpus:
         notes.append(f"the machine is busy (load {load:.1f}): other programs have slowed these measurements")
-
-    def add(title: str, combination: Combination) -> None:
-        report(f"{title} {combination}")
-        results.append(measure(config, combination))
-        report(f"    {results[-1]}")
-
-    interrupted, start = False, time.monotonic()
+    measurements = measure_all(config, cpus, int(local_machine().gpus))
+    show(f"{config.algo['name']} in {config.env.id}, engine={config.engine}, {format_number(cpus, 'CPU')}")
+    show(HEADER)
+    complete = True
     try:
-        for done, combination in enumerate(combinations):
-            if time.monotonic() - start > config.limit_s:
-                left_out = format_number(len(combinations) - done, "combination")
-                notes.append(f"limit_s={config.limit_s:g} is spent: {left_out} left out")
-                break
-            add(f"{done + 1} of {len(combinations)}:", combination)
-        for combination in _list_comparison(results, cpus, total_gb()):
-            trials = combination.trials
-            add(f"side by side: {trials} x" if trials > 1 else "alone:", combination)
-        if gpus := int(local_machine().gpus):
-            notes += _compare_with_gpu(config, results, cpus / gpus)
+        for result in measurements:
+            results.append(result)
+            show(_write_row(result))
     except KeyboardInterrupt:
         if not results:
             raise
-        interrupted = True
+        complete = False
         notes.append("interrupted: the rest was not measured")
-    if not any(result.steps_per_s for result in results):
+    notes += [f"{result.combination}: {result.failed}" for result in results if result.failed]
+    fallbacks = dict.fromkeys(result.fallback for result in results if result.fallback)
+    notes += [f"stock RLlib trained, because the fast engine does not serve {reason}" for reason in fallbacks]
+    for line in [*(f"note: {note}" for note in notes), *write_advice(config, results, cpus, typed)]:
+        show(line)
+    return complete
+
+
+def measure_all(config: ProbeConfig, cpus: int, gpus: int) -> Iterator[Measurement]:
+    """Measure one trial over widths, then over env runners and threads, then several at once, then one on a GPU.
+
+    Each stage keeps the best of the stages before.
+
+    Args:
+        config: What to measure.
+        cpus: The machine's CPUs.
+        gpus: Its GPUs.
+
+    Raises:
+        ResourceError: No combination fits the machine.
+        ConfigError: The environment cannot shape rewards.
+    """
+    stages = list_values(config, cpus)
+    combination = Combination(**{name: values[0] for name, values in stages.items()})
+    alone: dict[Combination, Measurement] = {}
+    narrow = best = None
+    for name, values in stages.items():
+        for value in values:
+            wanted = replace(combination, **{name: value})
+            if wanted in alone or wanted.cpus > cpus:
+                continue
+            alone[wanted] = measure(config, wanted)
+            yield alone[wanted]
+        best = choose(alone.values())
+        narrow = narrow or best
+        combination = best.combination if best else combination
+    if narrow and best:
+        by_memory = total_gb() * MEMORY_FRACTION / narrow.memory_gb if narrow.memory_gb else cpus
+        most = int(min(cpus // narrow.combination.cpus, by_memory))
+        for trials in sorted({most // 2, most} - {0, 1}):  # Half as many may do as much on hyper-threads.
+            yield measure(config, replace(narrow.combination, trials=trials))
+        if gpus:
+            yield measure(config, replace(best.combination, env_runners=0, gpus=1))
+
+
+def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
+    """List the values of each attribute of a `Combination` that varies, the smallest first.
+
+    Raises:
+        ResourceError: Not even the smallest values fit the machine.
+        ConfigError: The environment cannot shape rewards.
+    """
+    spec, env_runners = spec_of(config.env), config.env_runners
+    check_rewards(spec, 0, config.env.vectorize)
+    if env_runners is None:  # Doubled while they leave a CPU for the trial's own process.
+        env_runners = [0, *(2**n for n in range(cpus.bit_length()) if 2**n < cpus)]
+    values = {"envs": config.widths, "env_runners": env_runners, "threads": config.threads}
+    if spec.rewards:  # Shaped rewards need the trial's own process.
+        values["env_runners"] = [number for number in env_runners if number == 0]
+    if not values["env_runners"] or min(values["env_runners"]) + min(config.threads) > cpus:
+        raise ResourceError(
+            f"env_runners={format_value(env_runners)} threads={format_value(config.threads)} cannot run here",
+            f"at most {format_number(cpus, 'CPU')} for a trial, one for each env runner and each thread; "
+            "no env runner with shaped rewards (env.rewards)",
+            "env_runners=[0] threads=[1]",
+        )
+    return {name: sorted(set(numbers)) for name, numbers in values.items()}
+
+
+def choose(results: Iterable[Measurement]) -> Measurement | None:
+    """Choose the best: the cheapest of those within `WORTH` of the most steps per second; None without a result.
+
+    Trials at once are compared as measured, all together, because they share caches, memory and clock.
+    """
+    trained = [result for result in results if result.steps_per_s]
+    threshold = (1 - WORTH) * max((result.steps_per_s for result in trained), default=0.0)
+    good = [result for result in trained if result.steps_per_s >= threshold]
+    return min(good, key=lambda result: result.combination.cost, default=None)
+
+
+def write_advice(config: ProbeConfig, results: Sequence[Measurement], cpus: int, typed: Sequence[str]) -> list[str]:
+    """Write the best use of the machine for one trial and for a sweep, each with the command to type.
+
+    Raises:
+        RltuneError: Nothing could be measured.
+    """
+    trial, sweep = choose(result for result in results if result.combination.trials == 1), choose(results)
+    if trial is None or sweep is None:
         reason = next((result.failed for result in results if result.failed), "no step was sampled")
         raise RltuneError(
             f"nothing could be measured: {reason}", "at least one combination that trains", "see the reason"
         )
-    return ProbeResult(config, cpus, tuple(results), tuple(notes), interrupted)
+    at_once, lines = sweep.combination.trials, list[str]()
+    for title, best in (
+        ("one trial", trial),
+        (f"a sweep of {format_number(at_once, 'trial')} at {'once' if at_once > 1 else 'a time'}", sweep),
+    ):
+        command = shlex.join([*typed, *list_overrides(best, config.algo, cpus if best is sweep else None)])
+        lines.append(f"{title}: {best.combination}, {format_count(best.steps_per_s)} env steps/s")
+        lines.append(f"    {spell_command('run')} {command}")
+    if on_gpu := next((result for result in results if result.combination.gpus and not result.failed), None):
+        without = choose(result for result in results if result.combination.trials == 1 and not result.combination.gpus)
+        assert without is not None
+        verdict = "pays" if trial is on_gpu else "does not pay"
+        factor = on_gpu.steps_per_s / without.steps_per_s
+        lines.append(f"A GPU {verdict}: with it one trial is {factor:.2g} times as fast.")
+    usual = (config.algo.get("env_runners") or {}).get("num_envs_per_env_runner")
+    if any(best.combination.envs != usual for best in (trial, sweep)):
+        lines.append("Speed is not learning: with another number of environments, compare the returns, too.")
+    return lines
 
 
-def _list_comparison(results: Sequence[Measurement], cpus: int, memory_gb: float) -> list[Combination]:
-    """List what decides between many narrow trials and few wide ones, without what has been measured already.
+def list_overrides(result: Measurement, algo: Mapping[str, Any], cpus: int | None = None) -> list[str]:
+    """List what to type for trials like these.
 
-    These are the best one-CPU trial as often as it fits, the same alone with a thread for every CPU, and the best trial
-    of all as often as it fits.
+    Args:
+        result: The combination that was chosen.
+        algo: The algo file; the settings that it has already are left out.
+        cpus: The machine's CPUs. If they have room for more trials than these, then their number is typed, too.
     """
-    narrow = choose_for_one_trial(result for result in results if result.combination.cpus == 1)
-    best = choose_for_one_trial(results)
-    wanted = [
-        replace(result.combination, trials=count_fitting(cpus, memory_gb, result))
-        for result in (narrow, best)
-        if result
-    ]
-    if narrow:
-        wanted.insert(1, replace(narrow.combination, threads=cpus))
-    measured = {result.combination for result in results}
-    return [combination for combination in dict.fromkeys(wanted) if combination not in measured]
+    chosen, sampling = result.combination, algo.get("env_runners") or {}
+    overrides = [_override(algo, "env_runners", "num_envs_per_env_runner", chosen.envs)]
+    if chosen.env_runners != sampling.get("num_env_runners", 0):
+        overrides.append(_override(algo, "env_runners", "num_env_runners", chosen.env_runners))
+    overrides += [_override(algo, "training", name, value) for name, value in result.settings.items()]
+    overrides.append(f"resources.cpus_per_trial={chosen.threads}")
+    if chosen.gpus:
+        overrides.append("resources.trials_per_gpu=1")
+    elif cpus is not None and chosen.trials < cpus // chosen.cpus_per_trial:
+        overrides.append(f"resources.max_concurrent={chosen.trials}")
+    return overrides
 
 
-def _compare_with_gpu(config: ProbeConfig, results: Sequence[Measurement], cpus_per_gpu: float) -> list[str]:
-    """Measure the best trial that samples itself on a GPU; say how many share one, and whether it is faster without."""
-    best = choose_for_one_trial(result for result in results if not result.combination.env_runners)
-    if best is None:
-        return []
-    build = replace(build_combination(config, best.combination)[0], gpus=1.0)
-    try:
-        use = measure_on_gpu(build, parse_space({}), config.engine, best.combination.threads, config.seconds)
-    except RltuneError as error:
-        return [error.what]
-    trials = choose_trials(use, cpus_per_gpu)
-    is_slower = use.steps_per_s < best.steps_per_s
-    advice = "a trial is faster without one: resources=auto" if is_slower else f"resources.trials_per_gpu={trials}"
-    speeds = f"{format_count(use.steps_per_s)} env steps/s, {format_count(best.steps_per_s)} without it"
-    return [f"{format_number(trials, 'trial')} on each GPU: {use}", f"a trial with a GPU: {speeds}; {advice}"]
+def _override(algo: Mapping[str, Any], section: str, name: str, value: Any) -> str:
+    """Write ``key=value``, with the plus that Hydra wants for a key that the file does not have."""
+    plus = "" if name in (algo.get(section) or {}) else "+"
+    return f"{plus}algo.{section}.{name}={value}"
+
+
+def _write_row(result: Measurement) -> str:
+    use = result.combination
+    numbers = ("-", "-") if result.failed else (format_count(result.steps_per_s), f"{result.memory_gb:.2f} GB")
+    return ROW.format(use.trials, use.envs, use.env_runners, use.threads, use.gpus, *numbers)
 
 
 # -- measuring --------------------------------------------------------------------------
 
 
+class WorkerError(Exception):
+    """One combination could not be measured; others may."""
+
+
 @dataclass(frozen=True)
 class Task:
-    """What a worker process trains: the largest corner of a space, on a GPU if the build has one.
+    """What a worker trains: the values of a space that take most memory, and for how long it is measured.
 
-    Attributes:
-        build: What the algorithm is built from.
-        space: Its space.
-        engine: fast or rllib.
-        threads: Torch threads.
-        seconds: How long to measure the speed; 0: not at all.
+    With 0 seconds only the memory is measured.
     """
 
     build: Build
     space: Space
     engine: str
     threads: int
-    seconds: float
-
-
-class WorkerError(Exception):
-    """One task could not be measured; others may."""
+    seconds: float = 0.0
 
 
 def measure(config: ProbeConfig, combination: Combination) -> Measurement:
@@ -326,14 +340,14 @@ def measure(config: ProbeConfig, combination: Combination) -> Measurement:
     return Measurement(combination, settings=settings, fallback=answers[0]["fallback"], **sums)
 
 
-def measure_on_gpu(build: Build, space: Space, engine: str, threads: int, seconds: float = 0.0) -> GpuUse:
-    """Measure the largest corner of a space, alone on the first GPU.
+def measure_on_gpu(build: Build, space: Space, engine: str, threads: int) -> GpuUse:
+    """Measure what the values of a space that take most memory need of the first GPU, for trials_per_gpu=auto.
 
     Raises:
         RltuneError: The algorithm cannot be configured, or not even one trial could be measured.
     """
     try:
-        (answer,) = _run_workers(Task(build, space, engine, threads, seconds))
+        (answer,) = _run_workers(Task(build, space, engine, threads))
     except WorkerError as error:
         raise ResourceError(
             f"no trial could be measured on a GPU: {error}",
@@ -341,17 +355,7 @@ def measure_on_gpu(build: Build, space: Space, engine: str, threads: int, second
             "resources.trials_per_gpu=1",
         ) from None
     use: GpuUse = answer["gpu"]
-    return replace(use, tensors=build.replicates * use.tensors)
-
-
-def choose_trials(use: GpuUse, cpus: float) -> int:
-    """Choose how many trials share a GPU: as many as memory and CPUs allow, at least one, at most `MAX_PER_GPU`.
-
-    Args:
-        use: What one trial takes of the GPU.
-        cpus: CPUs for trials beside each GPU. Each trial needs one, to step its environments and to launch kernels.
-    """
-    return max(1, min(int(use.total // use.needed), int(cpus), MAX_PER_GPU))
+    return use._replace(tensors=build.replicates * use.tensors)
 
 
 def build_combination(config: ProbeConfig, combination: Combination) -> tuple[Build, dict[str, Any]]:
@@ -365,7 +369,7 @@ def build_combination(config: ProbeConfig, combination: Combination) -> tuple[Bu
     plain, changed = (Build(algo, spec_of(config.env), config.env.vectorize) for algo in (config.algo, wide))
     settings = keep_work(build_config(plain, {}, seed=0), build_config(changed, {}, seed=0))
     wide["training"] = {**(wide.get("training") or {}), **settings}
-    return changed, settings
+    return replace(changed, gpus=float(combination.gpus)), settings
 
 
 def keep_work(config: AlgorithmConfig, wide: AlgorithmConfig) -> dict[str, Any]:
@@ -454,12 +458,10 @@ def _start_worker(task: Task) -> Iterator[Connection]:
 def _receive(worker: Connection, deadline: float) -> dict[str, Any]:
     if not worker.poll(max(0.0, deadline - time.monotonic())):
         raise WorkerError("not done in time, more seconds= give it more")
-    answer = worker.recv()
-    if isinstance(answer, RltuneError):
+    answer: dict[str, Any] | Exception = worker.recv()
+    if isinstance(answer, Exception):
         raise answer
-    if isinstance(answer, str):
-        raise WorkerError(answer)
-    return dict(answer)
+    return answer
 
 
 def main() -> None:
@@ -470,7 +472,7 @@ def main() -> None:
     except RltuneError as error:
         driver.send(error)
     except Exception as error:  # An environment or RLlib raises whatever it likes; other combinations may work.
-        driver.send(describe_exception(error))
+        driver.send(WorkerError(describe_exception(error)))
 
 
 def _work(task: Task, driver: Connection) -> None:
@@ -478,7 +480,7 @@ def _work(task: Task, driver: Connection) -> None:
 
     torch.set_num_threads(task.threads)
     prepare_environment()
-    config = find_largest(check_corners(task.build, task.space))
+    config = max(check_corners(task.build, task.space), key=estimate_size)
     from rltune.engine import build_algorithm, find_obstacle
     from rltune.trial.metrics import read_result
 
@@ -495,147 +497,27 @@ def _work(task: Task, driver: Connection) -> None:
             progress = read_result(algorithm.train())
         driver.send({})
         driver.recv()
-        before, start, spent = progress.env_steps, time.perf_counter(), 0.0
-        while spent < task.seconds:
+        before, start, elapsed_s = progress.env_steps, time.perf_counter(), 0.0
+        while elapsed_s < task.seconds:
             progress = read_result(algorithm.train())
-            spent = time.perf_counter() - start
-        steps_per_s = (progress.env_steps - before) / spent if spent else 0.0
+            elapsed_s = time.perf_counter() - start
         remote = algorithm.env_runner_group.foreach_env_runner(lambda _: peak_gb(), local_env_runner=False)
-        driver.send(
-            {
-                "steps_per_s": steps_per_s,
-                "memory_gb": peak_gb() + sum(remote),
-                "fallback": fallback,
-                "gpu": read_gpu_use(torch.cuda, steps_per_s) if on_gpu else None,
-            }
-        )
+        answer = {
+            "steps_per_s": (progress.env_steps - before) / elapsed_s if elapsed_s else 0.0,
+            "memory_gb": peak_gb() + sum(remote),
+            "fallback": fallback,
+            "gpu": read_gpu_use(torch.cuda) if on_gpu else None,
+        }
+        driver.send(answer)
         while not driver.poll():  # The other trials are still measured.
             algorithm.train()
         algorithm.stop()
 
 
-def find_largest(configs: Sequence[AlgorithmConfig]) -> AlgorithmConfig:
-    """Find the configuration that takes most memory: by weights, and by units times the rows of an update."""
-    return max(configs, key=_estimate_size)
-
-
-def _estimate_size(config: AlgorithmConfig) -> int:
+def estimate_size(config: AlgorithmConfig) -> int:
+    """Estimate the memory of a configuration, to compare it with others: weights, and units times an update's rows."""
     model = config.model_config
     layers = [*(model.get("fcnet_hiddens") or []), *(model.get("head_fcnet_hiddens") or [])]
     rows = int(getattr(config, "minibatch_size", None) or config.total_train_batch_size)
     weights = sum(inputs * outputs for inputs, outputs in itertools.pairwise(layers))
     return int(weights + sum(layers) * rows + rows)
-
-
-def read_gpu_use(cuda: Any, steps_per_s: float = 0.0) -> GpuUse:
-    """Read what this process has taken of its GPU; ``cuda`` is ``torch.cuda``."""
-    free, total = cuda.mem_get_info()
-    context = total - free - cuda.memory_reserved()
-    return GpuUse(cuda.max_memory_reserved(), context, total, steps_per_s)
-
-
-# -- what is best -----------------------------------------------------------------------
-
-
-def choose_for_one_trial(results: Iterable[Measurement]) -> Measurement | None:
-    """Choose the best for a trial that has the machine to itself; None without a measurement.
-
-    It is the fastest, unless another one that needs fewer CPUs, or else fewer environments, comes within `WORTH` of it.
-    """
-    alone = [result for result in results if result.combination.trials == 1]
-    return _choose_cheapest(alone, lambda combination: (combination.cpus, combination.envs))
-
-
-def choose_for_sweep(results: Iterable[Measurement], cpus: int) -> Measurement | None:
-    """Choose the best for a sweep of at least as many trials as ``cpus``; None without a measurement.
-
-    It has most steps per second over all trials, as measured and not as multiplied: trials side by side share caches,
-    memory and clock. Within `WORTH` of the best, more and narrower trials win: early stopping then has more of them to
-    compare, and none waits for its own threads. What leaves room for another trial is not compared.
-    """
-    full = [result for result in results if result.combination.trials > 1 or 2 * result.combination.cpus > cpus]
-    return _choose_cheapest(full, lambda combination: (-combination.trials, combination.cpus, combination.envs))
-
-
-def _choose_cheapest(
-    results: Sequence[Measurement], cost: Callable[[Combination], tuple[int, ...]]
-) -> Measurement | None:
-    threshold = (1 - WORTH) * max((result.steps_per_s for result in results), default=0.0)
-    good = [result for result in results if result.steps_per_s and result.steps_per_s >= threshold]
-    return min(good, key=lambda result: cost(result.combination), default=None)
-
-
-def count_fitting(cpus: int, memory_gb: float, trial: Measurement) -> int:
-    """Count the trials like this one that run at once: as CPUs and, at its peak, memory allow; at least one."""
-    by_memory = int(memory_gb * MEMORY_FRACTION / trial.memory_gb) if trial.memory_gb else cpus
-    return max(1, min(cpus // trial.combination.cpus, by_memory))
-
-
-def write_overrides(result: Measurement, algo: Mapping[str, Any], cpus: int | None = None) -> str:
-    """Write what to type for trials like these.
-
-    Args:
-        result: The combination that was chosen.
-        algo: The algo file: what it says already about env runners is left out.
-        cpus: The machine's. If memory allows fewer trials than they do, then the number of trials is typed, too.
-    """
-    chosen, sampling = result.combination, algo.get("env_runners") or {}
-    typed = [_override(algo, "env_runners", "num_envs_per_env_runner", chosen.envs)]
-    if chosen.env_runners != sampling.get("num_env_runners", 0):
-        typed.append(_override(algo, "env_runners", "num_env_runners", chosen.env_runners))
-    typed += [_override(algo, "training", name, value) for name, value in result.settings.items()]
-    typed.append(f"resources.cpus_per_trial={chosen.threads}")
-    if cpus is not None and chosen.trials < cpus // chosen.cpus_per_trial:
-        typed.append(f"resources.max_concurrent={chosen.trials}")
-    return " ".join(typed)
-
-
-def _override(algo: Mapping[str, Any], section: str, name: str, value: Any) -> str:
-    """Write ``key=value``, with the plus that Hydra wants for a key that the file does not have."""
-    plus = "" if name in (algo.get(section) or {}) else "+"
-    return f"{plus}algo.{section}.{name}={value}"
-
-
-# -- what the user reads ----------------------------------------------------------------
-
-
-def print_result(probe: ProbeResult, stream: TextIO | None = None) -> None:
-    """Print the measurements as a table of at most 80 columns, the notes, and what to type.
-
-    Args:
-        probe: What was measured.
-        stream: Where to print; None is standard output.
-    """
-    config, failed = probe.config, [result for result in probe.measurements if result.failed]
-    lines = [
-        f"{config.algo['name']} in {config.env.id}, engine={config.engine}, {format_number(probe.cpus, 'CPU')}; "
-        f"{config.seconds:g} s each after warm-up",
-        ROW.format("trials", "envs", "env runners", "threads", "env steps/s", "memory"),
-    ]
-    for result in probe.measurements:
-        use = result.combination
-        numbers = ("failed", "-") if result.failed else (format_count(result.steps_per_s), f"{result.memory_gb:.2f} GB")
-        lines.append(ROW.format(use.trials, use.envs, use.env_runners, use.threads, *numbers))
-    lines += [f"note: {note}" for note in probe.notes]
-    lines += [f"note: {result.combination}: {result.failed}" for result in failed]
-    for reason in dict.fromkeys(result.fallback for result in probe.measurements if result.fallback):
-        lines.append(f"note: stock RLlib trains this one, because the fast engine does not serve {reason}")
-    print("\n".join([*lines, *write_conclusion(probe)]), file=stream)
-
-
-def write_conclusion(probe: ProbeResult) -> list[str]:
-    """Write the best use of the cores for one trial and for a sweep, each with the overrides to type."""
-    algo, cpus = probe.config.algo, probe.cpus
-    trial, sweep = choose_for_one_trial(probe.measurements), choose_for_sweep(probe.measurements, cpus)
-    lines: list[str] = []
-    if trial:
-        lines += [f"one trial   {trial.combination}: {trial}", f"            {write_overrides(trial, algo)}"]
-    if sweep:
-        number = sweep.combination.trials
-        trials = f"{format_number(number, 'trial')} at {'once' if number > 1 else 'a time'}"
-        lines += [f"a sweep     {trials}, each {sweep.combination}: {sweep} together"]
-        lines += [f"            {write_overrides(sweep, algo, cpus)}"]
-    usual = (algo.get("env_runners") or {}).get("num_envs_per_env_runner")
-    if any(best.combination.envs != usual for best in (trial, sweep) if best):
-        lines.append("Speed is not learning: with another number of environments, compare the returns, too.")
-    return lines

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from fake_gpus import GIB, FakeCuda
 
 from rltune.records import CROWDED, OUT_OF_MEMORY, TrialRecord
-from rltune.trial.gpu_memory import cap_memory, describe_out_of_memory, free_memory, measure_gpu
+from rltune.trial.gpu_memory import (
+    GpuUse,
+    cap_memory,
+    describe_out_of_memory,
+    free_memory,
+    measure_gpu,
+    read_gpu_use,
+)
 from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
 from rltune.trial.trainable import describe_exception
 
@@ -93,3 +102,38 @@ def test_another_error_is_none_of_a_gpus_memory():
     machine_is_full = type("OutOfMemoryError", (Exception,), {"__module__": "ray.exceptions"})("the machine is full")
     for error in (machine_is_full, MemoryError(), RuntimeError("CUDA error: out of memory")):
         assert describe_out_of_memory(error, 0.5) is None
+
+
+USE = GpuUse(tensors=3 * GIB, context=GIB // 2, total=40 * GIB)
+
+
+def test_a_trial_is_measured_at_its_peak_with_cudas_own_memory():
+    cuda = FakeCuda()
+    cuda.allocate(3 * GIB)
+    cuda.reserved -= GIB
+    assert read_gpu_use(cuda) == USE
+    assert [float(number) for number in re.findall(r"\d+(?:\.\d+)?", str(USE))] == [4.24, 42.9, 3.22, 0.537, 15]
+
+
+@pytest.mark.parametrize(
+    ("use", "cpus", "trials"),
+    [
+        (USE, 64, 10),  # 10 x 3.95 GiB
+        (USE, 6.5, 6),
+        (USE, 0.5, 1),
+        (USE._replace(tensors=GIB // 64), 64, 16),
+        (USE._replace(tensors=39 * GIB), 64, 1),
+    ],
+)
+def test_memory_cpus_and_sixteen_limit_how_many_share_a_gpu(use, cpus, trials):
+    assert use.count_trials(cpus) == trials
+
+
+@pytest.mark.parametrize("card", [4 * GIB, 8 * GIB, 40 * GIB])
+@pytest.mark.parametrize("tensors", [GIB // 64, 0.3 * GIB, 0.8 * GIB, 3 * GIB])
+@pytest.mark.parametrize("context", [0, GIB // 5, 0.9 * GIB])
+def test_a_share_holds_what_was_measured_under_its_cap(card, tensors, context):
+    use = GpuUse(int(tensors), int(context), card)
+    cuda = FakeCuda(card)
+    cap_memory(1 / use.count_trials(64), cuda)
+    cuda.allocate(use.tensors)

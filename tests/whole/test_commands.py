@@ -236,7 +236,7 @@ def test_help_names_the_groups_with_their_choices_and_every_setting_with_its_com
 def test_help_has_all_that_a_commands_file_says_and_its_groups_alone(call):
     done = call("probe --help")
     assert done.code == 0
-    assert re.search(r"^limit_s: 300 # .+", done.out, re.MULTILINE)
+    assert re.search(r"^seconds: 2 # .+", done.out, re.MULTILINE)
     assert list_choices(done.out, "env=cartpole") >= {"acrobot", "bipedalwalker"}
     assert not re.search(r"^  searcher=", done.out, re.MULTILINE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -137,10 +138,9 @@ def resume(settings: DictConfig) -> int:
 
 @command("probe algo=ppo env=cartpole", ProbeConfig)
 def probe(settings: DictConfig) -> int:
-    """Measure how to use this machine's cores best."""
-    from rltune.probe import parse_probe_config, print_result, run_probe
+    """Measure how to use this machine best."""
+    from rltune.probe import parse_probe_config, run_probe
 
-    # Progress goes to standard error, and only the table with its recommendation to standard output.
-    result = run_probe(parse_probe_config(settings), functools.partial(print, file=sys.stderr, flush=True))
-    print_result(result)
-    return 130 if result.interrupted else 0
+    chosen = [word for word in sys.argv[1:] if re.match(r"\+*(algo|env|engine)[.=]", word)]
+    is_complete = run_probe(parse_probe_config(settings), chosen, functools.partial(print, flush=True))
+    return 0 if is_complete else 130

@@ -224,4 +224,3 @@ class ProbeConfig:
     env_runners: list[int] | None = bounded(None, minimum=0, example="[0,1]")
     threads: list[int] = bounded(minimum=1, example="[1,2]")
     seconds: float = bounded(minimum=0.05, example=2)
-    limit_s: float = bounded(minimum=1, example=300)

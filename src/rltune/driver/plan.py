@@ -35,7 +35,7 @@ from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
 from rltune.envs.validation import check_env, check_rewards, find_time_limit
 from rltune.errors import ConfigError
-from rltune.probe import choose_trials, measure_on_gpu
+from rltune.probe import measure_on_gpu
 from rltune.records import TrialRecord
 from rltune.search.samplers import build_sampler, check_sampler, check_searcher, get_traits
 from rltune.search.schedulers import build_stopping_rule
@@ -274,7 +274,7 @@ def measure_share(plan: Plan) -> Plan:
     use = measure_on_gpu(plan.build, plan.space, plan.config.engine, share.threads)
     cpus = sum(bundle["CPU"] for bundle in share.bundles)
     most = math.ceil(plan.request.limit / machine.gpus)
-    trials = min(choose_trials(use, machine.cpus / machine.gpus / cpus), most)
+    trials = min(use.count_trials(machine.cpus / machine.gpus / cpus), most)
     gpus = 1 / trials
     note = f"resources.trials_per_gpu={trials}, measured: {use}; {machine.cpus:g} CPUs beside {machine.gpus:g} GPUs"
     request, build = replace(plan.request, gpus=gpus), replace(plan.build, gpus=gpus)

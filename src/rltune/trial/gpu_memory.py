@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from rltune.formatting import first_line
 from rltune.records import CROWDED, OUT_OF_MEMORY
@@ -15,6 +15,45 @@ from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
 
 CONTEXT_BYTES = 512 * 2**20  # CUDA's own in each process, which torch does not count; it differs by card and driver
 LEAST = 0.5  # of a share is left to tensors, however small the card
+MARGIN = 1.15  # Later iterations fragment memory, and other values of the space need more.
+MAX_PER_GPU = 16  # Nobody has measured that more trials on a GPU pay.
+
+
+class GpuUse(NamedTuple):
+    """The memory that one trial takes of a GPU, in bytes.
+
+    Attributes:
+        tensors: Memory that torch reserved at its peak.
+        context: The rest of the used memory: CUDA's own, and that of other programs.
+        total: Memory of the GPU.
+    """
+
+    tensors: int
+    context: int
+    total: int
+
+    @property
+    def needed(self) -> float:
+        """Memory to give to a trial, with a margin; `cap_memory` leaves enough of it to the tensors."""
+        return MARGIN * self.tensors + max(self.context, CONTEXT_BYTES)
+
+    def count_trials(self, cpus: float) -> int:
+        """Count the trials that share the GPU: as memory and CPUs allow, at least one, at most `MAX_PER_GPU`.
+
+        Args:
+            cpus: CPUs for each GPU, as a multiple of a trial's. A trial steps its environments and launches kernels.
+        """
+        return max(1, min(int(self.total // self.needed), int(cpus), MAX_PER_GPU))
+
+    def __str__(self) -> str:
+        parts = f"{self.tensors / 1e9:.3g} GB of tensors, {self.context / 1e9:.3g} GB beside them"
+        return f"one takes {self.needed / 1e9:.3g} of {self.total / 1e9:.3g} GB ({parts}, {MARGIN - 1:.0%} to spare)"
+
+
+def read_gpu_use(cuda: Any) -> GpuUse:
+    """Read what this process has taken of its GPU; ``cuda`` is ``torch.cuda``."""
+    free, total = cuda.mem_get_info()
+    return GpuUse(cuda.max_memory_reserved(), total - free - cuda.memory_reserved(), total)
 
 
 def cap_memory(share: float, cuda: Any = None) -> None:
