@@ -7,10 +7,9 @@ import random
 import re
 
 import pytest
-import ray
 
 from rltune.cluster.resources import GRAIN, Machine, Share
-from rltune.cluster.slots import Slots, find_nodes_to_avoid
+from rltune.cluster.slots import Slots
 
 HEAD, NODE = Machine(0, 0), Machine(2, 0)
 
@@ -191,23 +190,3 @@ def test_no_card_ever_holds_more_trials_than_fit(case):
         assert all(sum(card.values()) <= GRAIN for card in cards.list())
         assert len(cards.list()) == sum(int(node.gpus) for node in nodes)
     assert started > 2, "trials came and went"
-
-
-@pytest.mark.parametrize(
-    ("hosts", "bundle", "avoided"),
-    [
-        ({"10.0.0.1"}, {"CPU": 1.0}, ["a"]),
-        ({"n2"}, {"CPU": 1.0}, ["b"]),
-        ({"10.0.0.1"}, {"CPU": 4.0}, []),  # No other node has so many.
-        ({"n1", "n2"}, {"CPU": 1.0}, []),
-        ({"n3"}, {"CPU": 1.0}, []),  # It is gone.
-    ],
-)
-def test_a_node_is_avoided_where_another_one_has_room(monkeypatch, hosts, bundle, avoided):
-    nodes = [
-        {"NodeID": name, "NodeManagerHostname": f"n{number}", "NodeManagerAddress": f"10.0.0.{number}"}
-        for number, name in enumerate("abc", start=1)
-    ]
-    alive = [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False}]
-    monkeypatch.setattr(ray, "nodes", lambda: [node | more for node, more in zip(nodes, alive, strict=True)])
-    assert find_nodes_to_avoid(hosts, [bundle]) == avoided

@@ -48,6 +48,10 @@ class StoreUnavailableError(StoreError, UnavailableError):
     """A storage that does not answer; the same request may succeed later."""
 
 
+class UnsharedStoreError(StoreError):
+    """A storage that a node of the cluster cannot use, or has for itself alone."""
+
+
 class Client:
     """Sends requests to a file system that answers at once, such as a local disk; its errors are its own.
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.checkpoints.clients import (
     Client,
     StoreError,
+    UnsharedStoreError,
     connect,
     make_address,
     make_store_error,
@@ -258,14 +259,14 @@ class Store:
         return folder.is_dir()
 
     def make_unshared_error(self, problem: str) -> StoreError:
-        """Describe what a node does not share with the others.
+        """Make an `UnsharedStoreError` about what a node does not share with the others.
 
         Args:
             problem: What is wrong, and on which node.
         """
         if self.address:
-            return make_store_error(self.address, problem, StoreError)
-        return StoreError(
+            return make_store_error(self.address, problem, UnsharedStoreError)
+        return UnsharedStoreError(
             f"output_dir={self.folder.parent}: {problem}",
             "a folder on storage that all nodes of the cluster share, under the same path",
             "output_dir=/shared/outputs, or the same storage mounted there on each node",

@@ -6,7 +6,7 @@ Runs in the driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from rltune.cluster.resources import Bundles, Machine, count_slots
@@ -121,30 +121,12 @@ def update_from_cluster(slots: Slots) -> None:
     slots.update(list_nodes(), list_groups())
 
 
-def list_nodes(avoided: Collection[str] = ()) -> tuple[Machine, ...]:
-    """List what the nodes of the Ray that runs have for trials.
-
-    Args:
-        avoided: The ids of the nodes to leave out.
-    """
+def list_nodes() -> tuple[Machine, ...]:
+    """List what the nodes of the Ray that runs have for trials."""
     import ray
 
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return tuple(Machine(cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", 0.0)) for resources in alive)
-
-
-def find_nodes_to_avoid(hosts: Collection[str], bundles: Bundles) -> list[str]:
-    """Return the ids of the nodes that have some host names or addresses; none if no other node could hold a trial.
-
-    Args:
-        hosts: The names and addresses.
-        bundles: The trial's.
-    """
-    import ray
-
-    nodes = [node for node in ray.nodes() if {node["NodeManagerHostname"], node["NodeManagerAddress"]} & set(hosts)]
-    avoided = sorted(node["NodeID"] for node in nodes if node["Alive"])
-    return avoided if avoided and count_slots(bundles, list_nodes(avoided), limit=1) else []
 
 
 def list_groups() -> dict[str, str]:

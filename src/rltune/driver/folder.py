@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import shutil
 import sys
@@ -14,8 +13,6 @@ from typing import TYPE_CHECKING
 
 from rltune.checkpoints.clients import StoreError, forget_clients
 from rltune.checkpoints.handover import hand_over, has_newest, is_taken_over, take
-from rltune.checkpoints.store import Store
-from rltune.cluster.shared_storage import check_nodes
 from rltune.cluster.stale_processes import end_stale_processes, list_sessions
 from rltune.config.authorship import MARK
 from rltune.config.settings_file import write_settings
@@ -31,7 +28,7 @@ from rltune.ledger.sweep_folder import (
     make_distant_ledger_error,
     make_resume_command,
 )
-from rltune.trial.shared_files import find_blindness, leave_token, make_blind_error
+from rltune.trial.shared_store import leave_token
 
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
@@ -101,14 +98,12 @@ def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
         ledger: The sweep's ledger, whose lease this driver holds.
 
     Raises:
-        StudyError: A node does not see the folder, or the storage has a newer state of the sweep.
+        StudyError: The storage cannot be used, or has a newer state of the sweep.
     """
     assert ledger.lease is not None
     folder, config, store = context.folder, context.config, context.open_store()
     with contextlib.ExitStack() as stack:
         stack.callback(forget_clients)  # The next driver of this process gets clients with the usual time-outs.
-        if config.cluster.address is not None:
-            stack.enter_context(_share_folder(context, store))
         ledger.lease.note_sessions(list_sessions())
         # If the folder is renamed, then the store finds the sweep's files by the name in its settings.
         write_settings(folder, replace(config, name=config.name or context.name, take_over=False))
@@ -117,6 +112,8 @@ def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
         take(store, ledger.lease.id)
         stack.callback(store_results, context, ledger)
         store.publish(_find_files(folder, BEGUN))
+        if config.cluster.address is not None:
+            stack.enter_context(leave_token(store, ledger.lease.id))
         stack.enter_context(_log_to_file(folder / "sweep.log"))
         yield
 
@@ -134,32 +131,6 @@ def _log_to_file(path: Path) -> Iterator[None]:
         for each in loggers:
             each.removeHandler(handler)
         handler.close()
-
-
-@contextlib.contextmanager
-def _share_folder(context: SweepContext, store: Store) -> Iterator[None]:
-    """Leave a token for the nodes of a joined cluster, and check that each of them sees the sweep's files.
-
-    Raises:
-        StudyError: A node does not see them. Nothing is left of a new sweep.
-        StoreError: The storage cannot be used. Nothing is left of a new sweep.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            token = stack.enter_context(leave_token(store))
-            _check_nodes(context, store, token)
-        except (StoreError, StudyError):
-            if not context.resumed:
-                shutil.rmtree(context.folder, ignore_errors=True)
-                with contextlib.suppress(OSError):  # The folder of all sweeps is kept if other sweeps are in it.
-                    context.folder.parent.rmdir()
-            raise
-        yield
-
-
-def _check_nodes(context: SweepContext, store: Store, token: str) -> None:
-    if blind := check_nodes(functools.partial(find_blindness, context.folder, store.address, token)):
-        raise make_blind_error(store, blind)
 
 
 def _clear_leftovers(folder: Path) -> None:

@@ -29,8 +29,8 @@ class Assignment:
         engine: ``fast`` or ``rllib``.
         build: The arguments of `rltune.algorithms.build.Build`, plain.
         store: The store's address in remote storage; None where the sweep's folder is the store.
-        token: A file that the worker's node has to see in the store before it trains; None where all run on the
-            driver's node.
+        token: The file by which the worker's node shows that it uses the driver's store; None if all trials run on
+            the driver's node.
         latest: The last recorded checkpoint to go on from; None starts anew.
         older: Another one, for when that is damaged; None without.
         best: The checkpoint of the best objective recorded so far; None without.

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 from ray import tune
 
+from rltune.checkpoints.clients import UnsharedStoreError
 from rltune.checkpoints.store import open_store
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import NonFiniteError, RewardError
@@ -28,7 +29,7 @@ from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
 from rltune.trial.metrics import CPU, MEMORY, merge_seeds
 from rltune.trial.runner import Runner
-from rltune.trial.shared_files import BlindNodeError, find_blindness
+from rltune.trial.shared_store import check_node
 from rltune.trial.supervisor import STACK_FILE, Supervisor
 
 MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
@@ -82,8 +83,8 @@ class Trial(tune.Trainable):
 
     def _build(self) -> None:
         task = self.task
-        if task.token is not None and (why := find_blindness(Path(task.sweep), task.store, task.token, is_quick=False)):
-            raise BlindNodeError(why)
+        if task.token is not None:
+            check_node(self._store, task.token, task.trial_dir)
         self._store.delete(f"{task.trial_dir}/{STACK_FILE}")  # The end of an earlier attempt had reasons of its own.
         self._runners = [self.build_runner(seed) for seed in self.task.seeds]
         self._state = self._checkpoints.restore(self._runners)
@@ -263,6 +264,8 @@ def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) 
     first = cause if isinstance(cause, BaseException) else error
     text = str(first).strip().splitlines()
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
+    if isinstance(first, UnsharedStoreError):  # The user has to mend the node: all three parts are needed.
+        reason = "; ".join(filter(None, str(first).splitlines()))
     if isinstance(first, RewardError):  # the user's own code: when is what there is to know
         reason = f"{first.what} by environment step {env_steps}"
     reason = describe_out_of_memory(first, gpus) or reason

@@ -16,7 +16,6 @@ from rltune.checkpoints.store import open_store
 from rltune.cluster.resources import Share
 from rltune.driver.plan import Plan, make_plan
 from rltune.driver.tune.assignments import Assignments, choose_newest
-from rltune.driver.tune.attempts import Attempts
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.search.seeds import derive_certification_seeds, derive_trial_seeds
 
@@ -35,7 +34,7 @@ def make_assignments(plan: Plan, name: str, folder: Path, notes: list[str]) -> A
         console=SimpleNamespace(note=notes.append),
     )  # fmt: skip
     shares: Any = SimpleNamespace(of=lambda record: Share(2.0, 0.0, 0))
-    return Assignments(sweep, Attempts(1, 10), shares)
+    return Assignments(sweep, shares)
 
 
 def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:

@@ -14,10 +14,10 @@ def attempts() -> Attempts:
     return Attempts(max_retries=1, stop_after=3)
 
 
-def end(attempts: Attempts, trial: tuple[str, int], raised: bool = False, host: str | None = None) -> bool:
+def end(attempts: Attempts, trial: tuple[str, int], raised: bool = False, is_nodes_fault: bool = False) -> bool:
     """One attempt without progress; whether the trial may go on."""
     attempts.begin(trial)
-    return attempts.end(trial, counts_against_trial=raised, host=host)
+    return attempts.end(trial, counts_against_trial=raised, is_nodes_fault=is_nodes_fault)
 
 
 def test_exceptions_in_a_row_fail_a_trial(attempts: Attempts) -> None:
@@ -53,10 +53,10 @@ def test_attempts_in_a_row_are_those_of_all_trials(attempts: Attempts) -> None:
     assert not attempts.are_exhausted
 
 
-def test_the_hosts_of_a_row_are_known(attempts: Attempts) -> None:
-    for host in ("n1", None, "10.0.0.7"):
-        end(attempts, FIRST, host=host)
-    assert attempts.find_hosts(FIRST) == {"n1", "10.0.0.7"}
-    assert not attempts.find_hosts(SECOND)
-    attempts.note_progress(FIRST)
-    assert not attempts.find_hosts(FIRST)
+def test_a_bad_node_fails_no_trial_but_ends_the_sweep(attempts: Attempts) -> None:
+    for _ in range(4):
+        assert end(attempts, FIRST, is_nodes_fault=True)
+        attempts.note_progress(SECOND)
+    assert not attempts.are_exhausted
+    assert [end(attempts, FIRST, is_nodes_fault=True) for _ in range(3)] == [True] * 3
+    assert attempts.are_exhausted

@@ -13,7 +13,7 @@ from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.uris import hide_login
-from rltune.driver.tune.failures import explain_death, explain_error, find_address, read_last_error, write_failure
+from rltune.driver.tune.failures import explain_death, explain_error, read_last_error, write_failure
 from rltune.trial.supervisor import STACK_FILE, Supervisor
 from rltune.trial.trainable import describe_exception
 
@@ -111,11 +111,6 @@ def test_a_death_that_is_tried_again_leaves_no_file(tmp_path):
     assert "detail" not in death.reason
     assert not death.counts_against_trial
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_node_of_a_lost_process_is_found_in_rays_words():
-    assert find_address(DIED) is None
-    assert find_address(f"{DIED}\tip: 10.0.0.7\nThe actor is dead because its node has died.\n") == "10.0.0.7"
 
 
 @pytest.mark.slow

@@ -11,8 +11,7 @@ from toy import TOY, ledger
 
 from rltune.checkpoints.clients import STORAGE_AWAY
 from rltune.driver.run import run_sweep
-from rltune.driver.tune.assignments import AVOIDED
-from rltune.driver.tune.fit import request_resources, run_trials
+from rltune.driver.tune.fit import run_trials
 from rltune.errors import UnavailableError
 from rltune.ledger.disk_full import DISK_FULL
 from tests.driver.placed import PlacedTrial
@@ -64,14 +63,6 @@ def test_a_trials_env_runners_and_learners_get_its_bundles(request_of, stream, m
         assert {one["group"] for one in others} == {own["group"]} != {None}
         assert [one["cpus"] for one in others] == [1, 1, 1]
         assert [len(one["gpus"]) for one in (own, *others)] == [0, 0, 0, 1]
-
-
-def test_a_trial_is_placed_on_none_of_the_nodes_that_it_avoids():
-    anywhere = request_resources([{"CPU": 1.0}, {"CPU": 1.0}], {"assignment": {}})
-    elsewhere = request_resources([{"CPU": 1.0}, {"CPU": 1.0}], {AVOIDED: ["ab12", "cd34"]})
-    assert anywhere.bundles == elsewhere.bundles == [{"CPU": 1.0}] * 2
-    assert anywhere != elsewhere, "so that Tune reuses no process on a node that is avoided"
-    assert "!in(ab12,cd34)" in repr(elsewhere)
 
 
 def test_a_bucket_that_is_away_ends_with_the_command_that_goes_on(open_mine, monkeypatch):

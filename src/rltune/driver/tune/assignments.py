@@ -7,19 +7,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rltune.certification.finalists import derive_run_seed
-from rltune.cluster.slots import find_nodes_to_avoid
-from rltune.driver.tune.attempts import Attempts
 from rltune.driver.tune.shares import Shares
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.trial.assignment import Assignment
-from rltune.trial.shared_files import read_token_name
+from rltune.trial.shared_store import name_token
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
 
-# The keys beside a trial's assignment in Tune's config.
-BUNDLES = "bundles"  # The resources of a trial that has more than the sweep's common share.
-AVOIDED = "avoided_nodes"  # The ids of the nodes that the trial must not run on.
+# The key in Tune's config for the resources of a trial that has more than the sweep's common share.
+BUNDLES = "bundles"
 
 
 class Assignments:
@@ -27,23 +24,20 @@ class Assignments:
 
     Args:
         sweep: The sweep.
-        attempts: Knows the nodes on which a trial's attempts made no progress.
         shares: Knows the trials with a larger share of a GPU.
     """
 
-    def __init__(self, sweep: OpenSweep, attempts: Attempts, shares: Shares) -> None:
-        self._sweep, self._attempts, self._shares = sweep, attempts, shares
+    def __init__(self, sweep: OpenSweep, shares: Shares) -> None:
+        self._sweep, self._shares = sweep, shares
 
     def make_config(self, record: TrialRecord) -> dict[str, Any]:
-        """Make the config of the next attempt at a trial: its assignment, its resources, and the nodes to avoid."""
+        """Make the config of the next attempt at a trial: its assignment, and its resources if they are larger."""
         share = self._shares.of(record)
         if record.node:  # An earlier attempt may have left checkpoints that no report has named.
             self._sweep.retention.drop_unnamed([record])
         config = self.build(record).to_config()
         if share != self._sweep.share:
             config[BUNDLES] = share.bundles
-        if hosts := self._attempts.find_hosts((record.kind, record.number)):
-            config[AVOIDED] = find_nodes_to_avoid(hosts, share.bundles)
         return config
 
     def build(self, record: TrialRecord) -> Assignment:
@@ -56,6 +50,7 @@ class Assignments:
         latest, best = choose_newest(whole), record.checkpoint
         older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
         episodes = config.certify.episodes if record.kind == CERTIFY else 0
+        lease = sweep.ledger.lease if config.cluster.address is not None else None
         return Assignment(
             number=record.number,
             params=record.params,
@@ -70,7 +65,7 @@ class Assignments:
             engine=config.engine,
             build={**sweep.plan.assignment_build(), "gpus": share.gpus},
             store=sweep.store.address,
-            token=read_token_name(sweep.folder),
+            token=name_token(lease.id) if lease else None,
             latest=latest.to_dict() if latest else None,
             older=older.to_dict() if older else None,
             best=best.to_dict() if best and best in whole else None,

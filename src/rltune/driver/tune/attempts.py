@@ -6,8 +6,7 @@ has made progress if it brought a report or a checkpoint of more steps than any 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections import Counter
 
 TrialKey = tuple[str, int]  # The kind and the number of a trial.
 
@@ -27,7 +26,6 @@ class Attempts:
         self._num_exceptions: Counter[TrialKey] = Counter()
         self._num_attempts: Counter[TrialKey] = Counter()
         self._num_attempts_in_a_row = 0
-        self._hosts: defaultdict[TrialKey, set[str]] = defaultdict(set)
 
     @property
     def are_exhausted(self) -> bool:
@@ -42,29 +40,24 @@ class Attempts:
         """Note that a trial came further than ever before: what was counted starts anew."""
         self._made_progress.add(trial)
         self._num_attempts_in_a_row = 0
-        for counts in (self._num_exceptions, self._num_attempts, self._hosts):
+        for counts in (self._num_exceptions, self._num_attempts):
             counts.pop(trial, None)
 
-    def end(self, trial: TrialKey, *, counts_against_trial: bool, host: str | None = None) -> bool:
+    def end(self, trial: TrialKey, *, counts_against_trial: bool, is_nodes_fault: bool = False) -> bool:
         """Count an attempt that ended before its trial; return whether the trial may go on.
 
         Args:
             trial: Whose attempt it was.
             counts_against_trial: Whether the trial's own code ended it, rather than its process or its node.
-            host: The name or the address of the node on which it ran; None if that is unknown.
+            is_nodes_fault: Whether its node cannot run any trial. That fails no trial, and at worst ends the sweep.
         """
         if trial in self._made_progress:
             return True
         self._num_attempts_in_a_row += 1
-        self._num_attempts[trial] += 1
-        self._num_exceptions[trial] += counts_against_trial
-        if host:
-            self._hosts[trial].add(host)
+        if not is_nodes_fault:
+            self._num_attempts[trial] += 1
+            self._num_exceptions[trial] += counts_against_trial
         if self.are_exhausted:  # The sweep ends, and what stops all trials is the fault of none.
             return True
         # Other trials made progress meanwhile if the row of this trial is longer than that of the sweep.
         return self._num_exceptions[trial] <= self._max_retries and self._num_attempts[trial] < self._stop_after
-
-    def find_hosts(self, trial: TrialKey) -> Collection[str]:
-        """Return the names or addresses of the nodes on which a trial's last attempts made no progress."""
-        return self._hosts.get(trial, ())

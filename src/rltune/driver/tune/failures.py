@@ -11,13 +11,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rltune.checkpoints.clients import STORAGE_AWAY, StoreError, StoreUnavailableError
+from rltune.checkpoints.clients import STORAGE_AWAY, StoreError, StoreUnavailableError, UnsharedStoreError
 from rltune.checkpoints.store import Store
 from rltune.compat.ray_start import find_logs
 from rltune.config.uris import redact
 from rltune.formatting import first_line
 from rltune.ledger.disk_full import DISK_FULL, names_full_disk
-from rltune.trial.shared_files import BlindNodeError
 from rltune.trial.supervisor import STACK_FILE, STOP_FILE
 
 FAILURE_FILE = "failure.txt"  # In the trial's folder.
@@ -26,9 +25,7 @@ MAX_LOG = 20_000
 EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # How the last line of a traceback begins.
 # Not OOM, which is among the causes that Ray guesses for any death.
 OUT_OF_MEMORY = ("OutOfMemory", "low on memory")
-# What the worker raises when one of its env runners is gone, and what it raises when its node does not see the store.
-LOST_ENV_RUNNER = ("ActorDiedError", "ActorUnavailableError", "NodeDiedError")
-OUTAGES = (BlindNodeError.__name__, StoreUnavailableError.__name__)
+LOST_ENV_RUNNER = ("ActorDiedError", "ActorUnavailableError", "NodeDiedError")  # Raised if an env runner is gone.
 
 
 @dataclass(frozen=True)
@@ -41,12 +38,14 @@ class Failure:
         worker_log: The end of what the process wrote to its standard error; empty if that is unknown.
         counts_against_trial: Whether the trial's own code ended the attempt: it raised, hung, or took all memory. A
             process that is lost for any other cause may have been taken down with its node.
+        is_nodes_fault: Whether the node cannot use the sweep's store, so that no trial can run there.
     """
 
     reason: str
     trace: str
     worker_log: str = ""
     counts_against_trial: bool = True
+    is_nodes_fault: bool = False
 
 
 def explain_death(store: Store, trial_dir: str, error: str, pid: int | None = None) -> Failure:
@@ -88,8 +87,15 @@ def explain_error(reason: str, trace: str) -> Failure:
     if raised:  # The exceptions without a message came while the process ended, and explain nothing.
         line = next((line for line in reversed(raised) if ": " in line), raised[-1])
         return _make_failure(f"env runner died: {line.strip()[:300]}", trace, worker_log)
-    is_outage = any(name in trace for name in OUTAGES)
-    return _make_failure(reason, trace, worker_log, counts_against_trial=not (is_lost or is_outage))
+    is_unshared = UnsharedStoreError.__name__ in trace
+    is_away = StoreUnavailableError.__name__ in trace
+    return _make_failure(
+        reason,
+        trace,
+        worker_log,
+        counts_against_trial=not (is_lost or is_unshared or is_away),
+        is_nodes_fault=is_unshared,
+    )
 
 
 def write_failure(store: Store, trial_dir: str, failure: Failure) -> dict[str, str]:
@@ -109,7 +115,7 @@ def find_outage(store: Store, failure: Failure) -> str:
     """Find out whether a full disk or an unreachable storage ended an attempt, for all trials alike; empty if not."""
     if names_full_disk(failure.trace):
         return DISK_FULL
-    if any(name in failure.trace for name in OUTAGES):  # The worker did not reach the storage.
+    if StoreUnavailableError.__name__ in failure.trace:  # The worker did not reach it; perhaps the driver does.
         try:
             store.read(STOP_FILE, is_quick=True)
         except StoreError:
@@ -128,14 +134,8 @@ def read_last_error(file: str | None) -> str:
         return ""
 
 
-def find_address(error: str) -> str | None:
-    """Find the address of the node on which a process was lost in Ray's text; None if Ray does not name it."""
-    match = re.search(r"^\s*ip: (\S+)$", error, re.MULTILINE)
-    return match[1] if match else None
-
-
-def _make_failure(reason: str, trace: str, worker_log: str, *, counts_against_trial: bool = True) -> Failure:
-    return Failure(redact(reason), redact(trace), redact(worker_log), counts_against_trial)
+def _make_failure(reason: str, trace: str, worker_log: str, **causes: bool) -> Failure:
+    return Failure(redact(reason), redact(trace), redact(worker_log), **causes)
 
 
 def _find_pid(text: str) -> int | None:

@@ -15,7 +15,7 @@ from rltune.checkpoints.clients import STORAGE_AWAY, StoreUnavailableError
 from rltune.cluster.head import wait_for_head
 from rltune.compat.tune_controller import adapt_tune
 from rltune.driver.open_sweep import OpenSweep
-from rltune.driver.tune.assignments import AVOIDED, BUNDLES, Assignments
+from rltune.driver.tune.assignments import BUNDLES, Assignments
 from rltune.driver.tune.attempts import Attempts
 from rltune.driver.tune.proposals import SearchProposals, Stage
 from rltune.driver.tune.recorder import Recorder
@@ -60,7 +60,7 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
     return Tuner(
         tune.with_resources(sweep.context.trainable or Trial, request),
         tune_config=TuneConfig(
-            search_alg=StageSearcher(sweep, stages, Assignments(sweep, attempts, shares)),
+            search_alg=StageSearcher(sweep, stages, Assignments(sweep, shares)),
             scheduler=scheduler,
             num_samples=-1,
             reuse_actors=True,
@@ -106,15 +106,8 @@ def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
 
 
 def request_resources(common: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Request a trial's share of the machine, on none of the nodes that its config names.
-
-    Tune asks for each trial, and gives it a process of another trial only if both request the same.
-    """
-    bundles = config.get(BUNDLES, common)
-    if not (avoided := config.get(AVOIDED)):
-        return PlacementGroupFactory(bundles)
-    labels = {"ray.io/node-id": f"!in({','.join(avoided)})"}
-    return PlacementGroupFactory(bundles, bundle_label_selector=[labels for _ in bundles])
+    """Request a trial's share of the machine; a trial gets a process of another one only if both request the same."""
+    return PlacementGroupFactory(config.get(BUNDLES, common))
 
 
 def _make_trial_name(trial: Any) -> str:

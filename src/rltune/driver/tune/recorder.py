@@ -21,7 +21,6 @@ from rltune.driver.tune.failures import (
     Failure,
     explain_death,
     explain_error,
-    find_address,
     find_outage,
     read_last_error,
     write_failure,
@@ -181,7 +180,7 @@ class Recorder(Callback):
             self._tracker.wake()
         elif result.get("failed"):
             failure = explain_error(str(result["failed"]), str(result.get("traceback", "")))
-            self._end_attempt(event, failure, result.get("node"))
+            self._end_attempt(event, failure)
         elif reason:
             self._end(event, "PRUNED", reason)
         elif int(result.get("nominal_steps", 0)) < self._config.budget.env_steps:
@@ -199,7 +198,7 @@ class Recorder(Callback):
             wait_for_head()
         error = read_last_error(trial.error_file)
         failure = explain_death(self._store, event.trial_dir, error, event.result.get("worker_pid"))
-        self._end_attempt(event, failure, find_address(error))
+        self._end_attempt(event, failure)
         _drop_results(trial)
 
     @_guarded
@@ -264,13 +263,12 @@ class Recorder(Callback):
         event.stage.table.interrupt(event.number, **self._charge(event))
         self._tracker.wake()
 
-    def _end_attempt(self, event: _Event, failure: Failure, host: str | None) -> None:
+    def _end_attempt(self, event: _Event, failure: Failure) -> None:
         """Let a trial go on after an attempt that ended before it, or fail it; end the sweep if no trial comes further.
 
         Args:
             event: The trial.
             failure: Why the attempt ended.
-            host: The name or the address of its node; None if that is unknown.
         """
         record, result, reason = event.record, event.result, failure.reason
         if outage := find_outage(self._store, failure):
@@ -281,7 +279,9 @@ class Recorder(Callback):
             self.sweep.console.note(f"{record.name}: {reason}; it goes on with {share.gpus:g} of a GPU")
             event.stage.retry(record)
             return
-        may_go_on = self._attempts.end(event.key, counts_against_trial=failure.counts_against_trial, host=host)
+        may_go_on = self._attempts.end(
+            event.key, counts_against_trial=failure.counts_against_trial, is_nodes_fault=failure.is_nodes_fault
+        )
         if self._attempts.are_exhausted and not self.stopper.is_requested():
             limit = self._config.failures.stop_after
             self.stopper.interrupt(f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}")
@@ -295,8 +295,7 @@ class Recorder(Callback):
         else:
             newest = choose_newest(filter(None, (record.latest, record.checkpoint)))
             start = f"{newest.env_steps:,} steps" if newest else "its beginning"
-            place = "" if failure.counts_against_trial or not host else f" on node {host}"
-            self.sweep.console.note(f"{record.name}{place}: {reason}; it goes on from {start}")
+            self.sweep.console.note(f"{record.name}: {reason}; it goes on from {start}")
             event.stage.retry(record)
 
 
