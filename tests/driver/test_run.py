@@ -32,6 +32,7 @@ from rltune.ledger.lease import take_lease
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
+from rltune.records import STOP
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -295,6 +296,8 @@ def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_run
     before = {entry.number: entry for entry in ledger(first)}
     assert first.trials["interrupted"] >= 1
     assert {run.info.status for run in children(first, tmp_path)} <= {"KILLED", "FINISHED"}
+    with contextlib.closing(open_ledger(first.folder)) as opened:  # A service sees that a person has ended it.
+        assert [request.taken_s is not None for request in opened.read_requests(STOP, waiting=False)] == [True]
 
     last = resume_sweep(SweepRef(first.name, tmp_path / "outputs"), stream=stream, trainable=ToyTrial)
     after = {entry.number: entry for entry in ledger(last)}

@@ -33,6 +33,7 @@ class FakeProcesses(SweepProcesses):
     def __init__(self) -> None:
         self.started: list[str] = []
         self.stopped: list[str] = []
+        self.asked_again: list[str] = []
         self.endings: dict[str, Ending] = {}
         self.alive: set[str] = set()
         self.driven_by_others: dict[str, bool | None] = {}
@@ -61,3 +62,7 @@ class FakeProcesses(SweepProcesses):
     def stop(self, submission: Submission) -> None:
         """Note who was asked to end."""
         self.stopped.append(submission.name)
+
+    def request_stop(self, submission: Submission) -> None:
+        """Note who was asked again, because its driver may have started late."""
+        self.asked_again.append(submission.name)

@@ -322,6 +322,21 @@ def test_a_driver_that_cannot_be_reached_is_not_stopping(queue: Submissions) -> 
     assert (queue.get("a").state, queue.get("a").is_stopping) == (RUNNING, False)
 
 
+def test_a_sweep_whose_driver_starts_late_is_asked_until_it_has_ended(
+    queue: Submissions, processes: FakeProcesses
+) -> None:
+    queue.add("a", [])
+    Dispatcher(queue, processes, 1).step()  # this service is killed
+    fresh = Dispatcher(queue, processes, 1)
+    fresh.step()
+    assert (fresh.stop("a").is_stopping, processes.asked_again) == (True, [])
+    fresh.step()
+    assert processes.asked_again == ["a"]
+    processes.endings["a"] = Ending(None, "interrupted", is_stop_requested=True)
+    fresh.step()
+    assert (queue.get("a").state, queue.get("a").reason) == (INTERRUPTED, ON_REQUEST)
+
+
 def test_one_that_has_ended_is_not_stopped(queue: Submissions, processes: FakeProcesses) -> None:
     dispatcher = Dispatcher(queue, processes, 1)
     queue.add("a", [])

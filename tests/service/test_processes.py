@@ -19,7 +19,7 @@ import yaml
 from ended import write_sweep
 
 from rltune.cluster.resources import available_cpus
-from rltune.errors import StudyError, StudyUnavailableError
+from rltune.errors import StudyUnavailableError
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
 from rltune.records import STOP
@@ -121,8 +121,8 @@ def test_a_process_gets_the_signal_that_ends_it_and_no_other_service_waits_for_i
     assert (first.find_ending(submission), fresh.find_ending(submission)) == (None, None), "it has no lease yet"
     late = replace(submission, started_s=time.time() - START_S)
     assert (first.find_ending(late), fresh.find_ending(late)) == (None, Ending(None))
-    with pytest.raises(StudyError):  # Neither a signal nor a request reaches it from there.
-        fresh.stop(submission)
+    fresh.stop(submission)  # Neither a signal nor a request reaches it from there until it has a lease.
+    assert child.poll() is None
     first.stop(submission)
     assert wait(first, submission).code == -signal.SIGTERM
 
@@ -157,6 +157,19 @@ def test_a_driver_that_the_service_has_not_started_is_stopped_by_a_request(folde
             processes.stop(ONE)
             (request,) = ledger.read_requests(STOP)
             assert processes.read_history(ONE)["last_request"] == request.id
+
+
+def test_a_driver_that_starts_after_the_request_is_stopped_nevertheless(folder: ServiceFolder) -> None:
+    processes = SweepProcesses(folder, {}, ())
+    with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "interrupted"))) as ledger:
+        processes.stop(ONE)
+        assert ledger.read_requests(STOP) == [], "its driver would withdraw it"
+        with take_lease(ledger):
+            processes.request_stop(ONE)
+            (request,) = ledger.read_requests(STOP)
+            ledger.take_request(request.id)
+            processes.request_stop(ONE)
+        assert ledger.read_requests(STOP) == [], "a driver is asked once"
 
 
 @pytest.mark.parametrize("is_later", [False, True])

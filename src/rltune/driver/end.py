@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 
 from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.driver.folder import leave_folder, store_results
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import notify_users, publish_outcome
+from rltune.driver.requests.inbox import describe_user
 from rltune.driver.winner import register_winner, save_outcome, select_winner
 from rltune.errors import EXIT_TRY_AGAIN, describe_exception
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.ranking import rank_records
 from rltune.ledger.sweep_folder import make_resume_command
-from rltune.records import trial_dir_of
+from rltune.records import STOP, trial_dir_of
 
 LEAVE_S = 12.0  # How long an end without the cluster's head takes at most.
 logger = logging.getLogger(__name__)
@@ -66,6 +68,8 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
     publish_outcome(sweep, records, outcome, certification)
     _drop_training_states(sweep, outcome)
     notify_users(sweep, outcome)
+    if sweep.stopper.signal == signal.SIGINT:  # A service that starts later must not run what a person has ended.
+        ledger.ask(STOP, {}, describe_user(), is_taken=True)
     ledger.change_sweep(status=outcome.status)
     return outcome
 

@@ -12,6 +12,7 @@ drives is running, whoever has started that process.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
@@ -162,7 +163,12 @@ class Dispatcher:
 
     def _record_end(self, submission: Submission) -> None:
         ending = self._processes.find_ending(submission)
-        if ending is None or self._is_closed.is_set():
+        if self._is_closed.is_set():
+            return
+        if ending is None:
+            if submission.is_stopping:  # Its driver may have started after the user's request.
+                with contextlib.suppress(StudyError):
+                    self._processes.request_stop(submission)
             return
         state, reason = decide_state(submission, ending)
         if state == QUEUED:

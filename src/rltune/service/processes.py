@@ -172,17 +172,30 @@ class SweepProcesses:
         return not has_started and 0 <= time.time() - (submission.started_s or 0.0) < START_S
 
     def stop(self, submission: Submission) -> None:
-        """Ask a sweep's driver to end cleanly: by a signal, a second time at once, or else by a request in its ledger.
+        """Ask a sweep's driver to end cleanly: by a signal, or as `request_stop` if it is no child of this process.
 
         Raises:
-            StudyError: The driver can be reached by neither.
+            StudyError: The driver cannot be reached.
         """
-        child = self._children.get(submission.id)
-        if child is not None:
-            child.send_signal(signal.SIGTERM)
+        if child := self._children.get(submission.id):
+            child.send_signal(signal.SIGTERM)  # A second one ends it at once.
+        else:
+            self.request_stop(submission)
+
+    def request_stop(self, submission: Submission) -> None:
+        """Write a request to stop into a sweep's ledger, unless it has one or its driver is a child of this process.
+
+        A driver that starts withdraws earlier requests. So this does nothing while the sweep has no driver yet, and is
+        called again until the sweep has ended.
+
+        Raises:
+            StudyError: The ledger cannot be written from here.
+        """
+        if submission.id in self._children or not self.is_driven(submission):
             return
         with open_handle(SweepRef(submission.name, self._folder.sweeps)) as sweep:
-            if not sweep.ledger.read_requests(STOP):
+            requests = sweep.ledger.read_requests(STOP, waiting=False)
+            if not any(request.id > submission.last_request for request in requests):
                 sweep.send(STOP, {})
 
     def read_history(self, submission: Submission) -> dict[str, Any]:
