@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from composing import change_setting, compose
-from omegaconf import OmegaConf
 
 from rltune.config.changes import check_budgets, check_changes
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import format_settings, load_settings
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
 
@@ -31,7 +30,8 @@ def read_stored(composed, **changes):
     """Return a copy of what the settings file of such a sweep holds; each file is parsed once."""
     name = repr(changes)
     if name not in _stored:
-        _stored[name] = OmegaConf.create(format_settings(settings_of(composed, **changes)))
+        _stored[name] = load_settings(format_settings(settings_of(composed, **changes)))
+        del _stored[name]["format"]
     return copy.deepcopy(_stored[name])
 
 
@@ -59,11 +59,9 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
     before = read_stored(composed)
     for key in keys:
         above, _, last = key.rpartition(".")
-        del OmegaConf.select(before, above or "trials", default=before)[last]
+        del (before[above] if above else before)[last]
     assert check_changes("mine", before, settings_of(composed)) is False
-    assert parse_config(OmegaConf.masked_copy(before, [key for key in before if key != "format"])) == settings_of(
-        composed
-    )
+    assert parse_config(before) == settings_of(composed)
     if "objective" in keys:
         with pytest.raises(StudyError) as refused:
             check_changes("mine", before, settings_of(composed, objective__direction="min"))
@@ -73,8 +71,8 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
 
 def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed):
     before = read_stored(composed)
-    before.searcher.update({"kind": "tpe", "args": {"n_startup_trials": 8}})
-    before.scheduler.args = {"grace_fraction": 0.1, "reduction_factor": 3}
+    before["searcher"].update({"kind": "tpe", "args": {"n_startup_trials": 8}})
+    before["scheduler"]["args"] = {"grace_fraction": 0.1, "reduction_factor": 3}
     with pytest.raises(StudyError):
         check_changes("mine", before, settings_of(composed))
     told = " ".join((ROOT / "CHANGELOG.md").read_text().split())

@@ -6,7 +6,14 @@ import pytest
 from composing import change_setting
 from omegaconf import OmegaConf
 
-from rltune.config.settings_file import FORMAT, format_settings, read_settings, require_own_sweep, write_settings
+from rltune.config.settings_file import (
+    FORMAT,
+    format_settings,
+    load_settings,
+    read_settings,
+    require_own_sweep,
+    write_settings,
+)
 from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
@@ -105,7 +112,14 @@ def test_another_format_is_refused_in_three_parts(form, whole, composed, tmp_pat
 def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path):
     text = format_settings(parse_config(composed)).replace("trials: 24", "trials: 94")
     (tmp_path / "config.yaml").write_text(text[: text.rindex("# sha256")] + "# sha256: any\n")
-    assert read_settings(tmp_path, whole=True).budget.trials == 94
+    assert read_settings(tmp_path, whole=True)["budget"]["trials"] == 94
+
+
+def test_what_a_person_writes_is_read_as_numbers_and_text():
+    text = "a: 1e-3\nb: 1.5e+4\nc: 0.5\nd: 7\ne: '1e-3'\nf: ${oc.env:NAME}\ng: 1e\nh: .5e1\n"
+    assert [*load_settings(text).values()] == [1e-3, 1.5e4, 0.5, 7, "1e-3", "${oc.env:NAME}", "1e", 5.0]
+    written = {"name": "1e-3", "date": "2026-11-25", "flag": "yes", "lr": 1e-3, "steps": 1e5, "none": None}
+    assert load_settings(OmegaConf.to_yaml(written)) == written
 
 
 def test_settings_that_somebody_else_wrote_are_not_ones_own(composed, tmp_path):

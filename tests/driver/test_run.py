@@ -443,8 +443,8 @@ def test_a_finished_sweep_is_extended_by_a_larger_budget(toy_run: Callable[..., 
         trainable=ToyTrial,
     )
     assert last.trials["complete"] == 5
-    kept = read_settings(last.folder).cluster
-    assert (kept.address, kept.num_cpus) == (None, 2), "where it runs may change"
+    kept = read_settings(last.folder)["cluster"]
+    assert (kept["address"], kept["num_cpus"]) == (None, 2), "where it runs may change"
     assert [dict(e.params) for e in ledger(last)][:2] == [dict(e.params) for e in ledger(first)][:2]
 
 

@@ -171,7 +171,7 @@ def redact_settings(settings: Any) -> Any:
     """Remove the logins of all values of nested settings."""
     if isinstance(settings, dict):
         return {key: redact_settings(value) for key, value in settings.items()}
-    if isinstance(settings, list):
+    if isinstance(settings, list | tuple):
         return [redact_settings(value) for value in settings]
     return redact_address(settings) if isinstance(settings, str) else settings
 

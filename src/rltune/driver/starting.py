@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -153,9 +153,10 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     settings = read_settings(folder, whole=True)
     addresses = _drop_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
     merged = OmegaConf.merge(settings, addresses, _drop_none(changes))
+    assert isinstance(merged, DictConfig)
     if OmegaConf.select(merged, "cluster.address") == LOCAL:
         merged.cluster.address = None
-    config = parse_config(cast(DictConfig, merged))
+    config = parse_config(merged)
     check_budgets(folder.name, settings, config)
     for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if address and HIDDEN in address:

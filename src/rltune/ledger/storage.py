@@ -12,7 +12,6 @@ import sqlite3
 from pathlib import Path
 
 import yaml
-from omegaconf import OmegaConf
 
 from rltune.config.criteria import read_criteria
 from rltune.config.settings_file import FORMAT, read_settings
@@ -85,8 +84,7 @@ def _read_storage(folder: Path) -> str | None:
         if text.startswith(f"format: {FORMAT}\n") and (section := _STUDY_SECTION.search(text)):
             storage: str | None = yaml.safe_load(section[0])["study"]["storage"]
             return storage
-    storage = OmegaConf.select(read_settings(folder), "study.storage")
-    return storage
+    return (read_settings(folder).get("study") or {}).get("storage")
 
 
 def require_login(ledger_url: str, name: str) -> None:

@@ -10,9 +10,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
-
-from omegaconf import OmegaConf
+from typing import Any
 
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.handover import Driver, has_newest, note_state, read_local_driver, read_stored_driver
@@ -107,7 +105,7 @@ def _follow_store(store: Store, *, take_over: bool) -> str | None:
     folder, stored = store.folder, read_stored_driver(store)
     if stored is None or has_newest(store):
         return None
-    if OmegaConf.select(read_settings(folder), "study.storage") is None and (
+    if (read_settings(folder).get("study") or {}).get("storage") is None and (
         not (stored.ended or take_over) or store.read(LEDGER) is None
     ):
         raise make_distant_ledger_error(folder, stored.host)
@@ -151,7 +149,7 @@ def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None)
     """
     if settings is None:
         with contextlib.suppress(StudyError):
-            settings = cast(Mapping[str, Any], OmegaConf.to_container(read_settings(folder)))
+            settings = read_settings(folder)
     values = settings or {}
     words = [_format_override("sweep", folder.name) + spell_output_dir(folder.parent)]
     if storage := values.get("storage"):

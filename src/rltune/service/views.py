@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from rltune.cluster.gpus import list_devices, open_nvml, read_state
+from rltune.config.settings_file import load_settings
 from rltune.errors import StudyError
 from rltune.formatting import first_line, format_count, format_objective
 from rltune.ledger.sweep_folder import SETTINGS
@@ -26,7 +27,7 @@ from rltune.views.analysis import build_space
 from rltune.views.closing_page import explain_scores
 from rltune.views.html import FOLDER, PAGE
 from rltune.views.sweep_reader import SweepReader
-from rltune.views.sweep_view import SweepView, load_settings
+from rltune.views.sweep_view import SweepView
 from rltune.views.wording import describe_verdict
 
 WIDTH, HEIGHT = 720, 260  # The size of the picture of learning curves, in its own units.

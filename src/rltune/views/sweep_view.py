@@ -15,10 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from rltune.certification.result import spell_params
 from rltune.config.criteria import Criteria, read_criteria
+from rltune.config.settings_file import load_settings
 from rltune.envs.objective import Objective
 from rltune.errors import StudyUnavailableError
 from rltune.formatting import STATE_WORDS, first_line
@@ -568,13 +567,3 @@ def _read_settings(record: SweepRecord, since: SweepView | None) -> tuple[Mappin
         return since.settings, since.criteria, since.objective
     settings = load_settings(record.config or "")
     return settings, read_criteria(settings), Objective.from_settings(settings.get("objective"))
-
-
-def load_settings(text: str) -> Mapping[str, Any]:
-    """Load settings that rltune has written as YAML; empty text has none.
-
-    OmegaConf takes ten times as long as the loader in C, which reads whatever OmegaConf has written.
-    """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    settings: Mapping[str, Any] = yaml.load(text, Loader=loader) or {}  # noqa: S506
-    return settings

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
-
-from omegaconf import DictConfig, OmegaConf
+from typing import Any
 
 from rltune.checkpoints.handover import has_newest
 from rltune.checkpoints.store import find_store
@@ -18,7 +16,7 @@ from rltune.cluster.stale_processes import read_boot_id
 from rltune.config.budget import SpentBudget
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import read_settings
+from rltune.config.settings_file import load_settings, read_settings
 from rltune.config.validation import parse_config
 from rltune.driver.requests.inbox import describe_user
 from rltune.errors import StudyError
@@ -49,7 +47,7 @@ class SweepHandle:
 
     name: str
     ledger: Ledger
-    settings: DictConfig
+    settings: Mapping[str, Any]
     folder: Path | None
 
     @cached_property
@@ -162,7 +160,7 @@ def open_handle(ref: SweepRef) -> Iterator[SweepHandle]:
         except MissingSweepError as error:
             raise StudyError(f"sweep={ref.name}: {error.what}", error.allowed, error.fix) from None
         with contextlib.closing(ledger):
-            settings = cast(DictConfig, OmegaConf.create(ledger.sweep().config or ""))
+            settings = load_settings(ledger.sweep().config or "")
             settings.pop("format", None)
             yield SweepHandle(ref.name, ledger.judge_by(read_criteria(settings)), settings, None)
         return
