@@ -1,1 +1,1 @@
-"""Which policy wins on fresh seeds, and how sure that is."""
+"""Certification: retrain the best configurations on fresh seeds, and choose and measure the policy that wins."""

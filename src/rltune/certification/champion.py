@@ -1,4 +1,4 @@
-"""Register a sweep's winner, which becomes the champion only if it is better on the same episodes.
+"""Register a sweep's winner as a model, which becomes the champion only if it is better on the same episodes.
 
 Runs in the driver; `rltune.tracking` talks to MLflow.
 """
@@ -30,12 +30,12 @@ ENV_TAG = "rltune.env_digest"
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is to be registered.
+    """A winner that is to be registered.
 
     Attributes:
-        winner: The policy, by its score on the episodes that are the same in every sweep.
-        certification: What speaks for it; None when it was not certified.
-        config: The sweep's settings, which the model carries.
+        winner: The policy, with its score on the episodes that are the same in every sweep.
+        certification: The certification that it won; None if it was not certified.
+        config: The sweep's settings, which are stored with the model.
         sweep: The sweep's name.
     """
 
@@ -46,24 +46,24 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The registered model's."""
+        """The name of the registered model."""
         return f"{self.config.env.name}-{self.config.algo['name']}"
 
     @property
     def episodes(self) -> str:
-        """What the score was measured on; scores on other episodes cannot be compared with it."""
+        """The episodes of the score, in words. Scores on other episodes cannot be compared with it."""
         config = self.config
         count, first = config.certify.champion_episodes, EVALUATION_SEED
         return f"{count} episodes of {config.env.id}, environment seeds from {first}"
 
     @property
     def objective(self) -> Objective:
-        """What its score measures."""
+        """The objective that the score measures."""
         return Objective.from_settings(self.env.objective)
 
     @property
     def env(self) -> EnvSpec:
-        """What it was trained in, and is compared in."""
+        """The environment of the training and of the comparison."""
         return specify_env(self.config.env, self.config.objective)
 
 
@@ -73,22 +73,22 @@ def register_champion(
     notify: Callable[[str], None],
     show: Show = show_nothing,
 ) -> dict[str, Any] | None:
-    """Register the winner; the alias moves to it when nothing better has it.
+    """Register the winner, and move the champion's alias to it unless the present champion is better.
 
     Args:
         candidate: The winner.
-        tracker: Registers it.
-        notify: Shows a person a line.
-        show: Shows how far a champion is that plays the candidate's episodes.
+        tracker: Registers the model.
+        notify: Shows the user a line.
+        show: Shows how many of the candidate's episodes the present champion has played.
 
     Returns:
-        The version as the summary has it; None when it was not registered.
+        The version for the summary; None if nothing was registered.
     """
     bundle = candidate.winner.folder / "policy"
     if not bundle.is_dir():
         notify("the winner's network cannot be expressed without RLlib, so it is not registered")
         return None
-    from rltune.policies.mlflow_model import make_model_arguments  # brings torch and MLflow
+    from rltune.policies.mlflow_model import make_model_arguments  # Imports torch and MLflow.
 
     before = tracker.champion(candidate.name, ALIAS)
     better, why = _compare(candidate, before, tracker, show)
@@ -108,14 +108,15 @@ def register_champion(
     )
     if registered is None:
         return None
-    again = before is not None and registered.version == before.version  # by a resume of a sweep that has ended
-    champion = again or registered.alias == ALIAS
-    uri = f"models:/{candidate.name}@{ALIAS}" if champion else registered.uri
-    if again:
+    # A sweep that has ended registers the same version again when it is resumed.
+    is_same = before is not None and registered.version == before.version
+    is_champion = is_same or registered.alias == ALIAS
+    uri = f"models:/{candidate.name}@{ALIAS}" if is_champion else registered.uri
+    if is_same:
         why = "as before"
-    elif better and not champion:
+    elif better and not is_champion:
         why = "MLflow did not let it have the alias, or a sweep that ended at the same time has registered a better one"
-    return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": champion, "why": why}
+    return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": is_champion, "why": why}
 
 
 def _compare(
@@ -124,7 +125,7 @@ def _compare(
     tracker: Feeds,
     show: Show = show_nothing,
 ) -> tuple[bool, str]:
-    """Say whether the winner becomes the champion, and why."""
+    """Decide whether the winner becomes the champion, and explain the decision."""
     objective, score = candidate.objective, candidate.winner.score
     ours = f"a mean {objective.name} of {format_objective(score)}"
     if before is None:
@@ -139,7 +140,7 @@ def _compare(
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
         return False, f"{who} is certified and this one is not"
-    theirs = _score_of(before, candidate, tracker, partial(show, "evaluating the present champion for comparison"))
+    theirs = _find_score(before, candidate, tracker, partial(show, "evaluating the present champion for comparison"))
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
     is_better = objective.direction.is_better(score, theirs)
@@ -148,7 +149,7 @@ def _compare(
 
 
 def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, int]:
-    """Rank versions of sweeps that end at the same time; one that cannot be compared with the candidate is the last."""
+    """Return the sort key of versions by sweeps that end at the same time; incomparable versions have the lowest."""
     tags = version.tags
     if (tags.get(ENV_TAG), tags.get("rltune.episodes")) != (candidate.env.digest, candidate.episodes):
         return False, -math.inf, 0
@@ -156,12 +157,13 @@ def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, 
     return tags.get("rltune.certified") == "true", score, -int(version.version)
 
 
-def _score_of(
-    before: RegisteredModel, candidate: Candidate, tracker: Feeds, tell: Callable[[int, int], None]
+def _find_score(
+    before: RegisteredModel, candidate: Candidate, tracker: Feeds, progress: Callable[[int, int], None]
 ) -> float | None:
-    """Return the champion's score on the candidate's episodes: noted, else played now; None if it cannot play."""
-    noted = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
-    if noted and ENV_TAG in before.tags:  # an older version's may be of another environment of the same id
+    """Read the champion's score on the candidate's episodes, or let it play them; None if it cannot play them."""
+    has_score = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
+    # Without the tag of the environment, the score may be that of another environment with the same id.
+    if has_score and ENV_TAG in before.tags:
         return float(before.tags["rltune.score"])
     with tempfile.TemporaryDirectory(prefix="rltune-champion-") as folder:
         files = tracker.fetch(before, Path(folder))
@@ -175,8 +177,8 @@ def _score_of(
             if spec_of(policy.info["env"]).digest != candidate.env.digest:
                 return None
             episodes = candidate.config.certify.champion_episodes
-            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict(), progress=tell).mean
-        except PolicyError:  # of other spaces, or by an rltune that wrote other files
+            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict(), progress=progress).mean
+        except PolicyError:  # Its spaces differ, or another version of rltune wrote its files.
             return None
 
 
@@ -193,9 +195,8 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
     if measured := candidate.winner.measured:
         tags["rltune.mean"] = repr(measured.mean)
         tags["rltune.policy_interval"] = f"{measured.low:.6g} to {measured.high:.6g}"
-    found = candidate.certification
-    if found and found.policy:
-        best = found.best()
+    if candidate.certification and candidate.certification.policy:
+        best = candidate.certification.best()
         tags |= {
             "rltune.certified": "true",
             "rltune.iqm": f"{best.iqm:.6g}",
@@ -234,10 +235,9 @@ def _make_description(candidate: Candidate, why: str) -> str:
 
 
 def _describe_training(candidate: Candidate) -> dict[str, Any]:
-    """Describe what the model carries besides its policy."""
-    found = candidate.certification
+    """Describe the training in the metadata of the model."""
     return {
         "configuration": candidate.winner.name,
         "training_config": format_settings(candidate.config),
-        "certification": found.summary() if found else None,
+        "certification": candidate.certification.summary() if candidate.certification else None,
     }

@@ -1,4 +1,4 @@
-"""Rank what a search found, best first."""
+"""Rank the trials of a search, whose best are the finalists, and derive the seeds of the episodes that they play."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
 
 
-EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
-OWN_SEED = 10_000_003  # from here on the episodes that measure one sweep's winner, see `derive_own_seed`
-RUN_SEED = 1_010_000_003  # from here on the episodes of one sweep's certification runs, see `derive_run_seed`
-SEEDS_APART = 1_000_000_000  # Both ranges are this long, so that all seeds stay below 2**31, which all libraries take.
+EVALUATION_SEED = 1_000_003  # All sweeps play the same episodes, so that a champion and its challenger are comparable.
+OWN_SEED = 10_000_003  # The first seed of the range of `derive_own_seed`.
+RUN_SEED = 1_010_000_003  # The first seed of the range of `derive_run_seed`.
+RANGE = 1_000_000_000  # The length of both ranges: all seeds stay below 2**31, the limit of many libraries.
 Show = Callable[[str, int, int], None]
-"""Shows a person who plays, how many episodes are done, and of how many."""
+"""Shows the user which policy plays, how many episodes are done, and of how many."""
 
 
 def show_nothing(*_: Any) -> None:
-    """Show nobody how far it is."""
+    """Show no progress."""
 
 
 def derive_own_seed(sweep: str) -> int:
-    """Return the first environment seed of the episodes that a sweep's winner is measured on, and nothing is chosen by.
+    """Return the first environment seed of the episodes that measure a sweep's winner and decide nothing.
 
-    Every sweep's champion is the best of all so far on the episodes from `EVALUATION_SEED`. Its mean there is the
-    luckiest of as many, so that it tells too much; on episodes of the sweep's own it does not.
+    On the episodes from `EVALUATION_SEED` the champion is the best of all sweeps so far, so that its mean there is too
+    good. On episodes that only this sweep plays, the mean is unbiased.
 
     Args:
-        sweep: Its name.
+        sweep: The sweep's name.
     """
     return OWN_SEED + _hash_name(sweep)
 
@@ -45,21 +45,21 @@ def derive_own_seed(sweep: str) -> int:
 def derive_run_seed(sweep: str, seed_index: int, episodes: int) -> int:
     """Return the environment seed of the first episode that a certification run plays.
 
-    Each training seed has start states of its own. If all runs played the same ones, then the luck of these start
-    states would be common to all runs, and an interval of the runs' returns could not see it. Configurations are
-    compared seed by seed on the same start states.
+    The runs of each training seed play other episodes. If all runs played the same ones, then they would share the
+    luck of these episodes, and no interval of the runs' returns would contain it. All configurations play the same
+    episodes for the same training seed.
 
     Args:
         sweep: The sweep's name.
-        seed_index: Which of the certification's training seeds, from 0.
-        episodes: How many episodes each run plays.
+        seed_index: The index of the training seed among those of the certification, from 0.
+        episodes: The number of episodes of each run.
     """
     return RUN_SEED + _hash_name(sweep) + seed_index * episodes
 
 
 def _hash_name(sweep: str) -> int:
-    """Return a number below `SEEDS_APART` that differs between sweeps."""
-    return int.from_bytes(hashlib.sha256(sweep.encode()).digest()[:8]) % SEEDS_APART
+    """Return a number below `RANGE` that differs between sweeps."""
+    return int.from_bytes(hashlib.sha256(sweep.encode()).digest()[:8]) % RANGE
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class Finalist:
     """A policy that may win.
 
     Attributes:
-        name: Its configuration: ``trial 7`` or ``baseline``.
-        trial: The search's trial; None for a baseline that the search did not try.
-        params: Its values.
-        objective: What the search believed; None without a trial.
+        name: The name of its configuration: ``trial 7`` or ``baseline``.
+        trial: The number of the search's trial; None for a baseline that the search did not try.
+        params: The values of the searched parameters.
+        objective: The score of the trial in the search; None without a trial.
         folder: The checkpoint.
-        run: Its run in MLflow: the trial's, or that of a certification's seed.
-        evaluation: On the episodes that are the same in every sweep; None when it was not evaluated.
-        measured: On the sweep's own episodes, with the interval of `rltune.statistics.predictive_interval`: what a
-            person is shown. None when it was not measured.
+        run: The key of its run in MLflow: the trial's, or that of a certification run.
+        evaluation: Its evaluation on the episodes that are the same in every sweep; None if it was not evaluated.
+        measured: Its evaluation on episodes that only this sweep plays, with the interval of
+            `rltune.statistics.predictive_interval`. Users see these numbers. None if it was not measured.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Finalist:
 
 
 def rank_finalists(sweep: Path, records: Sequence[TrialRecord], direction: Direction) -> Iterator[Finalist]:
-    """Yield the trials with a whole checkpoint, best first, as `rank_records` sorts them."""
+    """Yield the trials that have a checkpoint, best first, as `rank_records` sorts them."""
     store = find_store(sweep)
     for record in rank_records(records, direction):
         folder = store.open(record.checkpoint)
@@ -105,15 +105,15 @@ def rank_finalists(sweep: Path, records: Sequence[TrialRecord], direction: Direc
 
 
 def is_playable(folder: Path) -> bool:
-    """Whether a checkpoint can be evaluated: from its bundle, or by RLlib's own parts."""
+    """Return whether a checkpoint can be evaluated: from its bundle, or by RLlib's own parts."""
     return (folder / "policy").is_dir() or is_rllib_policy(folder)
 
 
 def describe_winner(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | None:
-    """Describe the winner as the summary has it; None without one."""
+    """Describe the winner for the summary; None without a winner."""
     if finalist is None:
         return None
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "name": finalist.name,
         "trial": finalist.trial,
         "params": dict(finalist.params),
@@ -121,11 +121,11 @@ def describe_winner(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | 
         "checkpoint": str(finalist.folder.relative_to(sweep)),
     }
     if evaluation := finalist.measured:
-        found["evaluation"] = {
+        summary["evaluation"] = {
             "episodes": len(evaluation.returns),
             "mean": evaluation.mean,
             "iqm": evaluation.iqm,
             "low": evaluation.low,
             "high": evaluation.high,
         }
-    return found
+    return summary

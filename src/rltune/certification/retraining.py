@@ -1,7 +1,7 @@
-"""Retrain the best configurations and the baseline on fresh seeds, in the slots that the search leaves.
+"""Retrain the best configurations and the baseline on fresh seeds, in slots that the search does not use.
 
-The runs stand in the ledger beside the trials: they disturb neither the search's sampler nor its stopping rule, and are
-resumed as trials are. What their results say is computed in `rltune.certification.result`. Runs in the driver.
+The runs have their own table in the ledger, so that neither the search's sampler nor its stopping rule sees them. They
+are resumed as trials are. `rltune.certification.result` judges their results. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from rltune.records import BASELINE, TrialRecord
 
 
 class Retraining:
-    """Proposes the runs of a sweep's certification, and judges the configurations by them.
+    """Proposes the runs of a sweep's certification, and judges the configurations by these runs.
 
     Args:
         folder: The sweep's folder.
         config: The sweep's settings.
         seeds: Fresh seeds, one for each run of a configuration.
-        warm_starts: What the search tried first: tuned settings, then the values of the algorithm file.
+        warm_starts: The first configurations of the search: tuned settings, then the values of the algorithm file.
         ledger: The sweep's ledger.
 
     Attributes:
-        table: The runs in the ledger.
+        table: The ledger's table of the runs.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Retraining:
         return Configuration(BASELINE, None, defaults | tuned, None, ())
 
     def choose_configurations(self, searched: Sequence[TrialRecord]) -> list[Configuration]:
-        """Choose the configurations to certify: each set of values once, baseline first; none without a finalist."""
+        """Choose the configurations to certify: baseline first, no values twice; none if no trial can win."""
         ranked = rank_finalists(self._folder, searched, self._ledger.criteria.direction)
-        able = (finalist for finalist in ranked if _can_win(finalist.folder))
-        finalists = list(itertools.islice(able, max(1, self._settings.top)))
+        playable = (finalist for finalist in ranked if _can_win(finalist.folder))
+        finalists = list(itertools.islice(playable, max(1, self._settings.top)))
         configurations = [
             Configuration(finalist.name, finalist.trial, finalist.params, finalist.objective, ())
             for finalist in finalists[: self._settings.top]
@@ -82,7 +82,7 @@ class Retraining:
         """Return the ledger's record of the next run to start or to continue; None if there is none.
 
         Args:
-            is_search_over: Whether the finalists are known. Until then, only the baseline is retrained.
+            is_search_over: Whether the search has ended. Until then, only the baseline is retrained.
         """
         if self._retries:
             return self._retries.pop(0)
@@ -90,10 +90,10 @@ class Retraining:
             self._chosen = None  # A trial that is tried again may become a finalist.
         elif self._chosen is None:
             self._chosen = self.choose_configurations(self._ledger.trials.records())
-        wanted = [self.baseline()] if self._chosen is None else self._chosen
+        configurations = [self.baseline()] if self._chosen is None else self._chosen
         runs: dict[str, TrialRecord] | None = None
         for seed_index in range(len(self.seeds)):
-            for configuration in wanted:
+            for configuration in configurations:
                 key = self._key(configuration, seed_index)
                 if key in self._proposed:
                     continue
@@ -156,9 +156,9 @@ class Retraining:
     def _read_ended_runs(self, configurations: Sequence[Configuration]) -> dict[str, TrialRecord] | None:
         """Read the runs of these configurations, by their keys; None if some have not ended."""
         runs = self._read_keyed_runs()
-        wanted = {key: runs.get(key) for configuration in configurations for key in self._list_keys(configuration)}
-        ended = {key: run for key, run in wanted.items() if run is not None and _has_ended(run)}
-        return ended if len(ended) == len(wanted) else None
+        keys = {key for configuration in configurations for key in self._list_keys(configuration)}
+        ended = {key: run for key, run in runs.items() if key in keys and _has_ended(run)}
+        return ended if len(ended) == len(keys) else None
 
     def _with_results(
         self, configuration: Configuration, runs: Mapping[str, TrialRecord], searched: Sequence[TrialRecord]
@@ -174,14 +174,14 @@ class Retraining:
     ) -> str | None:
         """Return the constraint that a configuration breaks, in words; None if it breaks none.
 
-        It breaks what a trial of the search with the same values breaks, else what most of its runs break.
+        If the search has a trial with the same values, then this trial decides, else the majority of the runs.
         """
         values = spell_params(configuration.params)
-        same = next((trial for trial in searched if spell_params(trial.params) == values), None)
-        if same:
-            return same.breaks or None
+        twin = next((trial for trial in searched if spell_params(trial.params) == values), None)
+        if twin:
+            return twin.breaks or None
         criteria, seeds = self._ledger.criteria, self._config.replicates
-        # A trial trains as many algorithms as it has replicates, and its run one of them.
+        # A constraint on train_s is about all replicates of a trial, and a run trains one algorithm.
         complete = [replace(run, train_s=seeds * run.train_s) for run in runs if run.state == "COMPLETE"]
         checks = [check for run in complete for check in criteria.judge(run).broken]
         for name, number in Counter(check.name for check in checks).items():
@@ -209,5 +209,5 @@ def _result_of(run: TrialRecord) -> SeedResult:
 
 
 def _can_win(checkpoint_folder: Path) -> bool:
-    """Return whether a policy can be evaluated, unless its checkpoint says why it has none."""
+    """Return whether a policy can be evaluated; also True if the checkpoint does not say that it has no policy."""
     return is_playable(checkpoint_folder) or not (checkpoint_folder / REASON_FILE).is_file()

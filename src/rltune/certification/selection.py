@@ -1,7 +1,7 @@
-"""Select the policy that wins: the best certified one, else the best of the finalists on fresh episodes.
+"""Select and measure the policy that wins: the best certified one, else the best of the finalists on fresh episodes.
 
-A search's best score is the luckiest of many and so too high. `rltune.certification.retraining` trains the best
-configurations again; here the one policy to be registered is chosen and measured. Runs in the driver.
+The best score of a search is biased, because it is the best of many. So the winner is measured on other episodes than
+those that chose it. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -39,21 +39,20 @@ if TYPE_CHECKING:
 
 
 TABLE = "certification"
-LOOK_S = 0.5  # between two looks at how far those are that play
+PROGRESS_S = 0.5  # The interval at which progress is shown.
 
 
 class FinalEvaluation:
-    """Evaluates the finalists of a sweep that is not certified, each on the same fresh episodes.
-
-    With processes of their own they play at the same time.
+    """Evaluates the finalists of a sweep that is not certified, all on the same fresh episodes.
 
     Args:
         sweep: The sweep's folder.
-        top: How many to evaluate; 0 trusts the search.
-        episodes: Fresh episodes for each.
-        slots: How many play at once.
-        aside: Calls a function in a process of its own, with ``progress`` added; None without such processes.
-        objective: What the scores measure; None is the return.
+        top: The number of finalists to evaluate; with 0 the best trial of the search wins.
+        episodes: The number of episodes of each finalist.
+        slots: The number of finalists that play at the same time, each in a process of its own.
+        aside: Calls a function in a process of its own, and its argument ``progress`` in this one. None if there are no
+            such processes; then the finalists play one after another.
+        objective: The objective of the scores; None is the return.
     """
 
     def __init__(
@@ -67,20 +66,21 @@ class FinalEvaluation:
     ) -> None:
         self._sweep, self._top, self._episodes, self._slots = sweep, top, episodes, slots
         self._aside, self._objective = aside, objective or Objective()
-        self._num_evaluations = 1  # The winner is measured once more.
-        self._played: list[int] = []  # Episodes of each evaluation that was begun; the evaluations' threads write.
+        self._num_evaluations = 1  # The winner is evaluated once more, on other episodes.
+        self._played: list[int] = []  # Played episodes of each evaluation; the threads of the evaluations write it.
 
     def select(
         self, records: Sequence[TrialRecord], notify: Callable[[str], None], show: Show = show_nothing
     ) -> Finalist | None:
-        """Select the best by the evaluation's mean, and measure it once more on episodes that did not choose it.
-
-        The search's first wins when none can be evaluated; None without trials.
+        """Select the finalist with the best mean, and measure it once more on episodes that did not choose it.
 
         Args:
             records: All trials.
-            notify: Shows a person a line.
-            show: Shows how far the evaluations are.
+            notify: Shows the user a line.
+            show: Shows the progress of the evaluations.
+
+        Returns:
+            The winner: the best trial of the search if no finalist can be evaluated; None without a trial.
         """
         direction = self._objective.direction
         ranked = rank_finalists(self._sweep, records, direction)
@@ -100,7 +100,7 @@ class FinalEvaluation:
     def _evaluate(
         self, pool: Executor, finalists: Sequence[Finalist], notify: Callable[[str], None], show: Show
     ) -> list[Finalist]:
-        """Evaluate all finalists on the same episodes; leave out those whose policy cannot play."""
+        """Evaluate all finalists on the same episodes; leave out those whose policy cannot be evaluated."""
         futures = [
             self._start_playing(pool, finalist.folder) if is_playable(finalist.folder) else None
             for finalist in finalists
@@ -113,7 +113,7 @@ class FinalEvaluation:
                 continue
             try:
                 evaluation = self._wait(future, f"evaluating the {format_number(len(futures), 'best trial')}", show)
-            except RltuneError as error:  # A process that died or hangs does not spoil the other results.
+            except RltuneError as error:  # If a process dies or hangs, then the results of the others stay.
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
             score = f"mean {self._objective.name} {format_objective(evaluation.mean)}"
@@ -132,8 +132,8 @@ class FinalEvaluation:
         return replace(winner, measured=_bound(played, others, self._objective.direction))
 
     def _wait(self, future: Future[Evaluation], who: str, show: Show) -> Evaluation:
-        """Wait for an evaluation, and show meanwhile how many episodes all evaluations have played."""
-        while not wait([future], LOOK_S).done:
+        """Wait for an evaluation; meanwhile show how many episodes all evaluations have played."""
+        while not wait([future], PROGRESS_S).done:
             show(who, sum(self._played), self._num_evaluations * self._episodes)
         return future.result()
 
@@ -142,28 +142,28 @@ class FinalEvaluation:
         note = partial(self._note_played, len(self._played) - 1)
         return pool.submit(_play, folder, self._episodes, seed, note, self._aside)
 
-    def _note_played(self, index: int, done: int, _: int) -> None:
-        self._played[index] = done
+    def _note_played(self, index: int, num_played: int, _: int) -> None:
+        self._played[index] = num_played
 
 
 def measure_policies(
     certification: Certification, sweep: Path, episodes: int, direction: Direction, show: Show = show_nothing
 ) -> tuple[Certification, Finalist]:
-    """Measure the winner's policy, that of its run with the best score, on episodes that did not choose it.
+    """Measure the policy of the winner's run with the best score, on episodes that did not choose it.
 
-    The policy plays the episodes that are the same in every sweep, by which champions are compared, and as many of the
-    sweep's own, by which nothing is chosen.
+    The policy plays the episodes that are the same in every sweep, to compare champions, and as many episodes that only
+    this sweep plays, which decide nothing.
 
     Args:
-        certification: How the configurations were judged.
+        certification: The judged configurations.
         sweep: The sweep's folder.
         episodes: The number of episodes of each kind.
         direction: Which scores are better.
         show: Shows how many episodes were played.
 
     Returns:
-        The certification with its policy, and the policy. A checkpoint without a policy (its network needs RLlib) is
-        not measured.
+        The certification with its policy, and the policy. Both are without measurements if the checkpoint holds no
+        policy that can be evaluated.
     """
     best = certification.best()
     run = max(best.per_seed, key=lambda result: direction.sign * result.mean)
@@ -189,8 +189,8 @@ def _bound(played: Evaluation, others: Sequence[float], direction: Direction) ->
     """Set the interval in which the mean of as many fresh episodes will lie.
 
     Args:
-        played: The episodes.
-        others: Scores of other episodes of the same policy, which may be worse.
+        played: The evaluation.
+        others: Scores of other episodes of the same policy, whose worst may be worse than that of the evaluation.
         direction: Which scores are better.
     """
     worst = direction.find_worst((*played.returns, *others))
@@ -206,8 +206,8 @@ def _play(
     progress: Callable[[int, int], None],
     aside: Callable[..., Any] | None = None,
 ) -> Evaluation:
-    """Play a checkpoint's policy on the episodes from a seed on."""
-    from rltune.policies.evaluation import evaluate_checkpoint  # Imports torch; the start of a sweep need not wait.
+    """Evaluate a checkpoint's policy on the episodes from an environment seed on."""
+    from rltune.policies.evaluation import evaluate_checkpoint  # Imports torch, too slow for a start.
 
     if aside is None:
         return evaluate_checkpoint(folder, episodes, seed, progress=progress)
