@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -56,9 +56,26 @@ def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: A key is unknown, missing, or its value is out of range.
     """
-    config = to_typed(RunConfig, raw)
+    config = _widen_ranges(to_typed(RunConfig, raw))
     check_config(config)
     return config
+
+
+def _widen_ranges(config: RunConfig) -> RunConfig:
+    """Widen the ranges that a file of conf/tuned names, unless the user has changed them.
+
+    Raises:
+        ConfigError: An entry is no pair of a range and a wider one.
+    """
+    space = dict(config.space)
+    for name, pair in config.wider.items():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ConfigError(
+                f"wider.{name}={pair} is no pair", "[the space's range, a wider one]", "see conf/tuned/ppo_acrobot.yaml"
+            )
+        if space.get(name) == pair[0]:
+            space[name] = pair[1]
+    return replace(config, space=space, wider={})
 
 
 def check_whole(config: RunConfig) -> None:

@@ -30,7 +30,7 @@ from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu,
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MEASURED, MLFLOW, ResourcesConfig, RunConfig
-from rltune.driver.warm_starts import choose_first_trial, collect_earlier_trials, collect_warm_starts, widen_ranges
+from rltune.driver.warm_starts import collect_earlier_trials, collect_warm_starts
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
 from rltune.envs.validation import check_env, check_rewards, find_time_limit
@@ -140,19 +140,17 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     """
     check_address(config.cluster)
     check_criteria(read_criteria(asdict(config)), find_capabilities(config.algo), config.replicates)
-    config = widen_ranges(config)
     space = build_search_space(config.algo, config.space)
     check_values(config.algo, space)
     searcher_notes = check_searcher(config.searcher.kind, space)
     earlier, earlier_notes = collect_earlier_trials(config, space, resumed)
-    first = choose_first_trial(config, space)
+    warm_starts, notes = collect_warm_starts(config, space)
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec = _check_env(config)
     _check_tracking(config)
     check_sampler(config.searcher.kind, config.searcher.args, space)
-    warm_starts, notes = collect_warm_starts(config, space, first)
     budget_notes = [_describe_few_steps(config), _describe_late_episodes(config, spec, request.env_runners)]
     config, grid_notes = fit_grid(config)
     idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
@@ -286,7 +284,7 @@ def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
     """End the search after the last point of its grid, and return notes on the difference to ``budget.trials``.
 
     Args:
-        config: The settings, with ranges as `widen_ranges` returns them.
+        config: The settings.
     """
     if not get_traits(config.searcher.kind).is_grid:
         return config, ()

@@ -22,7 +22,6 @@ from rltune.config.uris import HIDDEN
 from rltune.config.validation import parse_config
 from rltune.driver.folder import make_name_taken_error
 from rltune.driver.plan import Plan, fit_grid, make_plan
-from rltune.driver.warm_starts import widen_ranges
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_folder import is_half_made, make_resume_command
@@ -91,7 +90,7 @@ def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool
     """
     settings = read_settings(folder, whole=True)
     config = keep_measured(settings, config)
-    fitted, _ = fit_grid(widen_ranges(config))
+    fitted, _ = fit_grid(config)
     return config, check_changes(folder.name, settings, fitted)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,6 @@ def make_mine(request_of: Callable[..., Any], tmp_path: Path) -> Iterator[Callab
         def make(*overrides: str) -> Mine:
             words = ("name=mine", "budget.trials=4", "budget.env_steps=1000", "certify=off", "tracking=off")
             config = request_of(*words, *overrides)
-            config = replace(config, wider={})
             folder = tmp_path / "outputs" / "mine"
             folder.mkdir(parents=True)
             write_settings(folder, config)
