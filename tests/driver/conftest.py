@@ -16,8 +16,7 @@ from composing import compose
 from rltune.cluster.resources import Machine, Share
 from rltune.cluster.slots import Slots
 from rltune.config.validation import parse_config
-from rltune.driver.context import SweepContext
-from rltune.driver.folder import hold_sweep
+from rltune.driver.folder import SweepContext, hold_sweep
 from rltune.driver.open_sweep import OpenSweep, open_sweep
 from rltune.driver.plan import make_plan
 from rltune.driver.provenance import record_start

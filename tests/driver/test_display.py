@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ledger import add_reports, make_ledger
 
-from rltune.driver.display import MAX_SHARE, Display
+from rltune.driver.display import MAX_SHARE, Display, Heartbeats
 from rltune.ledger.ledger import Ledger
 from rltune.views.console import Console
 
@@ -77,3 +77,20 @@ def test_a_ledger_that_is_away_ends_nothing(ledger: Ledger, slots: Any, stream: 
 
     Display(ledger, Console(stream), slots, SimpleNamespace(read=fail)).close()
     assert stream.getvalue() == ""
+
+
+def test_trials_are_followed_while_they_are_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {"trials/0": 120, "certify/0": 7}
+    monkeypatch.setattr(
+        "rltune.driver.display.read_steps",
+        lambda sweep, folders: {folder: steps[folder] for folder in folders if folder in steps},
+    )
+    live = {*steps, "trials/1"}
+    followed = Heartbeats("/sweeps/a", live)
+    followed.update()
+    assert followed.read() == {"trials/0": 120, "certify/0": 7}
+    steps["trials/0"] = 130
+    followed.update()
+    assert followed.read() == {"trials/0": 130, "certify/0": 7}
+    live.discard("trials/0")
+    assert followed.read() == {"certify/0": 7}

@@ -23,8 +23,7 @@ from rltune.checkpoints.store import open_store
 from rltune.config.uris import hide_login
 from rltune.driver import folder as folder_module
 from rltune.driver import run as run_module
-from rltune.driver.context import SweepContext
-from rltune.driver.folder import RedactingFormatter, hold_sweep, open_folder
+from rltune.driver.folder import RedactingFormatter, SweepContext, hold_sweep, open_folder
 from rltune.driver.plan import make_plan
 from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow.fs import FSSpecHandler, PyFileSystem
+from saved import write_checkpoint
 
 from rltune.checkpoints.handover import take
-from rltune.checkpoints.store import Store
-from rltune.driver.context import SweepContext
+from rltune.checkpoints.store import REPLAY, Store
+from rltune.driver.folder import SweepContext
+from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import start_ledger
 from rltune.ledger.sweep_folder import LEDGER_COPY
 from rltune.records import Report
+from rltune.search.schedulers import Stop
 from rltune.trial.supervisor import STOP_FILE
 from rltune.views.sweep_view import SweepView
 
@@ -83,3 +88,72 @@ def test_a_driver_drops_nothing_once_another_machine_took_over(
             sweep.retention.drop_unnamed([sweep.ledger.trials.record(1)])
             sweep.retention.drop_pending()
             assert (other.read(name) is None) == is_dropped
+
+
+ASHA = ("scheduler=asha", "budget.env_steps=1000", "budget.trials=4", "certify=off")
+ASHA += ("scheduler.args.grace_fraction=0.1", "scheduler.args.reduction_factor=3", "scheduler.args.mean_over=1")
+
+
+def leave(folder: Path, *reports: tuple[int, int, float]) -> Ledger:
+    """What a driver leaves that is killed after its last report was committed, and before anything followed."""
+    (folder / "mine").mkdir()
+    ledger = start_ledger(None, folder / "mine", new=True)
+    for number in sorted({number for number, _, _ in reports}):
+        ledger.trials.add({}, [number], drawn={})
+    for number, nominal_steps, objective in reports:
+        ledger.trials.add_report(Report(number, nominal_steps, objective))
+    return ledger
+
+
+def test_a_trial_that_stood_at_a_rung_at_a_kill_is_judged(open_mine: Callable[..., Any], tmp_path: Path) -> None:
+    """The rung is at 100. Trial 0 was let through, being the first; the third is the first that is judged."""
+    leave(tmp_path, (0, 100, 5.0), (1, 100, 9.0), (0, 150, 5.0), (2, 100, 1.0)).close()
+    with open_mine(*ASHA, resumed=True) as sweep:
+        records = sweep.ledger.trials.records()
+        assert [record.state for record in records] == ["RUNNING", "RUNNING", "PRUNED"]
+        assert " 100 " in records[2].stop_reason, "the rung"
+        assert [trial.state.name for trial in sweep.study._study.get_trials()] == ["RUNNING", "RUNNING", "PRUNED"]
+        assert sweep.rule.decide(Report(3, 100, 2.0)) == Stop(100), "the fourth to come there, and not among the best"
+
+
+def test_a_trial_that_was_let_through_at_a_kill_goes_on(open_mine: Callable[..., Any], tmp_path: Path) -> None:
+    """Two better ones came after it, and the sweep was killed before it reported again."""
+    leave(tmp_path, (0, 100, 5.0), (1, 100, 9.0), (2, 100, 10.0)).close()
+    with open_mine(*ASHA, resumed=True) as sweep:
+        assert {record.state for record in sweep.ledger.trials.records()} == {"RUNNING"}
+
+
+def fill_replay(draft: Path) -> None:
+    (draft / REPLAY).mkdir()
+    (draft / REPLAY / "rows.npy").write_text("memory")
+
+
+def test_a_whole_trial_is_not_trained_again_after_a_kill(open_mine: Callable[..., Any], tmp_path: Path) -> None:
+    home, state = tmp_path / "mine", {"env_steps": 1, "objective": None}
+    with closing(leave(tmp_path, (0, 950, 5.0), (0, 1000, 5.0), (1, 1000, math.nan))) as ledger:
+        for number in (0, 1):
+            saved = write_checkpoint(home, f"trials/{number}", "latest", state, fill_replay)
+            ledger.trials.change(number, latest=saved)
+    unnamed = write_checkpoint(home, "trials/1", "latest", state, attempt="killed")
+    with open_mine(*ASHA, resumed=True) as sweep:
+        whole, silent = sweep.ledger.trials.records()
+        assert (whole.state, whole.stop_reason) == ("COMPLETE", "whole budget")
+        assert silent.state == "RUNNING", "without an episode it fails, which its worker says"
+        sweep.retention.drop_pending()
+        memories = [(home / str(record.latest and record.latest.path) / REPLAY).exists() for record in (whole, silent)]
+        assert memories == [False, True], "only the one that goes on needs its own"
+        assert not (home / unnamed.path).exists()
+
+
+def test_what_is_to_be_tried_again_is_open_before_all_else(open_mine: Callable[..., Any], tmp_path: Path) -> None:
+    with closing(leave(tmp_path, (0, 1000, 1.0), (1, 400, 1.0))) as ledger:
+        ledger.trials.end(0, "COMPLETE", "whole budget")
+        ledger.trials.end(1, "FAIL", "it broke")
+        ledger.ask("retry", {"trials": [1], "certify": []}, "maria@host")
+    with open_mine("certify=off", resumed=True) as sweep:
+        assert sweep.ledger.trials.record(1).state == "RUNNING"
+        assert not SweepView.read(sweep.ledger).is_searched, "else nothing would run"
+        assert sweep.study._study.trials[1].state.name == "RUNNING"
+        (note,) = [note for note in sweep.plan.notes if "maria@host" in note]
+        assert note.startswith("trial 1:")
+        assert sweep.inbox.reopen_failed(print) == []

@@ -22,7 +22,7 @@ from toy import ToyTrial, ledger
 
 from rltune.config.settings_file import read_settings
 from rltune.driver import run as pipeline
-from rltune.driver.context import SweepContext
+from rltune.driver.folder import SweepContext
 from rltune.driver.plan import make_plan
 from rltune.driver.requests.actions import request_retry, stop_sweep
 from rltune.driver.run import resume_sweep

@@ -6,18 +6,20 @@ import contextlib
 import logging
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
-from rltune.checkpoints.clients import StoreError, forget_clients
+from rltune.checkpoints.clients import StoreError, forget_clients, make_address
 from rltune.checkpoints.handover import hand_over, has_newest, is_taken_over, take
+from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.stale_processes import end_stale_processes, list_sessions
 from rltune.config.authorship import MARK
+from rltune.config.schema import RunConfig
 from rltune.config.settings_file import write_settings
 from rltune.config.uris import redact
-from rltune.driver.context import SweepContext
+from rltune.driver.plan import Plan
 from rltune.errors import StudyError
 from rltune.ledger.sweep_folder import (
     LEDGER,
@@ -36,6 +38,52 @@ if TYPE_CHECKING:
 BEGUN = (MARK, SETTINGS)  # The files that are stored at a sweep's start. A folder with settings is a sweep's.
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
 logger = logging.getLogger("rltune")
+
+
+@dataclass(frozen=True)
+class SweepContext:
+    """One driver's work on a sweep, as it is known before anything is opened.
+
+    Attributes:
+        plan: The sweep that is run.
+        folder: The sweep's folder, as an absolute path.
+        resumed: Whether the ledger exists already.
+        began: The start of the command, on the monotonic clock.
+        stream: The stream to which the console writes; None is standard output.
+        trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
+        typed: The command that does the same, for the report; None is the command typed in this process.
+        call_aside: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None without one.
+        retry: The numbers of the failed trials and runs that are retried, by TRIALS and CERTIFY.
+    """
+
+    plan: Plan
+    folder: Path
+    resumed: bool
+    began: float
+    stream: TextIO | None = None
+    trainable: type | None = None
+    typed: str | None = None
+    call_aside: Callable[..., Any] | None = None
+    retry: Mapping[str, Sequence[int]] | None = None
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.folder.name
+
+    @property
+    def config(self) -> RunConfig:
+        """The sweep's settings."""
+        return self.plan.config
+
+    def open_store(self) -> Store:
+        """Open the sweep's store; its name there stays when its folder is renamed."""
+        address = make_address(self.config.storage, self.config.name or self.name) if self.config.storage else None
+        return open_store(self.folder, address)
+
+    def is_folder_shared(self) -> bool:
+        """Return whether nodes of a cluster that the sweep has joined use its folder itself."""
+        return self.config.cluster.address is not None and self.open_store().is_shared_folder
 
 
 class RedactingFormatter(logging.Formatter):

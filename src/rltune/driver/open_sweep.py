@@ -8,28 +8,26 @@ import threading
 from collections.abc import Iterator
 
 from rltune.certification.retraining import Retraining
-from rltune.certification.selection import FinalEvaluation
 from rltune.checkpoints.clients import QUICK_S
 from rltune.checkpoints.handover import is_taken_over
 from rltune.checkpoints.retention import Retention
 from rltune.cluster.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
-from rltune.driver.context import SweepContext
-from rltune.driver.display import Display
+from rltune.driver.display import Display, Heartbeats
+from rltune.driver.folder import SweepContext
 from rltune.driver.housekeeping import Housekeeping
-from rltune.driver.recovery import recover_trials
-from rltune.driver.requests.inbox import Inbox
+from rltune.driver.requests.inbox import Inbox, reopen_failed
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.trackers import open_trackers
-from rltune.driver.tune.heartbeats import Heartbeats
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
 from rltune.ledger.storage import save_copy
 from rltune.ledger.sweep_folder import make_distant_ledger_error
+from rltune.records import WHOLE_BUDGET
 from rltune.search.sampler_view import choose_view
 from rltune.search.samplers import get_traits
-from rltune.search.schedulers import StoppingRule, build_stopping_rule
+from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, replay_reports
 from rltune.views.console import Console
 
 FLUSH_S = 20.0  # How long the end of a sweep drops checkpoints at most; the next driver drops the rest.
@@ -55,7 +53,6 @@ class OpenSweep:
         study: Optuna's study, derived from the ledger.
         stopper: Ends the sweep early.
         retraining: The certification's runs; None if nothing is certified.
-        final_evaluation: Chooses the winner if nothing is certified.
         tracker: Delivers the sweep to its trackers.
         heartbeats: The progress of the running trials between two reports.
         console: Shows the sweep to the user.
@@ -90,9 +87,6 @@ class OpenSweep:
         if certify.seeds:
             seeds = self.plan.certification_seeds()
             self.retraining = Retraining(self.folder, self.config, seeds, self.plan.warm_starts, ledger)
-        self.final_evaluation = FinalEvaluation(
-            self.folder, certify.top, certify.champion_episodes, slots.count, context.call_aside, self.plan.objective
-        )
         self.tracker = open_trackers(self)
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.live)
         self.console = Console(context.stream)
@@ -160,6 +154,38 @@ class OpenSweep:
         """Show the trackers' new warnings to the user."""
         for warning in self.tracker.warnings():
             self.console.note(warning)
+
+
+def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[str]:
+    """Reopen the failed trials that a user wants to be retried, and end or interrupt those that are left RUNNING.
+
+    A report is committed before its consequences. A trial whose last report ended it must not go on: one that had to
+    stop at a rung would be let through, and one with its whole budget would repeat the steps since its last checkpoint.
+
+    Args:
+        ledger: The sweep's ledger.
+        rule: The sweep's stopping rule, a new one. All reports are replayed to it.
+        env_steps: A trial's whole budget, in environment steps.
+
+    Returns:
+        Notes for the user.
+    """
+    notes: list[str] = []
+    reopen_failed(ledger, notes.append)
+    decisions = replay_reports(rule, ledger.trials.read_curves())
+    for record in ledger.trials.records():
+        decision = decisions.get(record.number)
+        if record.state != "RUNNING" or decision is None:
+            continue
+        if isinstance(decision, Stop):
+            ledger.trials.end(record.number, "PRUNED", decision.reason)
+        elif max(record.reports) >= env_steps and record.score is not None:
+            ledger.trials.end(record.number, "COMPLETE", WHOLE_BUDGET)
+    for table in (ledger.trials, ledger.runs):
+        for record in table.records():
+            if record.state == "RUNNING" and not record.stop_reason:
+                table.interrupt(record.number)  # Until a worker goes on with it.
+    return notes
 
 
 @contextlib.contextmanager

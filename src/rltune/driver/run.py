@@ -26,8 +26,7 @@ from rltune.config.settings_file import require_own_sweep
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import check_whole
 from rltune.driver import plan
-from rltune.driver.context import SweepContext
-from rltune.driver.folder import hold_sweep, open_folder
+from rltune.driver.folder import SweepContext, hold_sweep, open_folder
 from rltune.driver.plan import make_plan
 from rltune.driver.requests.inbox import prepare_requests
 from rltune.driver.signals import stop_on_signals

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rltune.driver import run as pipeline
-from rltune.driver.context import SweepContext
+from rltune.driver.folder import SweepContext
 from rltune.driver.plan import make_plan
 from rltune.driver.requests import handle
 from rltune.driver.requests.actions import enqueue_configuration, request_retry, retry_failed, stop_sweep
