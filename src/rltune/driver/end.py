@@ -120,8 +120,12 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
             )
             return winner, certification
     evaluation = FinalEvaluation(
-        *(folder, certify.top, certify.champion_episodes, sweep.slots.count),
-        *(sweep.context.call_aside, sweep.plan.objective),
+        sweep=folder,
+        top=certify.top,
+        episodes=certify.champion_episodes,
+        slots=sweep.slots.count,
+        aside=sweep.context.call_aside,
+        objective=sweep.plan.objective,
     )
     best = evaluation.select(records, sweep.console.note, sweep.display.show_episodes)
     if sweep.retraining and best:
