@@ -14,17 +14,14 @@ from typing import Any
 TRIALS, CERTIFY = "trials", "certify"
 """Kinds of trials, and the folders of both in a sweep's: the search's, and the certification's runs."""
 
-STOP, ENQUEUE, RETRY, ENLARGE = "stop", "enqueue", "retry", "enlarge"
-"""Kinds of requests to a sweep's driver; the last is a trial's own."""
+STOP, ENQUEUE, RETRY = "stop", "enqueue", "retry"
+"""Kinds of requests to a sweep's driver."""
 
 WHOLE_BUDGET = "whole budget"
 """Why a COMPLETE trial has ended."""
 
 OUT_OF_MEMORY = "out of memory on its GPU"
 """How the reason begins of a trial that failed because it asked for more of a GPU's memory than there is."""
-
-CROWDED = "its GPU's memory is held by others"
-"""How the reason begins of a trial that got no memory of a GPU which would have had enough for it alone."""
 
 SCORED_REPORTS = 3
 """How many of a trial's last reports its score is the mean of."""
@@ -332,9 +329,8 @@ class SweepRequest:
 
     Attributes:
         id: Its row in the ledger.
-        kind: STOP, ENQUEUE, RETRY or ENLARGE.
-        payload: What is asked in detail: of ENQUEUE the values by name; of RETRY the numbers, by TRIALS and CERTIFY; of
-            ENLARGE the trial's ``values``, and the ``gpus`` that it gets.
+        kind: STOP, ENQUEUE or RETRY.
+        payload: What is asked in detail: of ENQUEUE the values by name; of RETRY the numbers, by TRIALS and CERTIFY.
         asked_s: When, in seconds of the epoch.
         asked_by: Who, ``maria@host`` or ``trial 7``.
         taken_s: When a driver has seen to it; None before.

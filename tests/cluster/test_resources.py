@@ -269,3 +269,20 @@ def test_a_containers_quota_counts_as_whole_cpus(quota, cpus, monkeypatch, tmp_p
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)), raising=False)
     monkeypatch.setattr("rltune.cluster.resources.Path", lambda _: tmp_path / "cpu.max")
     assert available_cpus() == cpus
+
+
+@pytest.mark.parametrize(("visible", "count"), [("0,1", 2), ("MIG-7fd5,MIG-91ac", 2), ("", 0), ("-1", 0)])
+def test_visible_gpus_are_counted_without_asking_the_driver(visible, count, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert local_machine().gpus == count
+
+
+def test_without_the_variable_nvidia_smi_counts_the_cards(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-1)'\necho '  MIG 3g.20gb Device 0: (UUID: MIG-7)'\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert local_machine().gpus == 1, "a card that is cut counts once unless the variable names its slices"

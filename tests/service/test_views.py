@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +13,6 @@ from typing import Any
 import pytest
 from composing import compose
 from ended import make_certification, write_sweep
-from fake_gpus import FakeNvml
 from ledger import add_reports
 from omegaconf import OmegaConf
 
@@ -26,7 +23,7 @@ from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import Submissions
-from rltune.service.views import Views, list_ticks, read_gpus
+from rltune.service.views import Views, list_ticks
 
 
 @pytest.fixture
@@ -124,17 +121,6 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
 def test_a_sweep_without_a_ledger_starts(folder: ServiceFolder, queue: Submissions) -> None:
     queue.change(queue.add("s", []), state="running", started_s=1.0)
     assert [one["in_words"] for one in Views(folder).list(queue.list())] == ["starting"]
-
-
-def test_gpus_are_those_that_the_live_table_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    assert [re.findall(r"[\d.]+", line) for line in read_gpus()] == [
-        ["0", "10.0", "80.0", "45", "61"],
-        ["1", "0.5", "80.0", "46", "61"],
-    ]
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert read_gpus() == []
 
 
 def test_a_sweeps_page_has_trials_curves_and_certified_results(folder: ServiceFolder, queue: Submissions) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_gpus import GIB, FakeCuda
 
-from rltune.records import CROWDED, OUT_OF_MEMORY, TrialRecord
+from rltune.records import OUT_OF_MEMORY
 from rltune.trial.gpu_memory import (
     GpuUse,
     cap_memory,
@@ -72,18 +72,6 @@ def test_an_out_of_memory_error_is_known_by_its_type():
     assert described["outgrew"] is True
     assert described["failed"].startswith(OUT_OF_MEMORY)
     assert described["failed"].endswith(" 0.5: unheard-of")
-
-
-@pytest.mark.parametrize(
-    ("share", "others", "is_own"), [(1.0, 0, True), (1.0, 30 * GIB, False), (0.5, 30 * GIB, True), (1.0, GIB, True)]
-)
-def test_a_trial_on_a_gpu_that_others_fill_is_not_to_blame(share, others, is_own):
-    cuda = FakeCuda()
-    cuda.allocate(2 * GIB)
-    cuda.others = others
-    reason = describe_out_of_memory(torch.OutOfMemoryError("full"), share, cuda)
-    assert reason.startswith(OUT_OF_MEMORY if is_own else CROWDED)
-    assert TrialRecord(0, "FAIL", {}, stop_reason=reason).is_infeasible is is_own
 
 
 def test_a_trial_reports_what_it_and_its_gpu_use():

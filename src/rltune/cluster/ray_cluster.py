@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rltune.cluster.fork_server import ForkServer
-from rltune.cluster.gpus import show_slices
 from rltune.cluster.resources import Machine, local_machine
 from rltune.cluster.slots import list_nodes
 from rltune.compat import ray_start
@@ -104,7 +103,6 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
         os.environ.setdefault(key, value)
     if cluster is not None and cluster.address is not None:
         return
-    show_slices()
     if "ray" not in sys.modules:
         # Only for a Ray of our own: one that we join has its own mode and token, which ours would hide.
         # Ray itself would write a token into the user's home, readable by all. This one ends with the process.

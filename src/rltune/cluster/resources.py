@@ -5,14 +5,15 @@ Pure arithmetic, in the driver: Ray itself waits for ever for resources that no 
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rltune.cluster.gpus import list_gpus
 from rltune.config.schema import MAX_ON_GPU
 from rltune.errors import ResourceError
 
@@ -94,7 +95,7 @@ def describe_idle_gpu(gpus: float) -> str:
 
 def local_machine() -> Machine:
     """Return this machine's CPUs (those that this process may use) and NVIDIA GPUs."""
-    return Machine(cpus=available_cpus(), gpus=len(list_gpus()))
+    return Machine(cpus=available_cpus(), gpus=count_local_gpus())
 
 
 def available_cpus() -> int:
@@ -106,6 +107,27 @@ def available_cpus() -> int:
         if limit != "max":
             cpus = min(cpus, max(1, math.ceil(int(limit) / int(period))))
     return cpus
+
+
+def count_local_gpus() -> int:
+    """Count the NVIDIA GPUs that this process may use.
+
+    ``CUDA_VISIBLE_DEVICES`` names them; without it ``nvidia-smi`` lists them. torch would take seconds to import.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return sum(name.strip() not in ("", "-1") for name in visible.split(","))
+    tool = shutil.which("nvidia-smi")
+    return _count_cards(tool) if tool else 0
+
+
+@functools.cache
+def _count_cards(tool: str) -> int:
+    try:
+        listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
 @dataclass(frozen=True)
@@ -200,20 +222,17 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
 Bundles = Sequence[Mapping[str, float]]
 
 
-def count_slots(bundles: Bundles, nodes: Sequence[Machine], limit: int, larger: Iterable[Bundles] = ()) -> int:
+def count_slots(bundles: Bundles, nodes: Sequence[Machine], limit: int) -> int:
     """Count the trials that fit at once, as Ray places them: no bundle spans two nodes, no fraction of one two GPUs.
 
     Args:
         bundles: One trial's, with ``CPU`` and ``GPU`` of each.
         nodes: What there is.
         limit: Count no further.
-        larger: Those of trials that have more, which are placed first; they count among the trials that fit.
     """
     free, num_placed = [_FreeNode(node) for node in nodes], 0
-    for one in itertools.chain(larger, itertools.repeat(bundles)):
-        largest_first = sorted(one, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)), reverse=True)
-        if num_placed >= limit or not all(any(node.take(bundle) for node in free) for bundle in largest_first):
-            break
+    largest_first = sorted(bundles, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)), reverse=True)
+    while num_placed < limit and all(any(node.take(bundle) for node in free) for bundle in largest_first):
         num_placed += 1
     return num_placed
 

@@ -201,7 +201,7 @@ class Ledger:
         Args:
             kind: The kind of the request.
             payload: Its details.
-            asked_by: The user and host, or the trial, that it comes from.
+            asked_by: The user and host that it comes from.
             is_taken: Whether it counts as carried out: a driver keeps such a request for later drivers.
 
         Raises:

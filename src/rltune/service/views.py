@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 
-from rltune.cluster.gpus import list_devices, open_nvml, read_state
 from rltune.config.settings_file import load_settings
 from rltune.errors import StudyError
 from rltune.formatting import first_line, format_count, format_objective
@@ -211,7 +210,6 @@ def describe_load(folder: Path) -> dict[str, Any]:
     load: dict[str, Any] = {
         "cpu": f"{psutil.cpu_percent(CPU_INTERVAL_S):.0f}%",
         "memory": f"{memory.percent:.0f}% of {memory.total / 2**30:.0f} GB",
-        "gpus": read_gpus(),
         "processes": None,
         "sweep_memory": None,
     }
@@ -223,14 +221,6 @@ def describe_load(folder: Path) -> dict[str, Any]:
             load["processes"] = len(processes)
             load["sweep_memory"] = f"{sum(map(_read_memory, processes)) / 2**30:.1f} GB"
     return load
-
-
-def read_gpus() -> list[str]:
-    """Describe the use of each NVIDIA GPU of this machine; empty without the extra ``gpu``."""
-    with open_nvml() as nvml:
-        devices = list_devices(nvml) if nvml else {}
-        states = [read_state(nvml, name, device) for name, device in devices.items()]
-    return [str(state) for state in states if state]
 
 
 def _read_memory(process: psutil.Process) -> int:

@@ -10,7 +10,7 @@ import sys
 from typing import Any, NamedTuple
 
 from rltune.formatting import first_line
-from rltune.records import CROWDED, OUT_OF_MEMORY
+from rltune.records import OUT_OF_MEMORY
 from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
 
 CONTEXT_BYTES = 512 * 2**20  # CUDA's own in each process, which torch does not count; it differs by card and driver
@@ -100,30 +100,17 @@ def measure_gpu(cuda: Any = None) -> dict[str, float]:
     return numbers
 
 
-def describe_out_of_memory(error: BaseException, share: float, cuda: Any = None) -> str | None:
-    """Say that a trial ran out of its GPU's memory; None where the error is another one.
-
-    The text begins with `OUT_OF_MEMORY` where the trial is to blame, and with `CROWDED` where it has a whole GPU but
-    other processes hold more of its memory than the trial does.
+def describe_out_of_memory(error: BaseException, share: float) -> str | None:
+    """Describe that a trial ran out of its GPU's memory, beginning with `OUT_OF_MEMORY`; None for another error.
 
     Args:
         error: What training raised. Ray's own ``OutOfMemoryError`` is about the machine's memory, not a GPU's.
         share: The trial's part of its GPU.
-        cuda: ``torch.cuda``; tests give another one.
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(error, torch.OutOfMemoryError):
         return None
-    is_crowded = not 0 < share < 1 and _is_held_by_others(cuda or torch.cuda)
-    return f"{CROWDED if is_crowded else OUT_OF_MEMORY}, of which it had {share:g}: {first_line(str(error))[:300]}"
-
-
-def _is_held_by_others(cuda: Any) -> bool:
-    if not cuda.is_initialized():
-        return False
-    free, total = cuda.mem_get_info()
-    reserved = cuda.memory_reserved()
-    return bool(total - free - reserved - CONTEXT_BYTES > reserved)
+    return f"{OUT_OF_MEMORY}, of which it had {share:g}: {first_line(str(error))[:300]}"
 
 
 def _find_cuda() -> Any:

@@ -28,13 +28,18 @@ def assign(request_of: Callable[..., Any], tmp_path: Path) -> Callable[[TrialRec
     return lambda record, notes: make_assignments(plan, "mine", tmp_path, notes).build(record)
 
 
-def make_assignments(plan: Plan, name: str, folder: Path, notes: list[str]) -> Assignments:
+def make_assignments(
+    plan: Plan,
+    name: str,
+    folder: Path,
+    notes: list[str],
+    share: Share = Share(2.0, 0.0, 0),  # noqa: B008
+) -> Assignments:
     sweep: Any = SimpleNamespace(
         plan=plan, config=plan.config, name=name, folder=folder, store=open_store(folder),
-        console=SimpleNamespace(note=notes.append),
+        console=SimpleNamespace(note=notes.append), share=share,
     )  # fmt: skip
-    shares: Any = SimpleNamespace(of=lambda record: Share(2.0, 0.0, 0))
-    return Assignments(sweep, shares)
+    return Assignments(sweep)
 
 
 def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
@@ -125,3 +130,25 @@ def test_the_newest_checkpoint_is_the_one_recorded_last(tmp_path: Path) -> None:
     best, again = save(tmp_path, "best", 300), replace(save(tmp_path, "latest", 200), sequence=301)
     assert choose_newest([again, best]) == choose_newest([best, again]) == again
     assert choose_newest([]) is None
+
+
+def test_values_that_outgrow_their_share_get_a_larger_one_once(request_of: Callable[..., Any], tmp_path: Path) -> None:
+    plan, common = make_plan(request_of("tracking=off")), Share(1.0, 0.25, 0)
+    assignments = make_assignments(plan, "mine", tmp_path, [], common)
+    greedy, other = TrialRecord(1, "RUNNING", {"width": 512, "lr": 0.1}), TrialRecord(2, "RUNNING", {"width": 64})
+    run = TrialRecord(1, "RUNNING", {"lr": 0.1, "width": 512}, kind=CERTIFY, seed_index=0)
+    read = lambda record: assignments.build(record).build["gpus"]  # noqa: E731
+    assert [read(record) for record in (greedy, other, run)] == [0.25] * 3
+    assert assignments.enlarge_share(greedy, 0.25) == replace(common, gpus=0.5)
+    assert [read(record) for record in (greedy, other, run)] == [0.5, 0.25, 0.5]
+    assert assignments.enlarge_share(run, 0.25), "its attempt had the common share"
+    assert assignments.enlarge_share(greedy, 0.5) is None
+
+
+@pytest.mark.parametrize("gpus", [0.0, 1.0])
+def test_a_trial_with_a_whole_gpu_or_none_gets_no_more(
+    gpus: float, request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    plan = make_plan(request_of("tracking=off"))
+    assignments = make_assignments(plan, "mine", tmp_path, [], Share(1.0, gpus, 0))
+    assert assignments.enlarge_share(NEW, gpus) is None

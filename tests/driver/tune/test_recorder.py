@@ -21,10 +21,10 @@ from rltune.checkpoints.store import open_store
 from rltune.cluster.resources import Share
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.tune import recorder as module
+from rltune.driver.tune.assignments import Assignments
 from rltune.driver.tune.attempts import Attempts
 from rltune.driver.tune.recorder import Recorder
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
-from rltune.driver.tune.shares import Shares
 from rltune.ledger.disk_full import DISK_FULL
 from rltune.records import CheckpointRecord, TrialRecord
 from rltune.search.schedulers import NoStopping, Stop
@@ -38,7 +38,7 @@ class Sweep:
     """A recorder over a real ledger."""
 
     def __init__(self, folder: Path, config: Any, ledger: Any = None) -> None:
-        self.folder, self.config, self.notes, self.told, self.retried, self.placed = folder, config, [], [], [], []
+        self.folder, self.config, self.notes, self.told, self.retried = folder, config, [], [], []
         self.ledger = ledger or make_ledger(folder)
         self.stopper = SweepStopper(open_store(folder), config)
         self.store = open_store(folder)
@@ -48,13 +48,12 @@ class Sweep:
         self.study = SimpleNamespace(tell=self.told.append)
         self.beats: dict[str, int] = {}
         self.heartbeats = SimpleNamespace(read=lambda: self.beats)
-        self.slots = SimpleNamespace(place=self.placed.append)
         self.console = SimpleNamespace(note=self.notes.append)
         tables = (self.ledger.trials, self.ledger.runs)
         stages = [SimpleNamespace(table=table, retry=self.retried.append) for table in tables]
         self.attempts = Attempts(config.failures.max_retries, config.failures.stop_after)
-        self.shares = Shares(Share(1.0, 0.0, 0), self.ledger)
-        self.recorder = Recorder(self, stages, self.scheduler, self.attempts, self.shares)
+        self.share = Share(1.0, 0.0, 0)
+        self.recorder = Recorder(self, stages, self.scheduler, self.attempts, Assignments(self))
 
     def begin(self, kind: str = "trials") -> Any:
         """Tune's trial, begun."""
@@ -62,6 +61,7 @@ class Sweep:
 
     def _start(self, record: TrialRecord) -> Any:
         task = {"number": record.number, "kind": record.kind, "latest": None, "older": None, "best": None}
+        task["build"] = {"gpus": 0.0}
         meta = SimpleNamespace(metric_analysis={}, metric_n_steps={}, last_result={})
         trial = SimpleNamespace(
             config={"assignment": task}, last_result={}, run_metadata=meta, error_file=None, trial_id=record.name,
@@ -117,11 +117,6 @@ def living_head(monkeypatch: pytest.MonkeyPatch) -> None:
 def sweep(tmp_path: Path, request_of: Callable[..., Any]) -> Sweep:
     words = ("tracking=off", f"budget.env_steps={BUDGET}", "failures.stop_after=3", "cluster=address")
     return Sweep(tmp_path, request_of(*words))
-
-
-def test_a_trial_has_its_place_when_it_begins(sweep):
-    trial = sweep.begin()
-    assert sweep.placed == [trial.trial_id]
 
 
 def test_a_report_is_kept_whole(sweep):

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.search import Searcher
 
-from rltune.cluster.resources import Machine, Share
+from rltune.cluster.resources import Machine
 from rltune.cluster.slots import Slots
-from rltune.driver.tune.assignments import BUNDLES
 from rltune.driver.tune.searcher import StageSearcher
 from rltune.records import CERTIFY, TRIALS, TrialRecord
 
@@ -133,25 +132,3 @@ def test_what_is_tried_again_is_looked_for_though_all_slots_are_taken(make_searc
     searcher = make_searcher(2, slots=1, look=lambda: looks.append(1) or [])
     assert [searcher.suggest("t0"), searcher.suggest("t1")] == [{TRIALS: 0}, None]
     assert len(looks) == 2
-
-
-def test_what_falls_free_is_kept_for_a_trial_with_a_larger_share():
-    """Two halves of two GPUs each would never meet on one of them while others take whichever falls free."""
-    common, whole = Share(1.0, 0.5, 0), Share(1.0, 1.0, 0)
-    shares = {4: whole}
-    slots = Slots(common.bundles, 64, [Machine(16, 2)])
-    searcher = make_over(
-        slots,
-        [Proposals(TRIALS, 9)],
-        lambda record: {"number": record.number} | ({BUNDLES: whole.bundles} if record.number in shares else {}),
-    )
-    assert [searcher.suggest(f"t{n}")["number"] for n in range(4)] == [0, 1, 2, 3]
-    searcher.on_trial_complete("t0")
-    assert searcher.suggest("large")["number"] == 4
-    for ended in ("t2", "t3", "t1"):
-        assert searcher.suggest("next") is None
-        searcher.on_trial_complete(ended)
-    assert searcher.suggest("next") is None, "it is still being placed"
-    slots.place("large")
-    assert [searcher.suggest(f"t{n}")["number"] for n in (5, 6)] == [5, 6]
-    assert searcher.suggest("t7") is None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rltune.certification.finalists import derive_run_seed
-from rltune.driver.tune.shares import Shares
+from rltune.cluster.resources import Share
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.trial.assignment import Assignment
 from rltune.trial.shared_store import name_token
@@ -15,37 +15,50 @@ from rltune.trial.shared_store import name_token
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
 
-# The key in Tune's config for the resources of a trial that has more than the sweep's common share.
-BUNDLES = "bundles"
-
 
 class Assignments:
     """Makes Tune's configs, which hold the workers' assignments.
 
     Args:
         sweep: The sweep.
-        shares: Knows the trials with a larger share of a GPU.
     """
 
-    def __init__(self, sweep: OpenSweep, shares: Shares) -> None:
-        self._sweep, self._shares = sweep, shares
+    def __init__(self, sweep: OpenSweep) -> None:
+        self._sweep = sweep
+        # The values that need a larger share than the common one, because certification's runs have values of trials.
+        self._large: set[str] = set()
+
+    def enlarge_share(self, record: TrialRecord, gpus: float) -> Share | None:
+        """Double the part of a GPU for a trial's values, once; None if that does not help.
+
+        The next attempt requests the larger part from Tune and waits for it like any trial; others may go first.
+
+        Args:
+            record: A trial that ran out of its GPU's memory.
+            gpus: The part of a GPU that its attempt had.
+        """
+        larger = self._sweep.share.larger
+        if larger is None or gpus > self._sweep.share.gpus:
+            return None
+        self._large.add(_spell_values(record))
+        return larger
+
+    def _choose_share(self, record: TrialRecord) -> Share:
+        share = self._sweep.share
+        return (share.larger or share) if _spell_values(record) in self._large else share
 
     def make_config(self, record: TrialRecord) -> dict[str, Any]:
-        """Make the config of the next attempt at a trial: its assignment, and its resources if they are larger."""
-        share = self._shares.of(record)
+        """Make the config of the next attempt at a trial, which holds its assignment."""
         if record.node:  # An earlier attempt may have left checkpoints that no report has named.
             self._sweep.retention.drop_unnamed([record])
-        config = self.build(record).to_config()
-        if share != self._sweep.share:
-            config[BUNDLES] = share.bundles
-        return config
+        return self.build(record).to_config()
 
     def build(self, record: TrialRecord) -> Assignment:
         """Build a worker's assignment; a trial that ran before goes on from its newest whole checkpoint.
 
         A run of the certification plays episodes at its end.
         """
-        sweep, config, share = self._sweep, self._sweep.config, self._shares.of(record)
+        sweep, config, share = self._sweep, self._sweep.config, self._choose_share(record)
         whole = self._choose_whole(record)
         latest, best = choose_newest(whole), record.checkpoint
         older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
@@ -86,6 +99,10 @@ class Assignments:
             action = f"goes on from {newest.path}" if newest else "starts anew: no other one is left"
             self._sweep.console.note(f"{record.name}: its checkpoint {damaged.path} is damaged or gone; it {action}")
         return whole
+
+
+def _spell_values(record: TrialRecord) -> str:
+    return repr(sorted(record.params.items()))
 
 
 def choose_newest(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:

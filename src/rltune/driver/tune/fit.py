@@ -6,6 +6,7 @@ import functools
 import logging
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ray import tune
@@ -13,15 +14,15 @@ from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, Run
 
 from rltune.checkpoints.clients import STORAGE_AWAY, StoreUnavailableError
 from rltune.cluster.head import wait_for_head
+from rltune.cluster.resources import Share
 from rltune.compat.tune_controller import adapt_tune
 from rltune.driver.open_sweep import OpenSweep
-from rltune.driver.tune.assignments import BUNDLES, Assignments
+from rltune.driver.tune.assignments import Assignments
 from rltune.driver.tune.attempts import Attempts
 from rltune.driver.tune.proposals import SearchProposals, Stage
 from rltune.driver.tune.recorder import Recorder
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
 from rltune.driver.tune.searcher import StageSearcher
-from rltune.driver.tune.shares import Shares
 from rltune.errors import StudyUnavailableError
 from rltune.ledger.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
 from rltune.ledger.sweep_folder import make_resume_command
@@ -54,13 +55,13 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
     if sweep.retraining:
         stages.append(sweep.retraining)
     attempts = Attempts(sweep.config.failures.max_retries, sweep.config.failures.stop_after)
-    shares = Shares(sweep.share, sweep.ledger)
+    assignments = Assignments(sweep)
+    request = functools.partial(request_resources, sweep.share)
     scheduler = StoppingRuleScheduler(sweep.rule)
-    request = functools.partial(request_resources, sweep.share.bundles)
     return Tuner(
         tune.with_resources(sweep.context.trainable or Trial, request),
         tune_config=TuneConfig(
-            search_alg=StageSearcher(sweep, stages, Assignments(sweep, shares)),
+            search_alg=StageSearcher(sweep, stages, assignments),
             scheduler=scheduler,
             num_samples=-1,
             reuse_actors=True,
@@ -70,7 +71,7 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
         run_config=RunConfig(
             name="tune",
             storage_path=str(sweep.folder / ".tune"),
-            callbacks=[Recorder(sweep, stages, scheduler, attempts, shares)],
+            callbacks=[Recorder(sweep, stages, scheduler, attempts, assignments)],
             stop=sweep.stopper,
             verbose=0,
             progress_reporter=tune.CLIReporter(),  # It prints nothing here; Tune's own choice clears a notebook's cell.
@@ -105,9 +106,12 @@ def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
         shutil.rmtree(sweep.folder / ".tune", ignore_errors=True)
 
 
-def request_resources(common: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Request a trial's share of the machine; a trial gets a process of another one only if both request the same."""
-    return PlacementGroupFactory(config.get(BUNDLES, common))
+def request_resources(common: Share, config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """Request the common share of the machine for a trial, with the part of a GPU that its assignment names.
+
+    Tune gives a trial the process of another one only if both request the same.
+    """
+    return PlacementGroupFactory(replace(common, gpus=config["assignment"]["build"]["gpus"]).bundles)
 
 
 def _make_trial_name(trial: Any) -> str:

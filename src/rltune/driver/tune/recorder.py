@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ray.tune import Callback
 
 from rltune.cluster.head import wait_for_head
-from rltune.driver.tune.assignments import choose_newest
+from rltune.driver.tune.assignments import Assignments, choose_newest
 from rltune.driver.tune.attempts import Attempts, TrialKey
 from rltune.driver.tune.failures import (
     Failure,
@@ -27,7 +27,6 @@ from rltune.driver.tune.failures import (
 )
 from rltune.driver.tune.proposals import Stage
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
-from rltune.driver.tune.shares import Shares
 from rltune.errors import RltuneError, describe_exception
 from rltune.ledger.disk_full import DISK_FULL, is_disk_full
 from rltune.ledger.lease import LeaseLostError
@@ -49,11 +48,13 @@ class _Event:
         stage: The trial's kind.
         number: The trial's number.
         result: The trial's last result.
+        gpus: The part of a GPU that the attempt has.
     """
 
     stage: Stage
     number: int
     result: Mapping[str, Any] = field(default_factory=dict)
+    gpus: float = 0.0
 
     @property
     def key(self) -> TrialKey:
@@ -105,7 +106,7 @@ class Recorder(Callback):
         stages: The kinds of trials.
         scheduler: Knows why the stopping rule stopped a trial.
         attempts: Judges the attempts that ended before their trials.
-        shares: Gives a trial a larger share of a GPU.
+        assignments: Gives a trial a larger share of a GPU.
     """
 
     def __init__(
@@ -114,12 +115,12 @@ class Recorder(Callback):
         stages: Sequence[Stage],
         scheduler: StoppingRuleScheduler,
         attempts: Attempts,
-        shares: Shares,
+        assignments: Assignments,
     ) -> None:
         self.sweep, self.stopper = sweep, sweep.stopper
         self._config, self._store, self._tracker = sweep.config, sweep.store, sweep.tracker
         self._stages = {stage.table.kind: stage for stage in stages}
-        self._scheduler, self._attempts, self._shares = scheduler, attempts, shares
+        self._scheduler, self._attempts, self._assignments = scheduler, attempts, assignments
         # The trials with a result that is not in the ledger: a later report would leave a hole in the curve.
         self._incomplete: set[TrialKey] = set()
 
@@ -132,7 +133,6 @@ class Recorder(Callback):
     @_guarded
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that a trial begins or goes on."""
-        self.sweep.slots.place(trial.trial_id)
         event = self._make_event(trial)
         self.stopper.live.add(event.trial_dir)
         self._attempts.begin(event.key)
@@ -212,7 +212,7 @@ class Recorder(Callback):
 
     def _make_event(self, trial: Any, result: Mapping[str, Any] | None = None) -> _Event:
         task = trial.config["assignment"]
-        return _Event(self._stages[task["kind"]], int(task["number"]), result or {})
+        return _Event(self._stages[task["kind"]], int(task["number"]), result or {}, task["build"]["gpus"])
 
     # -- The end of a trial, or of an attempt at it -------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class Recorder(Callback):
             self.stopper.request(outage)
             self._interrupt(event)
             return
-        if result.get("outgrew") and (share := self._shares.enlarge(record)):
+        if result.get("outgrew") and (share := self._assignments.enlarge_share(record, event.gpus)):
             self.sweep.console.note(f"{record.name}: {reason}; it goes on with {share.gpus:g} of a GPU")
             event.stage.retry(record)
             return

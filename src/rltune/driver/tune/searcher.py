@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune.search import Searcher
 
-from rltune.driver.tune.assignments import BUNDLES, Assignments
+from rltune.driver.tune.assignments import Assignments
 from rltune.driver.tune.proposals import Stage
 from rltune.records import TRIALS
 
@@ -47,7 +47,7 @@ class StageSearcher(Searcher):
         if self._sweep.stopper.is_requested():
             return str(Searcher.FINISHED)
         self._reopen_failed()
-        is_full = len(self._live) >= self._slots.count or self._slots.are_kept
+        is_full = len(self._live) >= self._slots.count
         if is_full or self._num_in_a_row == MAX_IN_A_ROW:
             self._num_in_a_row = 0
             return None
@@ -56,9 +56,7 @@ class StageSearcher(Searcher):
             if record := stage.propose(is_search_over):
                 self._live[trial_id] = kind
                 self._num_in_a_row += 1
-                config = self._assignments.make_config(record)
-                self._slots.hold(trial_id, config.get(BUNDLES))
-                return config
+                return self._assignments.make_config(record)
         return None if self._live else str(Searcher.FINISHED)
 
     def _reopen_failed(self) -> None:
@@ -72,7 +70,6 @@ class StageSearcher(Searcher):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the slot; the recorder has written the ledger already."""
         self._live.pop(trial_id, None)
-        self._slots.release(trial_id)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its searcher for a restore that is never used."""

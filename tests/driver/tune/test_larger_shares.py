@@ -1,4 +1,4 @@
-"""A trial that outgrows its share of a GPU."""
+"""Trials that outgrow their share of a GPU, in a sweep on two logical GPUs."""
 
 from __future__ import annotations
 
@@ -7,64 +7,13 @@ import json
 from collections import defaultdict
 
 import pytest
-from ledger import make_ledger
 from mlflow import MlflowClient
 from toy import TOY
 from toy import ledger as read_records
 
-from rltune.cluster.resources import Share
-from rltune.driver.run import resume_sweep, run_sweep
-from rltune.driver.tune.shares import Shares
-from rltune.ledger.sweep_ref import SweepRef
-from rltune.records import CERTIFY, OUT_OF_MEMORY, TRIALS, TrialRecord
+from rltune.driver.run import run_sweep
+from rltune.records import OUT_OF_MEMORY
 from tests.driver.hog import HogTrial
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    return make_ledger(tmp_path)
-
-
-def test_a_trial_gets_a_larger_share_once(ledger):
-    shares = Shares(Share(1.0, 0.25, 0), ledger)
-    greedy, other = TrialRecord(1, "RUNNING", {"width": 512}), TrialRecord(2, "RUNNING", {"width": 64})
-    assert shares.of(greedy) == Share(1.0, 0.25, 0)
-    assert shares.enlarge(greedy) == shares.of(greedy) == Share(1.0, 0.5, 0)
-    assert shares.of(other) == Share(1.0, 0.25, 0)
-    assert shares.enlarge(greedy) is None
-    assert shares.of(greedy) == Share(1.0, 0.5, 0)
-
-
-def test_all_runs_of_greedy_values_share_what_was_learnt(ledger):
-    shares, values = Shares(Share(1.0, 0.25, 0), ledger), {"width": [512, 512], "lr": 0.1}
-    trial, together = TrialRecord(1, "RUNNING", values), TrialRecord(2, "RUNNING", values)
-    later = TrialRecord(1, "RUNNING", dict(reversed(values.items())), kind=CERTIFY)
-    for record in (trial, together):
-        shares.of(record)
-    shares.enlarge(trial)
-    assert shares.of(later) == Share(1.0, 0.5, 0), "it does not run out of memory first"
-    assert shares.enlarge(later) is None
-    assert shares.enlarge(together) == Share(1.0, 0.5, 0), "it has had the common one until now"
-
-
-@pytest.mark.parametrize(
-    ("gpus", "given", "next_one"), [(0.25, 0.5, None), (0.1, 0.5, None), (0.75, 0.75, 1.0), (0.0, 0.0, None)]
-)
-def test_the_next_driver_knows_the_larger_share(ledger, gpus, given, next_one):
-    greedy = ledger.trials.add({"width": [512, 512], "clip": float("inf"), "lr": 0.1}, [1])
-    Shares(Share(1.0, 0.25, 0), ledger).enlarge(greedy)
-    shares = Shares(Share(1.0, gpus, 0), ledger)
-    assert shares.of(ledger.trials.records()[0]) == Share(1.0, given, 0)
-    larger = shares.enlarge(greedy)
-    assert (larger and larger.gpus) == next_one
-    assert ledger.read_requests() == [], "nothing is left to be done"
-
-
-@pytest.mark.parametrize("gpus", [0.0, 1.0])
-def test_who_has_a_whole_gpu_or_none_gets_no_more(gpus, ledger):
-    shares = Shares(Share(1.0, gpus, 0), ledger)
-    assert shares.enlarge(TrialRecord(0, "RUNNING", {})) is None
-    assert shares.of(TrialRecord(0, "RUNNING", {})) == Share(1.0, gpus, 0)
 
 
 @pytest.fixture(scope="module")
@@ -137,21 +86,3 @@ def test_no_gpu_is_shared_beyond_what_it_has(sweep):
         assert max(at_once) <= 1.0
         most.append(max(at_once))
     assert most == [1.0, 1.0]
-
-
-def test_a_resumed_sweep_knows_which_trials_outgrew_theirs(sweep):
-    """Last, because it goes on with the sweep: the fourth trial has a whole GPU at once, and fails of that."""
-    outcome, _ = sweep
-    num_held = len(read_held(outcome, 3))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rltune.driver.plan.preflight", lambda plan: None)
-        resume_sweep(
-            SweepRef.of(outcome.folder),
-            stream=io.StringIO(),
-            trainable=HogTrial,
-            retry={TRIALS: [3]},
-        )
-    record = read_records(outcome)[3]
-    assert record.stop_reason.startswith(OUT_OF_MEMORY)
-    assert " 1:" in record.stop_reason
-    assert {held["part"] for held in read_held(outcome, 3)[num_held:]} == {1.0}
