@@ -20,6 +20,7 @@ import pytest
 from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
+from rltune.cluster.resources import Machine
 from rltune.config.settings_file import read_settings
 from rltune.driver import run as pipeline
 from rltune.driver.folder import SweepContext
@@ -689,3 +690,25 @@ def test_a_users_own_tracker_gets_every_report(
         reports = {(trial.number, mark) for trial in ledger.trials.records() for mark in trial.reports}
     lines = (outcome.folder / "lines.txt").read_text().splitlines()
     assert {tuple(map(int, line.split())) for line in lines} == reports
+
+
+def test_a_driver_that_ray_holds_after_its_lease_was_lost_ends_with_75(
+    request_of: Callable[..., Any], tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exits, has_exited = list[int](), threading.Event()
+
+    def exit_process(code: int) -> None:
+        exits.append(code)
+        has_exited.set()
+
+    def hang(sweep: Any) -> None:
+        sweep.stopper.lose_lease()
+        assert has_exited.wait(30)
+
+    monkeypatch.setattr(pipeline, "_start_ray", lambda context: contextlib.nullcontext((context, [Machine(2, 0)])))
+    monkeypatch.setattr(pipeline, "_search_and_end", hang)
+    monkeypatch.setattr(pipeline, "LEAVE_S", 0.05)
+    monkeypatch.setattr(pipeline.os, "_exit", exit_process)
+    plan = make_plan(request_of("tracking=off", "certify=off", "budget.trials=2"))
+    pipeline.drive(SweepContext(plan, tmp_path / "outputs" / "mine", False, time.monotonic(), stream))
+    assert exits == [75]
