@@ -16,10 +16,10 @@ USAGE = "[when, {name: value}, [kind, args...]]"
 
 
 def split_condition(name: str, form: Any) -> tuple[Mapping[str, Any], Any]:
-    """Split what is written for a parameter into its condition, empty without one, and the form under it.
+    """Split a parameter's setting into its condition, which may be empty, and its range.
 
     Raises:
-        ConfigError: It begins as a condition and is none.
+        ConfigError: It begins with ``when`` but is not a condition.
     """
     if not (isinstance(form, Sequence) and not isinstance(form, str) and form and form[0] == WHEN):
         return {}, form
@@ -34,7 +34,7 @@ def is_met(when: Mapping[str, Iterable[Any]], values: Mapping[str, Any]) -> bool
 
 
 def is_allowed(value: Any, wanted: Any) -> bool:
-    """Return whether a constant is what a condition wants: one value, or one of several."""
+    """Return whether a constant meets a condition, which wants one value or one of several."""
     several = isinstance(wanted, Sequence) and not isinstance(wanted, str)
     return value == wanted or (several and value in wanted)
 
@@ -43,21 +43,21 @@ def order_parameters(when: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Order names so that each comes after its parents; otherwise they stay as they were written.
 
     Raises:
-        ConfigError: Conditions wait for each other.
+        ConfigError: Conditions depend on each other in a circle.
     """
-    done: list[str] = []
+    ordered: list[str] = []
     waiting = list(when)
     while waiting:
         ready = next((name for name in waiting if not set(when[name]) & set(waiting)), None)
         if ready is None:
             raise _circle_error(when, waiting)
-        done.append(ready)
+        ordered.append(ready)
         waiting.remove(ready)
-    return done
+    return ordered
 
 
 def _circle_error(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str]) -> ConfigError:
-    """Name the circle, from one of its members round to itself."""
+    """Return the error for conditions that depend on each other, which names the whole circle."""
     path = [waiting[0]]
     while path[-1] not in path[:-1]:
         path.append(next(parent for parent in when[path[-1]] if parent in waiting))

@@ -1,6 +1,6 @@
-"""Turn one range of a search space into Optuna's distribution, and what was drawn into an argument's value.
+"""Turn a range of a search space into Optuna's distribution, and a drawn quantity into an argument's value.
 
-A kind may search on another scale than the value's own: `Dimension.encode` and `Dimension.decode` go between them.
+A kind may search on another scale than that of the value; `Dimension.encode` and `Dimension.decode` convert.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rltune.search.conditions import WHEN, format_condition, format_yaml_value
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-SCALARS = (str, int, float, bool, type(None))  # what Optuna stores as a choice
-CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")  # a condition on one exact value would never be met
+SCALARS = (str, int, float, bool, type(None))  # Types that Optuna can store as a choice.
+CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")  # A condition on one exact value would never be met.
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Kind:
     """One way to search a value.
 
     Attributes:
-        usage: How it is written, for error messages.
-        num_args: How many arguments it takes; None for any number of at least one.
+        usage: The form in which it is written, for error messages.
+        num_args: The number of its arguments; None for any number of at least one.
         integer: Whether its arguments must be integers.
         positive: Whether its arguments must be above zero.
     """
@@ -57,7 +57,7 @@ class Dimension:
     Attributes:
         name: The argument that it sets.
         kind: One of KINDS.
-        args: What the kind takes.
+        args: The arguments of the kind.
         when: The parents: other searched parameters, and for each the values at which this one is drawn. Empty for a
             parameter that is always drawn.
     """
@@ -105,7 +105,7 @@ class Dimension:
         if self.kind == "choice":
             raw: Any = pack_value(value)
         elif self.kind == "one_minus_loguniform":
-            # 1 - 0.95 is 0.05 plus a rounding error: an end of the range must count as inside it.
+            # 1 - 0.95 is 0.05 plus a rounding error, but an end of the range must count as inside it.
             raw = next((end for end in self.args if math.isclose(1.0 - value, end, rel_tol=1e-9)), 1.0 - value)
         elif self.kind == "pow2":
             raw = math.log2(value)
@@ -114,7 +114,7 @@ class Dimension:
         distribution = self.distribution()
         if isinstance(raw, float) and self.kind in ("randint", "lograndint", "pow2"):
             raw = int(raw) if raw.is_integer() else math.nan
-        distribution.to_internal_repr(raw)  # raises ValueError for an unknown choice
+        distribution.to_internal_repr(raw)  # This raises ValueError for an unknown choice.
         if self.kind != "choice" and not _is_on_range(raw, distribution):
             raise ValueError(f"{self.name}={value} is outside {self}")
         return raw
@@ -127,14 +127,14 @@ class Dimension:
         return (1.0 - high, 1.0 - low) if self.kind == "one_minus_loguniform" else (low, high)
 
     def spread(self, count: int) -> list[float]:
-        """Return values of a continuous range, evenly on its scale from one end to the other, in few digits."""
+        """Return values of a continuous range, evenly spaced on its scale and rounded to four digits."""
         low, high = map(float, self.args[:2])
         parts = [place / (count - 1) for place in range(count)]
         raw = [low + part * (high - low) if self.kind == "uniform" else low * (high / low) ** part for part in parts]
         return sorted({float(f"{self.decode(quantity):.4g}") for quantity in raw})
 
     def count_values(self) -> int:
-        """Count the values that it may have, of a kind that is not in CONTINUOUS."""
+        """Count the possible values of a kind that is not in CONTINUOUS."""
         if self.kind == "choice":
             return len(self.list_values())
         distribution: Any = self.distribution()
@@ -142,7 +142,7 @@ class Dimension:
         return num_steps + 1
 
     def list_values(self) -> list[Any]:
-        """List the values that it may have, of a kind that is not in CONTINUOUS."""
+        """List the possible values of a kind that is not in CONTINUOUS."""
         if self.kind == "choice":
             return [value for place, value in enumerate(self.args) if value not in self.args[:place]]
         distribution: Any = self.distribution()
@@ -150,7 +150,7 @@ class Dimension:
 
     @property
     def condition(self) -> str:
-        """When it is drawn, for a person; empty for always."""
+        """The condition under which it is drawn, for messages; empty without one."""
         return format_condition(self.when)
 
     def __str__(self) -> str:
@@ -163,10 +163,10 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     Args:
         name: The argument that is searched.
         kind: One of KINDS.
-        args: What is written after the kind.
+        args: The arguments after the kind.
 
     Raises:
-        ConfigError: The kind is unknown, or its arguments make no range.
+        ConfigError: The kind is unknown, or its arguments are invalid.
     """
     setting = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
     if kind not in KINDS:

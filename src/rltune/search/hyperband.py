@@ -13,16 +13,16 @@ from rltune.search.successive_halving import SuccessiveHalving
 class Hyperband(StoppingRule):
     """Hedge against a grace that is too short (Li et al. 2018, Hyperband; asynchronous as in Li et al. 2020).
 
-    Trials are dealt to the brackets in turn, by their numbers. Each bracket halves among its own trials, and its first
-    rung lies ``reduction_factor`` times as late as that of the bracket before: where slow starters win in the end, the
-    later brackets let them.
+    Trials are assigned to the brackets in turn, by their numbers. Each bracket halves among its own trials. Its first
+    rung comes ``reduction_factor`` times as late as that of the bracket before, so that slow starters can win in the
+    later brackets.
 
     Args:
         env_steps: A trial's whole budget, in environment steps.
         grace_fraction: Where the first bracket's first rung lies, as a fraction of the budget.
-        reduction_factor: By how much the steps grow, and the trials shrink, from one rung to the next.
-        num_brackets: How many there are.
-        mean_over: How many of a trial's last reports a rung compares by their mean.
+        reduction_factor: The factor by which the steps grow and the trials become fewer from one rung to the next.
+        num_brackets: The number of brackets.
+        mean_over: The number of a trial's last reports whose mean a rung compares.
 
     Attributes:
         brackets: The halvings, the most eager first.
@@ -38,7 +38,7 @@ class Hyperband(StoppingRule):
             raise make_argument_error("num_brackets", num_brackets, "a whole number, at least 1", 3)
         self.brackets = [SuccessiveHalving(env_steps, grace_fraction, reduction_factor, mean_over)]
         for later in range(1, int(num_brackets)):
-            grace = min(1.0, grace_fraction * reduction_factor**later)  # at 1 a bracket stops nobody
+            grace = min(1.0, grace_fraction * reduction_factor**later)  # With 1, a bracket stops no trial.
             self.brackets.append(SuccessiveHalving(env_steps, grace, reduction_factor, mean_over))
 
     def decide(self, report: Report) -> Decision:

@@ -18,14 +18,13 @@ from rltune.search.schedulers import GO_ON, Decision, Stop, StoppingRule, make_a
 class MedianStopping(StoppingRule):
     """Stop trials by the median stopping rule (Golovin et al. 2017, Google Vizier, section 3.2.2).
 
-    A trial stops if its best objective so far is strictly below the median of the other trials' running averages: each
-    the mean of that trial's objectives up to the same step. One that is as good as half of the others were on their
-    way here goes on, whatever they become later.
+    A trial stops if its best objective so far is strictly below the median of the other trials' running averages. A
+    running average is the mean of a trial's objectives up to the same step.
 
     Args:
         env_steps: A trial's whole budget, in environment steps.
         grace_fraction: No trial is stopped before this fraction of the budget.
-        min_trials: How many others must have come as far before a trial is stopped.
+        min_trials: The number of other trials that must have reached the same step before a trial is stopped.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -38,28 +37,29 @@ class MedianStopping(StoppingRule):
             raise make_argument_error("min_trials", min_trials, "at least 1", 5)
         self.min_trials = min_trials
         self._first, self._budget = env_steps * grace_fraction - 1e-9 * env_steps, env_steps
-        self._averages: dict[int, list[float]] = defaultdict(list)  # by mark, of all that came there, ascending
+        # For each mark, the sorted running averages of the trials that have reached it.
+        self._averages: dict[int, list[float]] = defaultdict(list)
         self._trials: dict[int, _Progress] = {}
 
     def decide(self, report: Report) -> Decision:
         """Take in a trial's report and decide whether the trial goes on.
 
         Args:
-            report: An objective of NaN, before its first episode has ended, is left out of an average. A trial that
-                has no other yet is neither judged nor compared with.
+            report: The objective is NaN before the first episode has ended. Averages leave it out, and a trial without
+                any other objective is neither judged nor compared with.
 
         Returns:
             To stop at the report's mark, or to go on.
         """
         mark, trial = report.nominal_steps, self._trials.setdefault(report.number, _Progress())
         if mark <= trial.mark:
-            return GO_ON  # it failed and trains the same steps again: they are counted
+            return GO_ON  # The trial failed and trains steps again that are counted already.
         trial.add(report)
         if not trial.num_numbers:
             return GO_ON
         others = self._averages[mark]
         is_below = self._first <= mark < self._budget and self._is_below(trial.best, others)
-        bisect.insort(others, trial.average)  # whatever the verdict: the others are compared with it
+        bisect.insort(others, trial.average)  # Later trials are compared with stopped ones, too.
         return Stop(mark) if is_below else GO_ON
 
     def _is_below(self, best: float, others: Sequence[float]) -> bool:
@@ -68,7 +68,7 @@ class MedianStopping(StoppingRule):
 
 @dataclass
 class _Progress:
-    """What is known of one trial."""
+    """Keep the best objective and the running average of one trial."""
 
     mark: int = -1
     best: float = -math.inf

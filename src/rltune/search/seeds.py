@@ -10,16 +10,16 @@ from collections.abc import Collection
 import numpy as np
 
 _SAMPLER, _CERTIFICATION = 1, 2
-_POSITIVE_INT32 = 0x7FFFFFFF  # libraries differ in the seeds that they take: all take these
+_POSITIVE_INT32 = 0x7FFFFFFF  # Every library accepts seeds up to this one.
 
 
 def derive_trial_seeds(sweep_seed: int, number: int, replicates: int) -> list[int]:
     """Return a trial's seeds, one per replicate; more replicates keep the first.
 
     Args:
-        sweep_seed: The sweep's.
-        number: The trial's.
-        replicates: How many seeds a trial trains with.
+        sweep_seed: The sweep's seed.
+        number: The trial's number.
+        replicates: The number of seeds that a trial trains with.
     """
     return _draw([sweep_seed, number], replicates)
 
@@ -33,11 +33,11 @@ def derive_certification_seeds(sweep_seed: int, count: int, searched: Collection
     """Return ``count`` seeds that no trial has seen; a larger count keeps the first.
 
     Args:
-        sweep_seed: The sweep's.
-        count: How many are wanted.
+        sweep_seed: The sweep's seed.
+        count: The number of seeds.
         searched: The seeds of all trials.
     """
-    # As many more as there are trials' seeds: even if each of those is drawn again, enough are left.
+    # Even if every seed of a trial is drawn again, enough of these are left.
     drawn = _draw([sweep_seed, 0, _CERTIFICATION], count + len(searched))
     return [seed for seed in dict.fromkeys(drawn) if seed not in searched][:count]
 

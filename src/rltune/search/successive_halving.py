@@ -26,8 +26,8 @@ class SuccessiveHalving(StoppingRule):
     Args:
         env_steps: A trial's whole budget, in environment steps.
         grace_fraction: Where the first rung lies, as a fraction of the budget.
-        reduction_factor: By how much the steps grow, and the trials shrink, from one rung to the next.
-        mean_over: How many of a trial's last reports a rung compares by their mean. Those before its first episode are
+        reduction_factor: The factor by which the steps grow and the trials become fewer from one rung to the next.
+        mean_over: The number of a trial's last reports whose mean a rung compares. Reports before the first episode are
             left out.
 
     Attributes:
@@ -59,25 +59,25 @@ class SuccessiveHalving(StoppingRule):
         """Take in a trial's report and decide whether the trial goes on. Each rung judges a trial once.
 
         Args:
-            report: One whose objective is not a number judges nothing while the trial has no other.
+            report: A trial all of whose objectives are NaN so far is not judged.
 
         Returns:
-            To stop where the trial is not among the best of a rung, or to go on.
+            `Stop` if the trial is not among the best of a rung, else `GO_ON`.
         """
         number, value = report.number, self._compute_value(report)
         if value is None:
             return GO_ON
         reached = [rung for rung in self._rungs if report.nominal_steps >= rung.level and number not in rung.trials]
-        for rung in reached:  # every rung first, whatever the verdict: the others are compared with it
+        for rung in reached:  # A stopped trial counts as well: later trials are compared with it.
             rung.trials.add(number)
             bisect.insort(rung.values, value)
         is_best = all(self._goes_on(value, rung.values) for rung in reached)
         return GO_ON if is_best else Stop(report.nominal_steps)
 
     def _compute_value(self, report: Report) -> float | None:
-        """Return what is compared of a trial by its report; None before its first episode.
+        """Return the mean of a trial's last objectives; None before its first episode.
 
-        Of several reports at one mark the first counts.
+        If a trial reports a mark again after a failure, its first report counts.
         """
         recent = self._recent[report.number]
         if report.nominal_steps > self._marks.get(report.number, -1):
@@ -95,7 +95,7 @@ class SuccessiveHalving(StoppingRule):
 
 @dataclass
 class _Rung:
-    """What is known of one rung: who came there, and with which objectives, ascending."""
+    """Keep the trials that reached a rung, and their sorted objectives."""
 
     level: int
     trials: set[int] = field(default_factory=set)
