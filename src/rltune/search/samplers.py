@@ -1,9 +1,9 @@
-"""Build the Optuna sampler that a searcher file describes, and say what a sweep has to know about it.
+"""Build the Optuna sampler of a searcher file, and describe its traits.
 
 `check_searcher` and `check_sampler` are called once, before a sweep starts; `build_sampler` is called for every trial
-and trusts them. Optuna is imported inside the functions, so that a typing error on the command line is reported before
-that. A further sampler of Optuna needs a file in ``conf/searcher``, and a row of `_KNOWN` if the usual traits do not
-fit.
+and relies on them. Optuna is imported inside the functions, so that a typing error on the command line is reported
+without it. A further sampler of Optuna needs a file in ``conf/searcher``, and a row of `_KNOWN` if the usual traits do
+not fit.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplerTraits:
-    """What a sweep has to know about a sampler (of Optuna 5.0).
+    """The properties of a sampler that matter to a sweep (Optuna 5.0).
 
     Attributes:
-        name: The short name by which a searcher file calls it; None if it has none.
+        name: Its short name in searcher files; None if it has none.
         target: Its class, ``package.module:Class``.
         also: Other classes with these traits.
-        handles_conditions: Whether it models parameters that not all trials have; otherwise it would draw them at
-            random.
-        models_choices: Whether it models choices; otherwise it draws them at random.
+        handles_conditions: Whether it models parameters that not all trials have, rather than draw them at random.
+        models_choices: Whether it models choices, rather than draw them at random.
         learns_from_others: Whether trials of other sweeps change its proposals.
         reads_curves: Whether it reads the curves of stopped trials, or no trials at all; otherwise it fits complete
             trials alone, so that each trial needs a value.
-        heeds_constraints: Whether it proposes away from trials that break a constraint, or at random.
+        heeds_constraints: Whether it avoids trials that break a constraint, or proposes at random.
         is_grid: Whether it tries each point of the space once.
-        package: The package that it needs besides Optuna, which is an extra of the same name; None for no package.
-        imports: Modules that it needs after its first trials, which a driver imports ahead.
+        package: The package that it needs besides Optuna, which is also the name of our extra; None for no package.
+        imports: Modules that it needs after the first trials. A driver imports them ahead of time.
     """
 
     name: str | None
@@ -107,15 +106,15 @@ SEEDS = ("seed", "sweep_seed")  # Arguments that the sweep sets.
 def build_sampler(
     kind: str, args: Mapping[str, Any], seed: int, conditional: bool = False, sweep_seed: int = 0
 ) -> BaseSampler:
-    """Build the sampler for one trial, from a searcher that `check_sampler` has let through.
+    """Build the sampler for one trial. `check_sampler` has accepted its arguments.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
         args: Arguments of the class.
-        seed: The trial's; passed on where the class takes a ``seed``.
+        seed: The trial's seed, if the class takes a ``seed``.
         conditional: Whether trials may lack some parameters. TPE then models each group of parameters by itself;
             otherwise it would draw at random whatever not all trials have (Optuna 5).
-        sweep_seed: The sweep's, one for all its trials; passed on where the class takes a ``sweep_seed``.
+        sweep_seed: The seed of all trials of the sweep, if the class takes a ``sweep_seed``.
     """
     import optuna
 
@@ -127,7 +126,7 @@ def build_sampler(
     if conditional and grouping and args.get("multivariate") is not False:
         given.setdefault("group", True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of group, for one
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # Such as the warning about `group`.
         return cls(**given)
 
 
@@ -135,11 +134,11 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
     """Refuse a searcher that cannot search a space, before Optuna is imported.
 
     Args:
-        kind: A name in SAMPLERS, or ``package.module:Class``, of which only Optuna's are known.
-        space: What is searched.
+        kind: A name in SAMPLERS, or ``package.module:Class``.
+        space: The search space.
 
     Returns:
-        Notes on what the searcher leaves to chance.
+        Notes on the parameters that the searcher draws at random.
 
     Raises:
         ConfigError: The two do not go together, or the searcher needs a package that is not installed.
@@ -186,16 +185,16 @@ def _format_choice(dimension: Dimension) -> str:
 
 
 def get_traits(kind: str) -> SamplerTraits:
-    """Return what is known about a sampler, without importing its class.
+    """Return a sampler's traits without importing its class.
 
     Args:
-        kind: A name in SAMPLERS, or ``package.module:Class``; a class that is not known has the usual traits.
+        kind: A name in SAMPLERS, or ``package.module:Class``. A class without a row in `_KNOWN` has the usual traits.
     """
     return _TRAITS.get(SAMPLERS.get(kind, kind), SamplerTraits(None, kind))
 
 
 def inherit_traits(kind: str) -> SamplerTraits:
-    """Return what is known about a sampler, also if its class derives from one of Optuna's.
+    """Return a sampler's traits, which a class inherits from one of Optuna's.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
@@ -242,7 +241,7 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
         raise ConfigError(
             f"searcher.kind={kind} needs a package: {error}", "a searcher whose packages are installed", "searcher=rf"
         ) from None
-    except Exception as error:  # a sampler raises whatever it likes
+    except Exception as error:  # A sampler may raise anything.
         raise ConfigError(
             f"searcher.args={dict(args)}: {describe_exception(error)}", "values that Optuna accepts", "~searcher.args"
         ) from None
@@ -255,7 +254,7 @@ def import_sampler(kind: str) -> type[BaseSampler]:
         kind: A name in SAMPLERS, or ``package.module:Class``.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: There is no sampler of this name.
     """
 
     def is_sampler(cls: type) -> bool:
@@ -280,7 +279,7 @@ def _propose_once(sampler: BaseSampler, space: Space) -> None:
 
 @contextlib.contextmanager
 def quieten_optuna() -> Iterator[None]:
-    """Keep Optuna from logging about a study in memory, of which a user knows nothing."""
+    """Keep Optuna from logging about a study in memory that the user did not create."""
     import optuna
 
     level = optuna.logging.get_verbosity()

@@ -1,7 +1,7 @@
-"""Read a search space, ``name: [kind, args...]`` in YAML, and go between trials' values and what the study holds.
+"""Read a search space, ``name: [kind, args...]`` in YAML, and convert between trials' values and searched quantities.
 
-A kind may search on another scale than the value's own. The study then shows the searched quantity under a label of
-its own (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` returns the value.
+A kind may search on another scale than that of the value. Then Optuna's study has the searched quantity under another
+label (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` returns the value.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Space:
     """The searched parameters of a sweep and those that are fixed.
 
     Attributes:
-        dimensions: What is searched, each after its parents.
-        fixed: Values by name.
+        dimensions: The searched parameters, each after its parents.
+        fixed: The values of the other parameters by name.
         idle: Parameters that no trial of this sweep can have, each with the reason.
     """
 
@@ -102,10 +102,10 @@ class Space:
         return raw
 
     def check_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Check values that a person gives for a trial, and return them by name, those that they require with them.
+        """Check values that a user gives for a trial, and add the parents' values that their conditions require.
 
         Args:
-            values: By name; names with dots may be nested.
+            values: The values by name; names with dots may be written as nested mappings.
 
         Raises:
             ConfigError: One is not searched, out of its range, or of a parameter whose condition the others do not
@@ -129,12 +129,12 @@ class Space:
                     str(by_name[name]),
                     f"space.{name}={by_name[name].ends()[0]}",
                 ) from None
-        for dimension in reversed(self.dimensions):  # parents come before
+        for dimension in reversed(self.dimensions):  # Parents come before their children.
             for parent, allowed in dimension.when.items() if dimension.name in given else ():
                 if parent not in given and len(allowed) > 1:
                     raise ConfigError(
                         f"space.{dimension.name}={given[dimension.name]}: it has a condition, {dimension.condition}",
-                        f"{parent} with it, which else is drawn and may not meet that",
+                        f"{parent} together with it, because a drawn {parent} may not meet the condition",
                         f"space.{parent}={allowed[0]}",
                     )
                 given.setdefault(parent, allowed[0])
@@ -172,7 +172,7 @@ class Space:
         low = points[0]
         for dimension in self.dimensions:
             middle = dimension.args[1:-1] if dimension.kind == "choice" else ()
-            points += [self._move(low, dimension, value) for value in middle]  # each may fail in a way of its own
+            points += [self._move(low, dimension, value) for value in middle]  # Each value may fail differently.
         whole = [{**self.active_values(point), **self.fixed} for point in points]
         return [point for index, point in enumerate(whole) if point not in whole[:index]]
 
@@ -207,7 +207,7 @@ class Space:
 
 
 def _find_named(values: Mapping[str, Any], searched: Collection[str], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield values by name, those of nested mappings by names with dots; the value of a known name is whole."""
+    """Yield values by name. Mappings are flattened to names with dots, unless their own name is searched."""
     for key, value in values.items():
         name = f"{above}.{key}" if above else str(key)
         if isinstance(value, Mapping) and name not in searched:
@@ -236,7 +236,7 @@ def parse_space(raw: Mapping[str, Any], algo: Mapping[str, Any] | None = None) -
         when[name], form = split_condition(name, written)
         if isinstance(form, Sequence) and not isinstance(form, str) and form and isinstance(form[0], str):
             dimensions[name] = parse_dimension(name, str(form[0]), tuple(form[1:]))
-        elif when[name]:  # a plain value under a condition is a choice of one
+        elif when[name]:  # A plain value under a condition is a choice of one value.
             dimensions[name] = Dimension(name, "choice", (form,))
         else:
             fixed[name] = form
@@ -249,7 +249,7 @@ def _resolve_conditions(
     when: Mapping[str, Mapping[str, Any]],
     constant: Mapping[str, Any],
 ) -> Space:
-    """Check all conditions; those on constants are decided here, and drop out."""
+    """Check all conditions. Those on constants are evaluated here and removed."""
     ordered: list[Dimension] = []
     idle: dict[str, str] = {}
     for name in order_parameters({name: when[name] for name in dimensions}):
@@ -275,7 +275,7 @@ def _resolve_wanted(dimension: Dimension, parent: Dimension, value: Any) -> tupl
         ConfigError: The parent never has one of them.
     """
     if parent.kind == "choice" and value in parent.args:
-        return (value,)  # a list may itself be a choice
+        return (value,)  # A list may itself be a choice.
     wanted = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     for wanted_value in wanted:
         try:

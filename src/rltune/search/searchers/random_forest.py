@@ -25,24 +25,25 @@ from rltune.search.searchers.unit_cube import Array, UnitCube
 if TYPE_CHECKING:
     from optuna.study import Study
 
-MAX_EXAMPLES = 1000  # of fewer trials: 500 give two each, and a proposal takes less than a tenth of a second
-LEAF = 3  # examples at least; a trial without a number gives so many, so that others do not outvote it
+MAX_EXAMPLES = 1000  # Up to 500 trials give two reports or more each. A proposal takes less than a tenth of a second.
+# The fewest examples in a leaf. A trial without a finite report gives as many, so that others do not outvote it.
+LEAF = 3
 NUM_CANDIDATES = 1000
 
 
 class RandomForestSampler(BaseSampler):
     """Sampler for a study of one objective, of trials that report scores by environment steps.
 
-    A trial without a number, such as one that diverged, counts as the worst report of all at the end of a whole
+    A trial without a finite report, such as one that diverged, counts as the worst report of all at the end of a whole
     training. A parameter that a trial lacks, because its condition is not met, has a random value in each of the
     trial's examples: the forest learns that it does not matter there. Where a constraint is broken, the trial counts as
     worse than the worst report, by how much it is broken.
 
     Args:
-        n_startup_trials: So many trials are drawn at random before the first model.
-        random_fraction: Of the later ones so many, whatever the model thinks.
-        n_estimators: Trees.
-        seed: Of all that is drawn.
+        n_startup_trials: The number of trials that are drawn at random before the first model.
+        random_fraction: The fraction of later trials that are drawn at random as well.
+        n_estimators: The number of trees.
+        seed: The seed of all draws.
 
     Raises:
         ValueError: An argument is out of range.
@@ -63,7 +64,7 @@ class RandomForestSampler(BaseSampler):
         self._independent = RandomSampler(seed)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return whatever some trial has, parameters with conditions among it."""
+        """Return the distributions of all parameters that any ended trial has, those with conditions included."""
         distributions = {
             name: distribution for ended in _list_ended(study) for name, distribution in ended.distributions.items()
         }
@@ -72,7 +73,7 @@ class RandomForestSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Draw at random: before the first model, what no trial has had, and of the later trials a part."""
+        """Draw at random: before the first model, for new parameters, and in a fraction of the later trials."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def sample_relative(
@@ -98,7 +99,7 @@ class RandomForestSampler(BaseSampler):
 
 
 def fill_missing(places: Array, rng: np.random.Generator) -> Array:
-    """Put random places where a trial lacks a parameter."""
+    """Replace the missing parameters of trials by random values."""
     return np.where(np.isnan(places), rng.random(places.shape), places)
 
 
@@ -107,19 +108,19 @@ def grow_trees(
 ) -> tuple[list[Any], NDArray[np.intp]]:
     """Fit extremely randomized trees (Geurts et al. 2006), each to trials drawn with replacement.
 
-    Drawn by the example, as scikit-learn's forests do, nearly every trial would be in every tree.
+    If examples were drawn instead, as scikit-learn's forests do, nearly every trial would be in every tree.
 
     Args:
         examples: Shape (examples, inputs).
-        targets: What is predicted, shape (examples,).
+        targets: The values to predict, shape (examples,).
         owners: Each example's trial, from 0; shape (examples,).
-        num_trees: How many.
-        rng: Draws trials, and the trees' seeds.
+        num_trees: The number of trees.
+        rng: Draws the trials and the trees' seeds.
 
     Returns:
         The trees; and how often each of them has drawn each trial, shape (trees, trials).
     """
-    from sklearn.tree import ExtraTreeRegressor  # seconds, for which a check of the settings need not wait
+    from sklearn.tree import ExtraTreeRegressor  # It takes seconds, for which a check of the settings need not wait.
 
     trees, trials = [], owners.max() + 1
     times_drawn = np.zeros((num_trees, trials), dtype=np.intp)
@@ -132,7 +133,7 @@ def grow_trees(
 
 
 def _list_ended(study: Study) -> list[FrozenTrial]:
-    """List the trials that say something of their parameters: not those that failed."""
+    """List the trials from which the forest learns; failed ones teach nothing."""
     ended: list[FrozenTrial] = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return ended
 
@@ -140,9 +141,9 @@ def _list_ended(study: Study) -> list[FrozenTrial]:
 def list_examples(trials: Sequence[FrozenTrial], direction: Direction) -> tuple[NDArray[np.intp], Array, Array]:
     """Return for each example the trial, the fraction of a whole training, and the objective.
 
-    A whole training is the longest that was seen. Of each trial there are as many reports as `MAX_EXAMPLES` allows,
-    evenly spread, the last among them. What breaks a constraint is below the worst by what it breaks it by. Objectives
-    that are to be minimized are negated: of those returned, the higher one is always better.
+    A whole training is the longest one so far. Each trial gives as many reports as `MAX_EXAMPLES` allows, evenly
+    spread, the last one included. A trial that breaks a constraint is worse than the worst report by its excess.
+    Objectives that are to be minimized are negated, so that higher is always better in the result.
     """
     whole = max((step for trial in trials for step in trial.intermediate_values), default=1)
     most = max(1, MAX_EXAMPLES // len(trials))
@@ -151,7 +152,7 @@ def list_examples(trials: Sequence[FrozenTrial], direction: Direction) -> tuple[
     for owner, trial in enumerate(trials):
         below[owner] = sum(max(0.0, excess) for excess in trial.constraints.values())
         curve = {step: score for step, score in trial.intermediate_values.items() if np.isfinite(score)}
-        if trial.state == TrialState.COMPLETE:  # a searcher may be told another value than the last report's
+        if trial.state == TrialState.COMPLETE:  # The value may differ from the last report.
             curve[max(curve, default=whole)] = trial.value
         steps = sorted(curve) if below[owner] == 0 else []
         every = -(-len(steps) // most) or 1
@@ -163,7 +164,7 @@ def list_examples(trials: Sequence[FrozenTrial], direction: Direction) -> tuple[
 
 
 def rank_normally(objectives: Array) -> Array:
-    """Put quantiles of the normal distribution in the objectives' places: a return of -1e6 is the lowest, no more."""
+    """Replace objectives by normal quantiles of their ranks, so that an outlier is only the lowest one."""
     from scipy.special import ndtri
 
     ordered = np.sort(objectives)
@@ -172,12 +173,12 @@ def rank_normally(objectives: Array) -> Array:
 
 
 def _predict(trees: Sequence[Any], inputs: Array) -> Array:
-    """Return the mean over the trees at the end of a whole training."""
+    """Return the mean prediction of the trees for the end of a whole training."""
     whole = np.column_stack([inputs, np.ones(len(inputs))]).astype(np.float32)
     return np.asarray(np.mean([tree.predict(whole, check_input=False) for tree in trees], axis=0))
 
 
 def _is_among(candidates: Array, others: Array) -> NDArray[np.bool_]:
-    """Whether each candidate is one of the others."""
+    """Return for each candidate whether it is among the others."""
     rows = {row.tobytes() for row in others.round(9)}
     return np.array([row.tobytes() in rows for row in candidates.round(9)])

@@ -1,7 +1,7 @@
 """Spread trials evenly over a space by a scrambled Sobol sequence.
 
-Optuna's QMCSampler keeps in the study how far it has come, and begins again where a study is lost or a driver is killed
-between two writes. Here a trial's number says which point it has.
+Optuna's QMCSampler keeps its position in the study, and begins again if the study is lost or the driver is killed
+between two writes. Here a trial's point follows from its number.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 class SobolSampler(BaseSampler):
     """Sampler whose trials fill a space without conditions evenly (Sobol' 1967; scrambled by Owen 1998).
 
-    The first trial is drawn at random: it shows what the space is.
+    The first trial is drawn at random, because the sampler learns the space from it.
 
     Args:
-        seed: Of the first trial.
-        sweep_seed: Of the sequence, the same for each of its trials.
+        seed: The seed of the first trial.
+        sweep_seed: The seed of the sequence, which all trials share.
     """
 
     def __init__(self, seed: int | None = None, sweep_seed: int = 0) -> None:
         self._independent, self._sweep_seed = RandomSampler(seed), sweep_seed
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return what the first trial has."""
+        """Return the distributions of the first trial."""
         first = study.get_trials(deepcopy=False)[0]
         return {
             name: distribution
@@ -52,9 +52,9 @@ class SobolSampler(BaseSampler):
         """Return the trial's point of the sequence."""
         if not search_space:
             return {}
-        from scipy.stats.qmc import Sobol  # takes seconds, for which a check of the settings need not wait
+        from scipy.stats.qmc import Sobol  # It takes seconds, for which a check of the settings need not wait.
 
         sequence = Sobol(len(search_space), scramble=True, rng=self._sweep_seed)
-        if trial.number > 1:  # to be moved by nothing is an error
+        if trial.number > 1:  # A move by zero points is an error.
             sequence.fast_forward(trial.number - 1)
         return UnitCube(search_space).read(sequence.random()[0])

@@ -1,4 +1,4 @@
-"""Place trials in a unit cube: one axis a parameter, on the scale on which it is drawn."""
+"""Map trials to a unit cube with an axis for each parameter, on the scale on which it is drawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 class UnitCube:
     """The space of some distributions as a unit cube.
 
-    A choice has an axis too, cut into a piece for each value, as has a range of integers.
+    The axis of a choice or of a range of integers is divided into a piece for each value.
 
     Args:
         space: Distributions by label, each of more than one value.
@@ -24,17 +24,22 @@ class UnitCube:
 
     def __init__(self, space: Mapping[str, BaseDistribution]) -> None:
         self._space = dict(space)
-        self._counts = [len(one.choices) if isinstance(one, CategoricalDistribution) else 0 for one in space.values()]
-        ranges = [
-            (0, count - 1, 1, False) if count else (one.low, one.high, one.step or 0, one.log)
-            for one, count in zip(space.values(), self._counts, strict=True)
+        self._counts = [
+            len(distribution.choices) if isinstance(distribution, CategoricalDistribution) else 0
+            for distribution in space.values()
         ]
-        self._low, self._high, self._step = np.array([one[:3] for one in ranges], dtype=float).T
-        self._log = np.array([one[3] for one in ranges])
+        ranges = [
+            (0, count - 1, 1, False)
+            if count
+            else (distribution.low, distribution.high, distribution.step or 0, distribution.log)
+            for distribution, count in zip(space.values(), self._counts, strict=True)
+        ]
+        self._low, self._high, self._step = np.array([entry[:3] for entry in ranges], dtype=float).T
+        self._log = np.array([entry[3] for entry in ranges])
         self._ends = self._scale(np.array([self._low - self._step / 2, self._high + self._step / 2]))
 
     def place(self, trials: Sequence[FrozenTrial]) -> Array:
-        """Place trials: [trials, parameters], NaN where a trial lacks one."""
+        """Return the places of trials, of shape (trials, parameters); NaN where a trial lacks a parameter."""
         raw = np.full((len(trials), len(self._space)), np.nan)
         for row, trial in zip(raw, trials, strict=True):
             for axis, (name, distribution) in enumerate(self._space.items()):
@@ -43,11 +48,11 @@ class UnitCube:
         return self._place(raw)
 
     def snap(self, places: Array) -> Array:
-        """Move places to the middle of their pieces, where axes have some."""
+        """Move places to the middle of their pieces, on axes that have pieces."""
         return self._place(self._read(places))
 
     def expand(self, places: Array) -> Array:
-        """Return a model's inputs, [places, inputs]: a choice has one for each of its values."""
+        """Return a model's inputs, of shape (places, inputs); a choice has an input for each of its values."""
         raw, snapped = self._read(places), self.snap(places)
         columns = [
             raw[:, [axis]] == np.arange(count) if count else snapped[:, [axis]]
