@@ -279,9 +279,7 @@ def test_visible_gpus_are_counted_without_asking_the_driver(visible, count, monk
 
 def test_without_the_variable_nvidia_smi_counts_the_cards(tmp_path, monkeypatch):
     tool = tmp_path / "nvidia-smi"
-    tool.write_text(
-        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-1)'\necho '  MIG 3g.20gb Device 0: (UUID: MIG-7)'\n"
-    )
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-1)'\necho '  MIG 3g.20gb (UUID: MIG-7)'\n")
     tool.chmod(0o755)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")

@@ -1,9 +1,10 @@
 """Fork Ray's workers from one process that has done the imports.
 
-RLlib and torch take a process 5 s of CPU and 250 MB before its first step. Ray starts a process for each slot, and one
-more for each that died; every one would pay that. Here Ray starts `worker_entry` instead, which has the fork server
-fork a worker: it is up in 0.1 s, and most of its memory is shared. The fork server also runs what needs RLlib before
-there is a worker (`ForkServer.call`), so that the driver need not import RLlib.
+To import RLlib and torch takes a process 5 s of CPU and 250 MB. Ray starts a process for each slot, and another one for
+each that died, and every one would import them. Therefore Ray starts the small script `worker_entry` instead, which
+asks the fork server for a worker. A forked worker is ready after 0.1 s and shares most of its memory. The fork server
+also calls functions that need RLlib before there is a worker (`ForkServer.call`), so that the driver does
+not import it.
 
 `ForkServer` runs in the driver, `fork_server_main` in a process of its own.
 """
@@ -30,16 +31,16 @@ from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_worker_script
 from rltune.errors import RltuneError
 
-MAX_ADDRESS = 100  # letters of a Unix socket's address: Linux takes 107
-PATIENCE_S = 120.0  # for a process that takes a call, which waits until a Ray that starts requests its first worker
+MAX_PATH_LENGTH = 100  # The characters of a Unix socket's path; Linux allows 107.
+CALL_TIMEOUT_S = 120.0  # Calls are queued until Ray has requested its first worker.
 Answer = TypeVar("Answer")
 
 
 class ForkServer:
-    """The process that workers are forked from, as the driver sees it; it ends with the driver.
+    """Starts the process from which workers are forked, and sends requests to it. It ends with the driver.
 
     Args:
-        folder: A private folder for the socket; removed at the end.
+        folder: A private folder for the socket. It is removed at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,28 +53,27 @@ class ForkServer:
         with listening:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rltune.cluster.fork_server_main", str(listening.fileno())],
-                stdin=subprocess.PIPE,  # closes when the driver is gone, which the fork server takes as its end
+                stdin=subprocess.PIPE,  # It closes when the driver ends in any way, and then the fork server ends.
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listening.fileno()],
-                start_new_session=True,  # a Ctrl-C must reach the driver alone
+                start_new_session=True,  # A Ctrl-C must reach only the driver.
             )
 
     @property
     def pid(self) -> int:
-        """Return the process's number."""
+        """Return the id of the process."""
         return self._process.pid
 
     @contextlib.contextmanager
     def publish_address(self, modules: Sequence[str]) -> Iterator[str]:
-        """Let what Ray starts meanwhile find the fork server, by environment variables.
+        """Set the environment variables by which `worker_entry` finds the fork server, as long as the block runs.
 
         Args:
-            modules: What the workers will need. A module that cannot be imported is left to the worker, which will say
-                why.
+            modules: The modules that the workers need. If one cannot be imported, then the worker reports why.
 
         Yields:
-            The script that Ray is to start workers by.
+            The script that Ray has to start instead of its own worker.
         """
         worker = str(find_worker_script())
         variables = {SOCKET_VARIABLE: self.address, WORKER_VARIABLE: worker, MODULES_VARIABLE: " ".join(modules)}
@@ -85,10 +85,10 @@ class ForkServer:
                 del os.environ[name]
 
     def prepare(self, raylet: int) -> None:
-        """Have the rest imported: everything that the first worker's request would bring along is known by now.
+        """Let the fork server import the rest, a second or two before the raylet requests the first worker.
 
         Args:
-            raylet: The number of the raylet's process, which requests workers a second or two after it has begun.
+            raylet: The id of the raylet's process. Ray's library reads it from the environment when it is imported.
         """
         environment = {**os.environ, "RAY_RAYLET_PID": str(raylet), "RAY_JOB_ID": NO_JOB}
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
@@ -96,37 +96,38 @@ class ForkServer:
             send_request(connection, {"environment": environment}, [])
 
     def report_started_ray(self) -> None:
-        """Take note that Ray is up: from now on the driver may call a function itself."""
+        """Note that Ray has started: from now on the driver may call a function itself."""
         self._has_ray_started.set()
 
     def call(
         self,
         function: Callable[..., Answer],
         *arguments: Any,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = CALL_TIMEOUT_S,
         progress: Callable[[int, int], None] | None = None,
     ) -> Answer:
-        """Call a function where the imports are done, in a process of its own; Ray must be starting, or up.
+        """Call a function in a forked process, which has RLlib imported; Ray must be starting, or have started.
 
-        Where no process takes the request, the function is called here, as soon as Ray is up. It is never called a
-        second time because its process has died or hangs: what became of that process could become of the driver, too.
+        If no process takes the request, then the driver itself calls the function, as soon as Ray has started. If a
+        process has taken the request and dies or hangs, then the function is not called again, because the driver
+        could die or hang in the same way.
 
         Args:
-            function: A function of a module, by whose name it is found there.
-            arguments: Its arguments, which can be pickled; so can its answer.
-            patience_s: The longest wait for the answer, or between two signs of progress.
-            progress: The function's own argument of this name, which it calls whenever it has come further, with how
-                much is done and of how much; None where it takes none.
+            function: A function at the top level of a module.
+            arguments: Its arguments. They and the result must be picklable.
+            patience_s: The longest wait for the result, or between two reports of progress.
+            progress: Called with the number of finished parts and of all parts, if the function has an argument
+                ``progress``; None if it has not.
 
         Raises:
-            Exception: What the function raises; a RuntimeError with its words if it cannot be pickled.
-            RltuneError: Its process ended without an answer, or came no further.
+            Exception: The function's exception; a RuntimeError with its text if it cannot be pickled.
+            RltuneError: The process ended without a result, or made no progress.
             OSError: The fork server was closed meanwhile.
         """
         taken, content = False, b""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(PATIENCE_S)  # the fork server may still wait for Ray
+                connection.settimeout(CALL_TIMEOUT_S)  # The fork server may still wait for Ray.
                 connection.connect(self.address)
                 connection.sendall(CALL + pickle.dumps((function, arguments, progress is not None)))
                 connection.shutdown(socket.SHUT_WR)
@@ -146,7 +147,7 @@ class ForkServer:
                     "failures.stall_s=3600 if it needs so long; else find out where it hangs",
                 ) from None
         except (OSError, pickle.PickleError):
-            if self._closed:  # the sweep ends: nobody waits for the answer any more
+            if self._closed:  # The sweep ends, and nobody needs the result any more.
                 raise
         if self._closed and not content:
             raise ConnectionAbortedError("the fork server was closed")
@@ -156,7 +157,7 @@ class ForkServer:
                 raise ConnectionAbortedError("the fork server was closed")
             return function(*arguments, **({"progress": progress} if progress else {}))
         try:
-            failed, answer = pickle.loads(content)  # noqa: S301 - our own process's, by a private socket
+            failed, answer = pickle.loads(content)  # noqa: S301 - from our own process, through a private socket
         except (EOFError, pickle.UnpicklingError):
             raise RltuneError(
                 f"the process that ran {_name(function)} ended without an answer",
@@ -168,9 +169,9 @@ class ForkServer:
         return answer  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End it; the workers that it forked live on until their Ray ends them."""
+        """End the fork server. The workers that it forked live on until Ray ends them."""
         self._closed = True
-        self._has_ray_started.set()  # nobody waits for it any more
+        self._has_ray_started.set()  # A waiting `call` wakes up and sees that the fork server is closed.
         self._process.terminate()
         self._process.wait()
         assert self._process.stdin is not None
@@ -186,15 +187,15 @@ _early: list[ForkServer] = []  # At most one, which was started before the comma
 
 
 def begin_fork_server() -> None:
-    """Start one for the sweep to come, which `acquire_fork_server` will take: a sweep's start waits for its imports.
+    """Start a fork server early, for `acquire_fork_server` to use: the start of a sweep waits for its imports.
 
-    Without a sweep it ends with this process. There is none outside Linux, with replacements switched off, or under a
-    temporary folder whose path is too long for a Unix socket.
+    If no sweep follows, then it ends with this process. None is started outside Linux, if replacements are switched
+    off, or if the path of the temporary folder is too long for a Unix socket.
     """
     if _early or not are_replacements_on():
         return
     folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mode 0700
-    if sys.platform != "linux" or len(str(folder / "socket")) > MAX_ADDRESS:
+    if sys.platform != "linux" or len(str(folder / "socket")) > MAX_PATH_LENGTH:
         folder.rmdir()
         return
     _early.append(ForkServer(folder))
@@ -208,13 +209,13 @@ def _close_early() -> None:
 
 @contextlib.contextmanager
 def acquire_fork_server(wanted: bool = True) -> Iterator[ForkServer | None]:
-    """Yield a fork server for a Ray of our own, the early one if there is one, and close it afterwards.
+    """Yield a fork server for our own Ray, preferably the one that was started early, and close it afterwards.
 
     Args:
-        wanted: Whether workers will be forked; if not, the early one is closed.
+        wanted: Whether workers will be forked. If not, then a fork server that was started early is closed.
 
     Yields:
-        None where there is no forking.
+        The fork server; None if workers are not forked.
     """
     if not wanted:
         _close_early()

@@ -24,15 +24,15 @@ from typing import Any
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
 
-# What RLlib imports and what does not import Ray, so that it can be imported before Ray's settings are known.
+# RLlib imports these modules, and they do not import Ray. So they can be imported before Ray's settings are known.
 EARLY = ("torch", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
 LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
-OOM_SCORE = "1000"  # as Ray gives its workers (2.60): the system ends a trial before the driver
-NO_JOB = "ffffffff"  # what Ray tells workers that it starts before there is a job (2.60)
-MORE, PROGRESS = b"+", struct.Struct(">II")  # before an answer, a sign of progress: how many are done, of how many
-CALL = b"call"  # the first bytes of a request to call a function; a request for a worker begins with its length
-REQUEST_S = 5.0  # for a client to send its request: one that was stopped must not hold up all others
-PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal that a process gets when its parent ends
+OOM_SCORE = "1000"  # Ray gives its workers the same (2.60), so that the system ends a trial before the driver.
+NO_JOB = "ffffffff"  # The job id of workers that Ray starts before there is a job (2.60).
+MORE, PROGRESS = b"+", struct.Struct(">II")  # A report of progress: how many parts are done, and of how many.
+CALL = b"call"  # The first bytes of a request to call a function. A request for a worker begins with its length.
+REQUEST_S = 5.0  # The time for a client to send its request. A stopped client must not block all others.
+PR_SET_PDEATHSIG = 1  # The option of Linux's prctl for the signal that a process gets when its parent ends.
 
 Request = dict[str, Any]
 
@@ -41,20 +41,20 @@ Request = dict[str, Any]
 
 
 def main(listening: socket.socket) -> Callable[[], None]:
-    """Serve requests until the driver is gone.
+    """Serve requests until the driver ends.
 
-    Ray's library reads its settings, such as the number of its raylet's process, when it is imported (2.60). So the
-    rest of the imports waits for the first request with an environment: one for a worker, or one without streams, which
-    `ForkServer.prepare` sends for nothing else. Calls wait for it, too.
+    Ray's library reads its settings, such as the id of the raylet's process, when it is imported (2.60). So the second
+    half of the imports waits for the first request that has Ray's environment: a request for a worker, or the request
+    without streams that `ForkServer.prepare` sends for this purpose alone. Calls are queued until then.
 
     Args:
-        listening: The socket of requests.
+        listening: The socket that receives the requests.
 
     Returns:
-        In each forked process, what it is to do; the fork server itself never returns.
+        In each forked process, the function that it has to run. In the fork server itself `main` never returns.
     """
     _import_modules(EARLY)
-    is_ready = False  # until the rest is imported
+    is_ready = False  # Whether the second half of the imports is done.
     calls: list[tuple[socket.socket, bytes]] = []
     while True:
         if sys.stdin in select([listening, sys.stdin], [], [])[0]:
@@ -81,18 +81,18 @@ def main(listening: socket.socket) -> Callable[[], None]:
 
 
 def _prepare(environment: Mapping[str, str]) -> None:
-    """Import what has to wait for Ray's settings."""
+    """Import the modules that need Ray's settings."""
     _replace_environment(environment)
-    with draw_actor_class_ids():  # an actor class draws its id when it is defined
+    with draw_actor_class_ids():  # An actor class draws its id when it is defined.
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
     gc.collect()
-    gc.freeze()  # the collector would write to memory that forked processes share
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system then removes ended children by itself
+    gc.freeze()  # The collector would write to the memory that forked processes share.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The system then removes ended children itself.
 
 
 def _import_modules(modules: Iterable[str]) -> None:
     for module in modules:
-        with contextlib.suppress(Exception):  # the worker that needs it will say why it cannot be imported
+        with contextlib.suppress(Exception):  # The worker that needs the module reports why it cannot be imported.
             importlib.import_module(module)
 
 
@@ -102,7 +102,7 @@ def _replace_environment(environment: Mapping[str, str]) -> None:
 
 
 def _receive_head(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive a request's first bytes, and the streams of a process that asks for a worker; b"" from one that ended."""
+    """Receive the first bytes of a request and, if it is for a worker, its streams; b"" if the client has ended."""
     connection.settimeout(REQUEST_S)
     try:
         head, streams, _, _ = socket.recv_fds(connection, len(CALL) + 4, 3)
@@ -112,7 +112,7 @@ def _receive_head(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _receive_request(connection: socket.socket, head: bytes) -> Request | None:
-    """Receive a request for a worker; None when the process that asks has ended or is stopped."""
+    """Receive a request for a worker; None if the client has ended or is stopped."""
     size, content = int.from_bytes(head, "little"), b""
     with contextlib.suppress(OSError):
         while len(content) < size and (more := connection.recv(size - len(content))):
@@ -124,13 +124,13 @@ def _receive_request(connection: socket.socket, head: bytes) -> Request | None:
 
 
 def _fork(inherited: Sequence[socket.socket]) -> bool:
-    """Fork; return True in the new process, where these sockets are closed and random numbers start anew."""
+    """Fork; return True in the new process, which has closed these sockets and has new random seeds."""
     if os.fork():
         return False
     for other in inherited:
         other.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Forked generators share their state: without new seeds all workers would draw the same numbers.
+    # Forked random generators have the same state. Without new seeds all workers would draw the same numbers.
     random.seed()
     sys.modules["numpy"].random.seed()
     sys.modules["torch"].default_generator.seed()
@@ -141,9 +141,9 @@ def _fork(inherited: Sequence[socket.socket]) -> bool:
 
 
 def _become_worker(connection: socket.socket, request: Request, streams: Sequence[int]) -> None:
-    """Go on as the process that Ray has started would have."""
-    # When a worker ends, Ray kills its process group (2.60): in the fork server's, all other workers would end with it.
-    os.setpgid(0, 0)  # the session stays: by it a later driver finds what a killed one left
+    """Become the worker that Ray has requested, with the streams and environment of the process that Ray started."""
+    # Ray kills the process group of a worker that ends (2.60). If it were the fork server's, all workers would end.
+    os.setpgid(0, 0)  # The session stays the same, because a later driver finds stale processes by it.
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -159,13 +159,13 @@ def _become_worker(connection: socket.socket, request: Request, streams: Sequenc
 
 
 def _answer_call(connection: socket.socket, head: bytes) -> None:
-    """Call the requested function without a Ray, and end with the fork server."""
+    """Call the requested function in this process, which joins no Ray and ends with the fork server."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     forbid_auto_start()
     connection.settimeout(None)
-    connection.sendall(FORKED)  # from now on the driver does not call the function itself
+    connection.sendall(FORKED)  # From now on the driver does not call the function itself.
     content = head + b"".join(iter(lambda: connection.recv(65536), b""))
-    function, arguments, progress = pickle.loads(content)  # noqa: S301 - the driver's, by a private socket
+    function, arguments, progress = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
     named = {"progress": lambda *made: connection.sendall(MORE + PROGRESS.pack(*made))} if progress else {}
     try:
         answer = pickle.dumps((False, function(*arguments, **named)))
@@ -175,7 +175,7 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
 
 
 def _pickle_error(error: Exception) -> bytes:
-    """Pickle an exception, or its words where it could not be read again: not every class keeps its arguments."""
+    """Pickle an exception, or its text if it could not be unpickled: not every class keeps its arguments."""
     try:
         content = pickle.dumps((True, error))
         pickle.loads(content)  # noqa: S301 - our own

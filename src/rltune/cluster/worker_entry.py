@@ -1,7 +1,7 @@
 """Stand in for Ray's worker script: request a forked worker, and end.
 
-Every process of every trial runs this script, so it imports nothing of rltune and nothing slow. Where no fork server
-answers, it becomes Ray's own worker.
+Every process of every trial runs this script first, so it imports nothing slow and nothing of rltune. If no fork server
+answers, then the script becomes Ray's own worker.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ import socket
 import sys
 from collections.abc import Mapping
 
-SOCKET_VARIABLE = "RLTUNE_FORK_SERVER"  # names the environment variable with the fork server's socket
-WORKER_VARIABLE = "RLTUNE_WORKER"  # the one with the path of Ray's own worker script
-MODULES_VARIABLE = "RLTUNE_MODULES"  # the one with the modules that workers import
-FORKED = b"1"  # the first byte of an answer: a process has taken the request
+# Environment variables: the fork server's socket, Ray's own worker script, and the modules that workers import.
+SOCKET_VARIABLE = "RLTUNE_FORK_SERVER"
+WORKER_VARIABLE = "RLTUNE_WORKER"
+MODULES_VARIABLE = "RLTUNE_MODULES"
+FORKED = b"1"  # The first byte of an answer: a process has taken the request.
 
 
 def request_worker(address: str, arguments: list[str]) -> bool:
-    """Have a worker forked that takes this process's place, with its streams and its environment.
+    """Request a forked worker that takes the place of this process, with its streams and its environment.
 
     Args:
         address: The fork server's socket.
         arguments: The arguments that Ray gave this script for its own worker.
 
     Returns:
-        Whether there is such a worker now.
+        Whether a worker was forked.
     """
     request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
     try:
