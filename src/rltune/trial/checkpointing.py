@@ -1,7 +1,7 @@
 """Save a trial's state when it is time, and restore it.
 
-The best state is saved whenever the objective improves, the latest one every so many seconds, with the replay memory
-where that is small enough. The driver records both in the ledger. Runs in a worker.
+The best state is saved whenever the objective improves, and the latest state at an interval, with the replay memory
+if it is small enough. The driver records both in the ledger. Runs in a worker.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TrialCheckpoints:
 
     Attributes:
         best: The record of the checkpoint with the best objective; None without one.
-        notes: What a person is to know of the restore, each the rest of a sentence about the trial.
+        notes: Notes about the restore for the user; each goes on with a sentence that begins with the trial's name.
     """
 
     def __init__(self, task: Assignment, store: Store) -> None:
@@ -59,11 +59,11 @@ class TrialCheckpoints:
         self._direction = Objective.from_settings(task.build["env"].get("objective")).direction
         self.best = CheckpointRecord(**task.best) if task.best else None
         self._saved_at = time.monotonic()
-        self._paths: set[str] = set()  # of this attempt's checkpoints
+        self._paths: set[str] = set()  # The paths of this attempt's checkpoints.
         self.notes: list[str] = []
 
     def restore(self, runners: Sequence[Runner]) -> TrialState:
-        """Load the newest whole checkpoint that the task names, and return the state then; else a new state."""
+        """Load the newest whole checkpoint that the task names, and return its state; without one a new state."""
         folder = self._open_newest()
         if folder is None:
             return TrialState([Progress() for _ in runners])
@@ -80,7 +80,7 @@ class TrialCheckpoints:
         return TrialState([Progress(**saved) for saved in state["progress"]], state["train_s"], state["reports"])
 
     def _open_newest(self) -> Path | None:
-        """Open the checkpoint that the task names, or the older one; None without one that is as it was recorded."""
+        """Open the checkpoint that the task names, or else the older one; None if neither has its recorded digest."""
         records = [CheckpointRecord(**record) for record in (self._task.latest, self._task.older) if record]
         for record in records:
             if folder := self._store.open(record):
@@ -97,11 +97,11 @@ class TrialCheckpoints:
         return None
 
     def is_due(self) -> bool:
-        """Whether the latest state is to be saved by now."""
+        """Return whether it is time to save the latest state."""
         return time.monotonic() - self._saved_at >= self._task.checkpoint_every_s
 
     def save_if_due(self, state: TrialState, runners: Sequence[Runner], objective: float) -> dict[str, Any]:
-        """Save the best state when it improved, and the latest when it is time.
+        """Save the best state if the objective improved, and the latest state if it is time.
 
         Args:
             state: Where the trial is.
@@ -116,8 +116,8 @@ class TrialCheckpoints:
             records["best"] = self._save("best", state, runners, objective)
             self.best = CheckpointRecord(**records["best"])
         if self.is_due():
-            # The best state that was just written is the latest one too: one folder serves as both. Not where the
-            # latest has a replay memory: the best would carry it for long.
+            # The best state that was just written is also the latest one, and one folder serves as both. If the latest
+            # has a replay memory, then it gets its own folder, because the best checkpoint is kept much longer.
             shared = None if keeps_replay else records.get("best")
             records["latest"] = shared or self._save("latest", state, runners, objective, keeps_replay)
             self._saved_at = time.monotonic()
@@ -134,7 +134,7 @@ class TrialCheckpoints:
         return {"latest": record}
 
     def _keeps_replay(self, runners: Sequence[Runner]) -> bool:
-        """Whether the latest state has the replay memories: those of all seeds, or none."""
+        """Return whether the latest state includes the replay memories of all seeds; otherwise it has none."""
         return 0 < _measure_replay(runners) <= self._task.replay_gb * 1e9
 
     def _save(
@@ -177,7 +177,7 @@ class TrialCheckpoints:
         return path
 
     def _policy_info(self, index: int, progress: Progress) -> Mapping[str, Any]:
-        """Say where a policy came from; it is kept inside the policy."""
+        """Describe the origin of a policy; the policy keeps it."""
         task = self._task
         return {
             "trial": task.number,
@@ -196,5 +196,5 @@ def _measure_replay(runners: Sequence[Runner]) -> int:
 
 
 def _seed_folder(folder: Path, index: int) -> Path:
-    """Return where a seed's files stand: the first one's in the checkpoint itself, the others' in their own folders."""
+    """Return the folder of a seed's files: the checkpoint itself for the first seed, a folder inside it for others."""
     return folder if index == 0 else folder / f"seed-{index}"

@@ -13,8 +13,8 @@ from rltune.formatting import first_line
 from rltune.records import OUT_OF_MEMORY
 from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
 
-CONTEXT_BYTES = 512 * 2**20  # CUDA's own in each process, which torch does not count; it differs by card and driver
-LEAST = 0.5  # of a share is left to tensors, however small the card
+CONTEXT_BYTES = 512 * 2**20  # CUDA's own memory in each process, about. torch does not count it.
+LEAST = 0.5  # The part of a share that tensors get at least, however small the GPU is.
 MARGIN = 1.15  # Later iterations fragment memory, and other values of the space need more.
 MAX_PER_GPU = 16  # Nobody has measured that more trials on a GPU pay.
 
@@ -62,7 +62,7 @@ def cap_memory(share: float, cuda: Any = None) -> None:
     torch's allocator raises ``OutOfMemoryError`` beyond it, in this process alone. Call it before the first tensor.
 
     Args:
-        share: The part of the GPU; with a whole one there is nobody to be spared.
+        share: The part of the GPU. A whole GPU needs no limit.
         cuda: ``torch.cuda``; tests give another one.
     """
     if not 0 < share < 1:
@@ -71,7 +71,7 @@ def cap_memory(share: float, cuda: Any = None) -> None:
         from torch import cuda
     if not cuda.is_available():
         return
-    total: int = cuda.get_device_properties(0).total_memory  # the first that Ray lets this process see is its own
+    total: int = cuda.get_device_properties(0).total_memory  # Ray lets this process see only its own GPU.
     cuda.set_per_process_memory_fraction(max(share - CONTEXT_BYTES / total, LEAST * share), 0)
 
 

@@ -1,6 +1,6 @@
 """The Tune trainable: builds, trains, reports and saves one configuration after another in one process.
 
-It *holds* what it trains instead of being an RLlib algorithm, so that a process and its imports are paid once a sweep.
+It holds RLlib algorithms instead of being one, so that one process, with its imports done, serves many trials.
 It does not decide whether a trial goes on: the driver does. Runs in a worker.
 """
 
@@ -32,8 +32,8 @@ from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
 from rltune.trial.supervisor import STACK_FILE, Supervisor
 
-MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
-STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # why training pauses before the next report
+MAX_STALLED = 50  # Iterations in a row without an environment step, after which a trial counts as hung.
+STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # The reasons why training pauses before the next report.
 
 
 class Trial(tune.Trainable):
@@ -57,24 +57,27 @@ class Trial(tune.Trainable):
         return True
 
     def cleanup(self) -> None:
-        """Free what the last trial holds."""
+        """Free the resources of the last trial."""
         self._end()
 
     def build_runner(self, seed: int) -> Runner:
-        """Build what trains one seed; tests replace it."""
-        from rltune.trial.algorithm_runner import AlgorithmRunner  # brings RLlib and torch with it
+        """Build the runner that trains one seed; tests replace this method."""
+        from rltune.trial.algorithm_runner import AlgorithmRunner  # It imports RLlib and torch.
 
         task = self.task
         return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads)
 
     def _begin(self, config: Mapping[str, Any]) -> None:
         self.task = Assignment(**config["assignment"])
-        # Without a folder in common with the driver, this process has one of its own.
+        # If the store is remote, then this process has a folder of its own for the trial's files.
         folder = self.task.sweep if self.task.store is None else Path(self.logdir) / Path(self.task.sweep).name
         self._store = open_store(folder, self.task.store)
         self._failure: dict[str, Any] | None = None
         self._state = TrialState()
-        self._counted = 0, STEPS.steps  # steps of all seeds by the last iteration's end, and this process's count then
+        self._counted = (
+            0,
+            STEPS.steps,
+        )  # The steps of all seeds, and the process's count, at the end of the last iteration.
         self._checkpoints = TrialCheckpoints(self.task, self._store)
         self._supervisor = Supervisor(
             self._store, self.task.sweep, self.task.trial_dir, self.task.stall_s, self._count_steps_of_each_seed
@@ -101,7 +104,7 @@ class Trial(tune.Trainable):
     def _catch_failure(self, work: Callable[[], None]) -> None:
         """Do the work, and keep an exception as the trial's failure.
 
-        Raised, it would cost the process and its warm imports.
+        If the exception left this class, then Tune would end the process, whose imports took seconds.
         """
         try:
             with self._supervisor.watch():
@@ -142,9 +145,9 @@ class Trial(tune.Trainable):
         """Train up to the next mark and report.
 
         An iteration may pass several marks, as one with a large batch does. It is then reported at each of them, with
-        the same numbers and without training in between. Trials with smaller batches are not wronged by that: an
-        on-policy iteration learns at its end, so that at each of these marks this policy acted, and its returns have
-        seen no later update. Off-policy iterations are equally long in all trials of a sweep.
+        the same numbers and without training in between. This does not bias the comparison with trials of smaller
+        batches: an on-policy iteration learns at its end, so that the reported policy acted at each of these marks.
+        Off-policy iterations are equally long in all trials of a sweep.
         """
         state = self._state
         began, steps_before, trained_before = time.time(), state.env_steps, state.train_s
@@ -168,12 +171,12 @@ class Trial(tune.Trainable):
         return report
 
     def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
-        """Hand back the state between two marks, which is no report: no other trial's could be compared with it."""
+        """Return the state between two marks. It is not a report, because no other trial reports at the same step."""
         state = self._state
         report, sampled = self._merge_seeds(), self._count_steps_of_each_seed()
-        # With no step there is nothing to keep.
+        # Without a step there is nothing to save.
         records = self._checkpoints.save_latest(state, self._runners) if sampled or report["env_steps"] else {}
-        if interrupted:  # what an iteration has cost that did not come to its end
+        if interrupted:  # Steps of an unfinished iteration have been sampled, too, and count against the budget.
             report["env_steps"] = max(report["env_steps"], sampled)
         return report | {"records": records, "done": interrupted, "interrupted": interrupted}
 
@@ -187,7 +190,7 @@ class Trial(tune.Trainable):
         return self.play(folder)
 
     def play(self, folder: Path) -> list[float]:
-        """Play a checkpoint's policy for as many episodes as the task says; tests replace it."""
+        """Play the task's number of episodes with a checkpoint's policy; tests replace this method."""
         from rltune.policies.evaluation import evaluate
         from rltune.policies.policy import load_playable
         from rltune.policies.uri import Source
@@ -204,7 +207,7 @@ class Trial(tune.Trainable):
         """Report an evaluation's progress.
 
         Raises:
-            SamplingEnded: The sweep ends: the evaluation is to begin anew when it goes on.
+            SamplingEnded: The sweep ends. The evaluation starts again when the sweep is resumed.
         """
         self._supervisor.report_progress()
         if STEPS.is_ending:
@@ -233,18 +236,18 @@ class Trial(tune.Trainable):
                 if progress[index].env_steps < target and self._checkpoints.is_due():
                     return SAVE_DUE
                 continue
-            # RLlib goes on without the samples of an env runner that hangs: its iterations end, the trial does not.
+            # If an env runner hangs, then RLlib goes on without its samples, and its iterations bring no step.
             stalled += 1
             if stalled >= MAX_STALLED:
                 raise RuntimeError(f"no environment step in {stalled} iterations; do the env runners still live?")
         return None
 
     def _mark_iteration(self) -> None:
-        """Remember the steps by an iteration's end: one value, as another thread reads it."""
+        """Remember the steps at the end of an iteration, in one assignment because another thread reads them."""
         self._counted = sum(seed.env_steps for seed in self._state.progress), STEPS.steps
 
     def _count_steps_of_each_seed(self) -> int:
-        """Count the environment steps by now, those of the iteration under way among them, as a mean over the seeds."""
+        """Count the environment steps so far, including the running iteration, as a mean over the seeds."""
         ended, before = self._counted
         return (ended + STEPS.steps - before) // max(1, len(self.task.seeds))
 
@@ -260,13 +263,13 @@ def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) 
         env_steps: Environment steps of each seed by then.
         gpus: The trial's part of a GPU.
     """
-    cause = getattr(error, "cause", None)  # Ray wraps what an env runner's process raised
+    cause = getattr(error, "cause", None)  # Ray wraps the exception of an env runner's process.
     first = cause if isinstance(cause, BaseException) else error
     text = str(first).strip().splitlines()
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
     if isinstance(first, UnsharedStoreError):  # The user has to mend the node: all three parts are needed.
         reason = "; ".join(filter(None, str(first).splitlines()))
-    if isinstance(first, RewardError):  # the user's own code: when is what there is to know
+    if isinstance(first, RewardError):  # The user looks for it in the environment, and has to know at which step.
         reason = f"{first.what} by environment step {env_steps}"
     reason = describe_out_of_memory(first, gpus) or reason
     about: dict[str, Any] = {"failed": reason[:500], "outgrew": reason.startswith(OUT_OF_MEMORY)}
