@@ -1,6 +1,6 @@
-"""Start a Ray of our own as `ray.init` has no arguments for, and find out what a running one has.
+"""Start our own Ray in ways for which `ray.init` has no arguments, and find the logs of a running Ray.
 
-Runs in the driver and in the process that workers are forked from; Ray is imported inside the functions, after
+Runs in the driver and in the fork server. Ray is imported inside the functions, after
 `rltune.cluster.ray_cluster.prepare_environment`.
 """
 
@@ -16,16 +16,16 @@ from typing import Any
 
 from rltune.compat.patching import are_replacements_on, is_tested, replace_names, switched
 
-NODE_S = 30.0  # as long as Ray waits itself for its raylet
-WORKER_MODULE = "ray._private.workers.default_worker"  # what Ray starts for each worker
+NODE_S = 30.0  # Ray itself waits as long for its raylet.
+WORKER_MODULE = "ray._private.workers.default_worker"  # Ray starts it for each worker.
 LOCALHOST = "127.0.0.1"
 
 
 def forbid_auto_start() -> None:
-    """Let this process never start a Ray by itself; for one that only checks configurations.
+    """Keep this process, which only checks configurations, from starting a Ray.
 
     What: ``auto_init_hook.enable_auto_connect``, otherwise read from ``RAY_ENABLE_AUTO_CONNECT`` at the import.
-    Why: what RLlib registers would start or join a cluster. The process has imported Ray long before it is forked.
+    Why: RLlib's registrations would start or join a cluster. The variable is read too early for a forked process.
     Tested with Ray 2.60; only used where workers are forked, which is tested versions alone.
     """
     from ray._private import auto_init_hook
@@ -36,11 +36,11 @@ def forbid_auto_start() -> None:
 @switched(nullcontext)
 @contextmanager
 def start_in_own_session() -> Iterator[None]:
-    """Let what Ray starts have a session of its own.
+    """Let Ray start its processes in a session of their own.
 
     What: ``services.ConsolePopen`` with ``start_new_session``.
-    Why: whoever ends a job (timeout, a batch system, a container's init) signals its whole process group. Ray shields
-    its processes from SIGINT alone: SIGTERM would take the cluster away before the trials could save their state.
+    Why: a timeout, a batch system or a container's init signals the whole process group of a job. Ray protects its
+    processes from SIGINT only. A SIGTERM would end Ray before the trials could save their state.
     Gains: no time. With the switch off a SIGTERM to the group costs what was trained since the last checkpoint.
     Tested with Ray 2.60.
     """
@@ -53,18 +53,17 @@ def start_in_own_session() -> Iterator[None]:
 @switched(nullcontext)
 @contextmanager
 def start_without_extras(dashboard: bool) -> Iterator[None]:
-    """Let a Ray that starts do without its autoscaler, its reader of logs and, unless it is wanted, its API server.
+    """Start Ray without its autoscaler, its log monitor and, if there is no dashboard, its API server.
 
     What: ``RayParams`` with ``no_monitor`` and ``include_log_monitor``, ``services.start_api_server``,
     ``services.get_node``.
-    Why: the autoscaler has nothing to scale on one machine and the driver asks for no lines of logs. The API server is
-    started and waited for even where it is to serve no dashboard. `get_node` sleeps a second whenever the node is not
-    there yet.
+    Why: the autoscaler has nothing to scale on one machine, and the driver reads no lines of logs. Ray starts the API
+    server and waits for it even if there is no dashboard. `get_node` sleeps a second while the node is not ready yet.
     Gains: three seconds of a start on two cores, of which `get_node` has half a second on average and one at most.
     Tested with Ray 2.60.
 
     Args:
-        dashboard: Whether somebody wants to see it.
+        dashboard: Whether Ray's dashboard is wanted.
     """
     from ray._private import services
 
@@ -76,7 +75,7 @@ def start_without_extras(dashboard: bool) -> Iterator[None]:
 
 @contextmanager
 def start_workers_by(script: str, when_raylet_runs: Callable[[int], None]) -> Iterator[None]:
-    """Let Ray start its workers by a script of ours.
+    """Let Ray start our own script instead of its workers.
 
     What: ``RayParams`` with ``worker_path``; ``services.start_raylet``, to know the raylet before it asks for workers.
     Why and gains: a worker forked from a process that has imported RLlib and torch costs 0.1 s instead of 5 s of CPU,
@@ -84,8 +83,8 @@ def start_workers_by(script: str, when_raylet_runs: Callable[[int], None]) -> It
     Tested with Ray 2.60.
 
     Args:
-        script: Started with the arguments of Ray's own worker.
-        when_raylet_runs: Called with the number of the raylet's process.
+        script: The script, which gets the arguments of Ray's own worker.
+        when_raylet_runs: Called with the id of the raylet's process.
     """
     from ray._private import services
 
@@ -107,10 +106,10 @@ def find_worker_script() -> Path:
 
 @contextmanager
 def draw_actor_class_ids() -> Iterator[None]:
-    """Let actor classes that are defined meanwhile draw their ids from the operating system.
+    """Let actor classes that are defined in the block draw their ids from the operating system.
 
     What: ``ray.actor.ActorClassID``.
-    Why: Ray's own draw seeds a generator that forked workers would inherit, and then draw the same ids.
+    Why: Ray draws from a generator whose state forked workers inherit, so that all would draw the same ids.
     Tested with Ray 2.60; only used where workers are forked.
     """
     import ray.actor
@@ -127,39 +126,38 @@ def draw_actor_class_ids() -> Iterator[None]:
 
 
 def list_private_arguments(modules: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a Ray of our own is to know that `ray.init` only takes as unstable arguments.
+    """Return the unstable arguments of `ray.init` for our own Ray.
 
     What: ``_node_ip_address``; ``_system_config`` with ``preload_python_modules``.
-    Why: without the first Ray's processes listen on the machine's address in the network, where a token alone protects
-    them: it is given to an untested Ray too, if that still documents it. By the second its processes import as soon as
-    they start, before there is a trial; a task of ours cannot have them do it, because no actor gets a process in which
-    a task has run.
-    Gains: the imports of a slot's first trial, 5 s of CPU, are over by then where workers are not forked (GPUs).
+    Why: without the first Ray's processes listen on the machine's address in the network, where only a token protects
+    them. So an untested Ray gets it, too, if it still documents it. The second lets Ray's processes import as soon as
+    they start, before there is a trial. A task could not do that, because no actor gets a process that has run a task.
+    Gains: if workers are not forked (GPUs), the 5 s of CPU for imports are over when a slot's first trial begins.
     Upstream: https://github.com/ray-project/ray/pull/33572 added the setting and calls it experimental.
     Tested with Ray 2.60.
 
     Args:
-        modules: What the processes import.
+        modules: The modules that the processes import.
     """
     import ray
 
     known = is_tested("ray") or "_node_ip_address" in (ray.init.__doc__ or "")
     arguments: dict[str, Any] = {"_node_ip_address": LOCALHOST} if known else {}
-    if modules and are_replacements_on():  # a Ray that does not know the setting ends itself
+    if modules and are_replacements_on():  # If Ray does not know the setting, it ends.
         arguments["_system_config"] = {"preload_python_modules": list(modules)}
     return arguments
 
 
 @switched(lambda: None)
 def find_logs() -> Path | None:
-    """Return the folder that Ray's processes on this machine write their logs to.
+    """Return the folder of the logs of Ray's processes on this machine.
 
     What: ``ray._private.worker._global_node``.
-    Why: the log of a process that died says more than Ray's guess; nothing public names the folder.
+    Why: the log of a dead process explains more than Ray's guess, and nothing public names its folder.
     Without it a failed trial's reason is Ray's own. Tested with Ray 2.60.
 
     Returns:
-        None without a Ray, or where it cannot be known.
+        None without Ray, or if the folder is unknown.
     """
     import ray
 
@@ -170,7 +168,7 @@ def find_logs() -> Path | None:
 
 
 def _replace_params(**changes: Any) -> AbstractContextManager[None]:
-    """Let a Ray that starts have these parameters, besides those that `ray.init` gives it."""
+    """Start Ray with these parameters beside those that `ray.init` sets."""
     from ray._private import parameter
 
     def build_params(*args: Any, plain: Any = parameter.RayParams, **kwargs: Any) -> Any:

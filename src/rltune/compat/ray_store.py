@@ -1,9 +1,9 @@
-"""Hand small values from workers to the driver through the store of Ray's head.
+"""Send small values from workers to the driver through the key-value store of Ray's head.
 
 What: the functions of ``ray.experimental.internal_kv``.
-Why: a worker that trains answers no call of its actor; a process that could be asked instead would cost a CPU's share
-of a second to start, and a file is seen only where a folder is shared.
-Gains: it is known between two reports how far a trial is. With the switch off it is known at each report.
+Why: a worker that trains answers no call of its actor, a second process would cost CPU time to start, and a file would
+need a shared folder.
+Gains: the progress of a trial is known between two reports. With the switch off it is known at each report.
 Tested with Ray 2.60.
 """
 
@@ -20,7 +20,7 @@ NAMESPACE = b"rltune"
 
 @switched(lambda: None)
 def write_value(key: str, value: str) -> None:
-    """Set a value; do nothing without a Ray, as in a trial that a test runs by itself."""
+    """Set a value; do nothing without Ray, as in a trial that a test runs alone."""
     if ray.is_initialized():
         from ray.experimental import internal_kv
 
@@ -29,7 +29,7 @@ def write_value(key: str, value: str) -> None:
 
 @switched(dict)
 def read_values(keys: Collection[str]) -> dict[str, str]:
-    """Read the values that processes of this Ray have set, in one question; keys without one are left out."""
+    """Read the values that processes of this Ray have set, in one request; keys without a value are left out."""
     if not keys or not ray.is_initialized():
         return {}
     from ray.experimental import internal_kv

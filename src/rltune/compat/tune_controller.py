@@ -1,4 +1,4 @@
-"""Let Tune run a sweep's trials in warm processes, and lose a trial rather than the sweep. Runs in the driver."""
+"""Let Tune run trials in warm processes, and lose a trial instead of the sweep with a process. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def adapt_tune(one_process: bool) -> Iterator[None]:
     """Apply all of this module while a `tune.Tuner` runs.
 
     Args:
-        one_process: Whether each trial is one process, of a Ray of our own.
+        one_process: Whether each trial is a single process in our own Ray.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(survive_lost_processes())
@@ -28,13 +28,13 @@ def adapt_tune(one_process: bool) -> Iterator[None]:
 
 
 def use_warm_processes() -> AbstractContextManager[None]:
-    """Let Tune start its actors in the processes that have their imports done.
+    """Let Tune start its actors in processes that have already imported everything.
 
     What: ``tune_controller.PlacementGroupResourceManager`` and ``_ActorClassCache``.
     Why: Tune gives each trial a placement group. Ray checks the group by a task, and a process that has run a task is
     given to no actor afterwards. Tune also gives each actor environment variables, so that Ray starts another process
-    for it, although the processes of a Ray of our own have inherited these. A group is needed where a trial has several
-    processes, which must fit together; a cluster needs both.
+    for it, although the processes of our own Ray have inherited these. If a trial has several processes, then it needs
+    the group, so that all of them are placed together. A cluster needs both.
     Gains: 5 s of CPU a slot. Tested with Ray 2.60.
     """
     from ray.tune.execution import tune_controller
@@ -44,10 +44,10 @@ def use_warm_processes() -> AbstractContextManager[None]:
 
 
 def make_resource_manager() -> Any:
-    """Make Tune's count of what this machine has left, which is to let as many fractions of a GPU begin as Ray does.
+    """Make Tune's manager of free resources, with 1% more of each GPU, so that it admits as many fractions as Ray.
 
-    Tune adds them up as they are: by rounding, fourteen sevenths are more than two GPUs, and 0.1667 six times is more
-    than one. Ray cuts them off after four digits. For as many as a hundred trials on a GPU that is a hundredth of it.
+    Tune adds the fractions up unrounded, so that fourteen sevenths are more than two GPUs, and 6 x 0.1667 are more than
+    one. Ray cuts each fraction off after four digits. The difference is below 1% for up to a hundred trials on a GPU.
     """
     import ray
     from ray.air.execution import FixedResourceManager
@@ -57,13 +57,13 @@ def make_resource_manager() -> Any:
 
 
 def keep_starting_actors() -> AbstractContextManager[None]:
-    """Let a trial whose process is on its way wait for it, and the next one have the process that has just become free.
+    """Let a trial wait for its process if that is starting, and give a free process to the next trial.
 
     What: ``TuneController._maybe_reuse_cached_actor``.
-    Why: Tune gives a free process to the first trial that waits for one, and throws away what was starting for it.
-    Where a process takes longer to start than a trial to run, no second process ever comes to work: slots stay empty,
-    and a node that joins is never used.
-    Gains: as many slots as there are. Tested with Ray 2.60.
+    Why: Tune gives a free process to the first waiting trial, and discards the process that was starting for it.
+    If a process takes longer to start than a trial to run, then no second process is ever used: slots stay empty, and
+    so does a node that joins.
+    Gains: all slots are used. Tested with Ray 2.60.
     """
     from ray.tune.execution.tune_controller import TuneController
 
@@ -71,17 +71,17 @@ def keep_starting_actors() -> AbstractContextManager[None]:
 
     def reuse(controller: Any, trial: Any) -> bool:
         own = controller._trial_to_actor.get(trial)
-        has_place = own is not None and controller._actor_manager.is_actor_started(own)  # it may still import
+        has_place = own is not None and controller._actor_manager.is_actor_started(own)  # It may still import.
         return plain(controller, trial) if not has_place or trial in controller._resetting_trials else False
 
     return replace_names(TuneController, _maybe_reuse_cached_actor=reuse)
 
 
 def survive_lost_processes() -> AbstractContextManager[None]:
-    """Let a process that Ray ended for want of memory, or that its machine took along, cost its trial alone.
+    """Let only the trial fail if Ray ends its process for lack of memory, or if its node is lost.
 
     What: ``RayActorManager._actor_task_failed``.
-    Why: Tune knows two kinds of errors and raises at any other, which ends the whole sweep.
+    Why: Tune handles two kinds of errors and raises any other, which ends the whole sweep.
     Tested with Ray 2.60.
     """
     from ray.air.execution._internal.actor_manager import RayActorManager
@@ -100,8 +100,8 @@ def survive_lost_processes() -> AbstractContextManager[None]:
 def skip_callback_count() -> AbstractContextManager[None]:
     """Skip Tune's count of its own callbacks for Ray's usage statistics.
 
-    What: ``ray.air._internal.usage.tag_callbacks``. Why: to know MLflow's among them it imports MLflow, whatever the
-    statistics' own switch says.
+    What: ``ray.air._internal.usage.tag_callbacks``. Why: to recognise MLflow's callback it imports MLflow, even if
+    usage statistics are switched off.
     Gains: 2 s before the first trial. Tested with Ray 2.60.
     """
     from ray.air._internal import usage
