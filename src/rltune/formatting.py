@@ -1,4 +1,4 @@
-"""Format numbers, durations and values for a person."""
+"""Format numbers, durations, values and tables for a person."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,23 @@ def format_clock(seconds: float) -> str:
     """Format elapsed seconds as ``02:15`` or ``1:02:15``."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes:02d}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text, for terminals, pages and Markdown.
+
+    Attributes:
+        headings: The name of each column.
+        rows: The cells of each row, one for each column.
+        best: The number of the row that stands out; None if no row does.
+    """
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    best: int | None = None
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown."""
+        lines = [self.headings, tuple("---" for _ in self.headings), *self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rltune.certification.description import explain_table, make_table
 from rltune.certification.result import (
     BASELINE,
     Certification,
@@ -22,7 +23,8 @@ from rltune.certification.result import (
 )
 from rltune.envs.objective import Objective
 from rltune.records import Direction
-from rltune.views.closing_page import describe_certification
+from rltune.views.page import Section
+from rltune.views.terminal import print_sections
 
 SEEDS = (11, 12, 13, 14, 15)
 
@@ -126,10 +128,10 @@ def test_the_winner_among_equals_is_shown_as_it_is(draw, num_seeds):
 
 
 def render(certification):
-    """The closing page's lines on a certification, its table included."""
+    """What a terminal shows of a certification."""
     stream = io.StringIO()
-    for part in describe_certification(certification.summary(), Objective()):
-        Console(file=stream, width=160).print(part)
+    section = Section("", "", make_table(certification), notes=explain_table(certification, Objective()))
+    print_sections(Console(file=stream, width=160), [section])
     return stream.getvalue()
 
 
@@ -163,8 +165,7 @@ def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
 
 def test_one_seed_is_said_to_have_no_interval():
     found = judge_configurations([configuration("trial 0", [5.0], 9.0), configuration("baseline", [3.0])], [0], 1)
-    text = "\n".join(part for part in describe_certification(found.summary(), Objective()) if isinstance(part, str))
-    assert text.count("certify.seeds=5") == 1
+    assert sum("certify.seeds=5" in note for note in explain_table(found, Objective())) == 1
 
 
 def test_the_control_wins_only_when_it_is_better():

@@ -25,7 +25,7 @@ from rltune.config.uris import (
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 from rltune.views.console import Console
-from rltune.views.wording import read_typed_command
+from rltune.views.next_steps import read_typed_command
 
 SIGNS = ["/", "@", ":", " ", "'", '"', "\\", "#", "%", "?", "&", "\\@/", ": #", "%40"]
 PASSWORDS = [f"left{sign}right" for sign in SIGNS]

@@ -33,7 +33,7 @@ STEPS = (
     "rltune.driver.end.publish_outcome",
     "rltune.views.html.try_report",
     "rltune.driver.publish._describe_sweep",
-    "rltune.driver.publish.make_closing_page",
+    "rltune.driver.publish.describe_end",
     "rltune.driver.end._drop_training_states",
     "rltune.driver.publish.notify_end",
     "rltune.ledger.ledger.Ledger.change_sweep",

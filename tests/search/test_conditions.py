@@ -24,9 +24,9 @@ from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
 from rltune.views.analysis import build_space
 from rltune.views.importance import measure_importance
+from rltune.views.page import describe_values
 from rltune.views.plotly_figures import draw_figures
 from rltune.views.sweep_view import load_view
-from rltune.views.wording import compare_values
 
 RAW = {
     "max_seq_len": ["when", {"lstm_cell_size": [64, 128]}, ["choice", 10, 20]],  # before what it waits for
@@ -233,8 +233,8 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
     importance = measure_importance(build_space(found), [trial.record for trial in found.trials], Direction.MAX)
     assert {"lr", "use_lstm", "lstm_cell_size"} <= set(importance.increases)
     assert importance.outstanding[:1] == ["use_lstm"]
-    (row,) = [row for row in compare_values(found) if row.name == "lstm_cell_size"]
-    assert row.searched.endswith("use_lstm=true")
+    (row,) = [row for row in describe_values(found).table.rows if row[0] == "lstm_cell_size"]
+    assert row[-1].endswith("use_lstm=true")
 
 
 def test_what_stock_rllib_trains_is_said_before_the_first_trial(request_of):

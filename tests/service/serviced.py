@@ -16,13 +16,13 @@ import uvicorn
 from rltune.service.access import Access
 from rltune.service.api import make_app
 from rltune.service.client import Client
+from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.page import Page
 from rltune.service.serving import listen
 from rltune.service.submissions import Submissions
 from rltune.service.sweep_service import SweepService
-from rltune.service.views import Views
 from tests.service.queueing import FakeProcesses, check_at_once
 
 TOKEN = "a-token"
@@ -63,7 +63,9 @@ def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
     with folder.hold(), listen("127.0.0.1", 0) as listening:
         processes = FakeProcesses()
         queue = Submissions(folder.database, folder.make_id())
-        sweeps = SweepService(folder, queue, Dispatcher(queue, processes, width), Views(folder), check_at_once)
+        sweeps = SweepService(
+            folder, queue, Dispatcher(queue, processes, width), SweepDescriptions(folder), check_at_once
+        )
         port = listening.getsockname()[1]
         access = Access(TOKEN, port)
         app = make_app(sweeps, access)

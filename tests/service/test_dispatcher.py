@@ -13,6 +13,7 @@ import pytest
 
 from rltune.errors import StudyError
 from rltune.service import dispatcher as dispatcher_module
+from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import ON_REQUEST, Dispatcher, choose_next, decide_state
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import Ending, SweepProcesses
@@ -26,7 +27,6 @@ from rltune.service.submissions import (
     Submission,
     Submissions,
 )
-from rltune.service.views import Views
 from tests.service.queueing import FakeProcesses
 
 
@@ -264,7 +264,7 @@ def test_a_command_that_exits_with_75_waits_in_the_queue(tmp_path: Path) -> None
         row = queue.get("a")
         assert (row.state, row.position, row.ended_s) == (QUEUED, 1, None)
         assert "tracking.uri=http://away" in str(row.reason)
-        (described,) = Views(folder).list([row])
+        (described,) = SweepDescriptions(folder).list([row])
         assert (described["queue"], described["reason"]) == (1, row.reason)
 
 

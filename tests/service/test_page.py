@@ -211,7 +211,7 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         add_reports(ledger, number, {200: 1.0, 400: 2.0})
     service.sweeps.folder.log_of("mine").write_text("more\n" * 99 + "trial 0 reports\n")
-    browser.wait("document.querySelector('polyline') && document.querySelectorAll('#trials tbody tr').length === 1")
+    browser.wait("document.querySelectorAll('#table-trials tbody tr').length === 1")
     browser.wait("document.querySelector('.log').innerText.includes('trial 0 reports')")
     assert browser.run("document.querySelector('.log').scrollTop") > 0, "the end is in sight"
     with closing(open_ledger(folder)) as ledger:

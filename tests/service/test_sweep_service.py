@@ -16,12 +16,12 @@ from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
 from rltune.records import ENQUEUE, RETRY
 from rltune.service.checking import CheckedSweep
+from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import Ending
 from rltune.service.submissions import Submissions
 from rltune.service.sweep_service import SweepService
-from rltune.service.views import Views
 from tests.service.queueing import FakeProcesses, begin_sweep, check_at_once
 
 
@@ -29,7 +29,9 @@ from tests.service.queueing import FakeProcesses, begin_sweep, check_at_once
 def service(tmp_path: Path) -> Iterator[SweepService]:
     folder = ServiceFolder(tmp_path / "outputs")
     with folder.hold(), closing(Submissions(folder.database, "here")) as queue:
-        yield SweepService(folder, queue, Dispatcher(queue, FakeProcesses(), 1), Views(folder), check_at_once)
+        yield SweepService(
+            folder, queue, Dispatcher(queue, FakeProcesses(), 1), SweepDescriptions(folder), check_at_once
+        )
 
 
 def end(service: SweepService, name: str, code: int = 0) -> None:

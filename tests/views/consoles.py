@@ -1,24 +1,23 @@
-"""A sweep that a console draws on a clock that stands still, and a page for it to end with."""
+"""A sweep that a console draws on a clock that stands still, and what is printed at a sweep's end."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import yaml
 from ledger import make_ledger
 
-from rltune.envs.objective import Objective
 from rltune.ledger.outcome import Outcome
-from rltune.records import TRIALS, Report, TrialRecord
-from rltune.views.closing_page import ClosingPage
+from rltune.records import TRIALS, Report
 from rltune.views.console import Console
+from rltune.views.next_steps import describe_end
+from rltune.views.page import Section
 from rltune.views.progress import Line, describe_changes
-from rltune.views.sweep_view import DriverState, SweepView, TrialSnapshot
+from rltune.views.sweep_view import DriverState, SweepView, load_view
 
 
 class Terminal(io.StringIO):
@@ -96,58 +95,10 @@ def screen(stream: io.StringIO) -> str:
     return re.sub(r"\x00", "", plain)
 
 
-def make_trial(
-    number: int,
-    state: str,
-    params: Mapping[str, Any] = {},
-    objectives: Sequence[float] = (),
-    env_steps: int = 0,
-    **facts: Any,
-) -> TrialSnapshot:
-    """A trial as a view has it."""
-    reports = {1000 * mark: value for mark, value in enumerate(objectives, 1)}
-    record = TrialRecord(number, state, params, reports, env_steps=env_steps, **facts)
-    return TrialSnapshot(record, state, env_steps, env_steps)
-
-
-def make_page(
-    folder: Path,
-    *,
-    top: Sequence[TrialSnapshot] | None = None,
-    failed: Sequence[TrialSnapshot] = (),
-    others: Sequence[TrialSnapshot] = (),
-    second: str | None = None,
-    front: Sequence[TrialSnapshot] = (),
-    num_to_begin: int = 0,
-    verdict: str = "",
-    tracking_uri: str | None = None,
-    resume_command: str | None = None,
-    **outcome: Any,
-) -> ClosingPage:
-    """The page of a sweep with these trials; other arguments are those of its outcome."""
-    if top is None:
-        top = [
-            make_trial(number, "COMPLETE", {"lr": 10.0**-number}, [500.0 - number], 100_000) for number in range(1, 8)
-        ]
-    trials = [*top, *failed, *others]
-    criteria = SimpleNamespace(second=second)
-    view = SimpleNamespace(
-        ranked=top,
-        trials=trials,
-        num_trials=len(trials) + num_to_begin,
-        criteria=criteria,
-        front=front,
-        objective=Objective(),
-    )
-    cost = {"env_steps": 1_000_000, "env_steps_saved": 1_400_000, "train_s": 200.0}
-    given: dict[str, Any] = {
-        "name": "cartpole-ppo",
-        "status": "complete",
-        "trials": {"total": 24, "complete": 7, "pruned": 15, "failed": 2},
-        "winner": None,
-        "model": None,
-        "cost": cost | {"wall_s": 125.0, "slots": 2, "efficiency": 0.8},
-        "folder": folder,
-    }
-    end = Outcome(**{**given, **outcome})
-    return ClosingPage(cast(SweepView, view), end, verdict, tracking_uri, resume_command)
+def describe_ended(folder: Path, tracking_uri: str | None = None, resume: str | None = None) -> list[Section]:
+    """What a command prints at the end of the sweep in a folder."""
+    cost = {"env_steps": 1_000_000, "env_steps_saved": 1_400_000, "train_s": 200.0, "efficiency": 0.8}
+    view = load_view(folder)
+    cost |= {"wall_s": 125.0, "slots": 2}
+    outcome = Outcome(view.name, view.status, view.counts, None, None, cost, folder=folder)
+    return describe_end(view, outcome, tracking_uri, resume)

@@ -11,8 +11,9 @@ import pytest
 
 from rltune.ledger.sweep_folder import TOLD
 from rltune.views.console import Console
+from rltune.views.page import Section
 from rltune.views.sweep_view import Episodes
-from tests.views.consoles import Terminal, make_page, make_trial, screen
+from tests.views.consoles import Terminal, screen
 
 
 def list_progress(out: io.StringIO) -> list[str]:
@@ -163,26 +164,16 @@ def test_a_stream_that_shows_progress_gets_it_apart(draw):
     assert list_progress(sweep.out) == []
 
 
-def test_a_failed_sweep_names_the_first_failures_file(one_terminal, stream, tmp_path):
-    failed = [
-        make_trial(number, "FAIL", stop_reason=f"infinite-loss in {number}\nTraceback ...") for number in range(3)
-    ]
-    Console(stream).close(make_page(tmp_path, status="failed", failed=failed))
-    assert stream.getvalue().count("infinite-loss") == 1
-    assert f"less {tmp_path}/trials/0/failure.txt" in stream.getvalue()
-    assert "Traceback" not in stream.getvalue()
-
-
-def test_passwords_are_hidden_and_brackets_are_kept(one_terminal, stream, tmp_path):
+def test_passwords_are_hidden_and_brackets_are_kept(one_terminal, stream):
     console = Console(stream)
     console.note("no answer from https://ada:lovelace@mlflow.example: [bold]1e-3[/bold] :smile:")
-    console.close(make_page(tmp_path, tracking_uri="https://ada:lovelace@mlflow.example"))
+    console.close([Section("next", "Next", facts=[("compare", "open https://ada:lovelace@mlflow.example")])])
     assert "lovelace" not in stream.getvalue()
-    assert stream.getvalue().count("https://***@mlflow.example") == 3
+    assert stream.getvalue().count("https://***@mlflow.example") == 2
     assert "[bold]1e-3[/bold] :smile:" in stream.getvalue()
 
 
-def test_a_closed_pipe_does_not_reach_the_driver(draw, tmp_path):
+def test_a_closed_pipe_does_not_reach_the_driver(draw):
     class Broken(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -192,4 +183,4 @@ def test_a_closed_pipe_does_not_reach_the_driver(draw, tmp_path):
     sweep.begin()
     sweep.draw(20.0)
     sweep.console.note("a note")
-    sweep.console.close(make_page(tmp_path))
+    sweep.console.close([Section("next", "Next")])

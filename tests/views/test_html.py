@@ -48,13 +48,13 @@ def rows_of(page: str, section: str) -> list[list[str]]:
 def test_a_certified_sweep_has_a_row_for_each_configuration(tmp_path: Path) -> None:
     page = page_of(write_sweep(tmp_path / "s", 4, make_certification(("baseline",))))
     assert rows_of(page, "certification") == [
-        ["trial 3", "99", "95 to 103", "98", "0.97", "120", "0"],
-        ["baseline", "81", "70 to 90", "80", "-", "-", "0"],
+        ["trial 3", "99", "95 to 103", "120", "97%", "5", "winner"],
+        ["baseline", "81", "70 to 90", "-", "-", "5", "tie"],
     ]
-    assert re.findall(r'class="best"><th>([^<]+)', page) == ["trial 3"]
+    assert re.findall(r'class="best"><th scope="row">([^<]+)', page) == ["trial 3"]
     assert sections_of(page) == {
-        **{"certification": 1, "curves": 1, "best": 2, "values": 0, "importance": 0},
-        **{"slices": 1, "parallel": 1, "cost": 1, "commands": 0, "trials": 0},
+        **{"certification": 1, "curves": 1, "values": 0, "importance": 0},
+        **{"slices": 1, "parallel": 1, "cost": 0, "commands": 0, "trials": 0},
     }
 
 
@@ -79,7 +79,7 @@ def test_failed_seeds_are_counted_and_take_the_interval(tmp_path: Path) -> None:
     baseline |= {"per_seed": baseline["per_seed"][:3], "failed_seeds": [14, 15], "failed_score": 70.0}
     baseline |= {"low": None, "high": None, "trial": 2}
     (_, row) = rows_of(page_of(write_sweep(tmp_path / "s", 3, record)), "certification")
-    assert (row[0], row[2], row[-1]) == ("trial 2 = baseline", "-", "2")
+    assert (row[0], row[2], row[5]) == ("trial 2 = baseline", "-", "3, 2 failed")
 
 
 def test_what_stands_out_from_chance_is_drawn(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_stands_out_from_chance_is_drawn(tmp_path: Path) -> None:
 def test_a_sweep_that_hardly_began_has_a_report_too(tmp_path: Path, trials: int, status: str) -> None:
     page = page_of(write_sweep(tmp_path / "s", trials, status=status))
     assert f'<span id="status">{status}</span>' in page
-    assert len(rows_of(page, "trials")) == trials
+    assert len(rows_of(page, "trials") if trials else []) == trials
     assert "sweeps.resume sweep=s" in page
 
 
@@ -118,12 +118,12 @@ def test_a_report_is_written_in_the_middle_of_a_sweep(tmp_path: Path) -> None:
         assert ledger.sweep().status == "running"
 
 
-FEW = {"curves": 1, "best": 2, "cost": 1}
+FEW = {"curves": 1}
 ALL = {**FEW, "slices": 1, "parallel": 1}
 AWKWARD: dict[str, tuple[list[Trial], dict[str, int]]] = {
     "one trial": ([("COMPLETE", 1e-3, [1.0, 2.0])], FEW),
-    "nothing but failures": ([("FAIL", 1e-3, []), ("FAIL", 2e-3, [])], {"cost": 1}),
-    "nan and infinity": ([("PRUNED", 1e-3, [math.nan, math.inf])] * 12, {"curves": 1, "cost": 1}),
+    "nothing but failures": ([("FAIL", 1e-3, []), ("FAIL", 2e-3, [])], {}),
+    "nan and infinity": ([("PRUNED", 1e-3, [math.nan, math.inf])] * 12, {"curves": 1}),
     "one value": ([("COMPLETE", 1e-3, [1.0 * n]) for n in range(12)], FEW),
     "one return": ([("COMPLETE", 1e-3 * n, [5.0]) for n in range(1, 10)] * 2, ALL),
     "all stopped": ([("PRUNED", 1e-3, [1.0, math.nan]), ("PRUNED", 2e-3, [3.0])], ALL),
@@ -184,7 +184,7 @@ def test_a_browser_draws_every_figure_without_errors_or_requests(tmp_path: Path)
     wanted = len(figures_of(done.stdout))
     assert 'data-drawn="yes"' in done.stdout
     drawn = [tag for tag in re.findall(r"<[^>]*js-plotly-plot[^>]*>", done.stdout) if re.search(r'id="plot\d+"', tag)]
-    assert wanted == len(drawn) > 6
+    assert wanted == len(drawn) == 4
 
 
 def test_two_objectives_have_a_section_of_their_own(tmp_path: Path) -> None:

@@ -30,25 +30,17 @@ def test_a_reader_tells_winner_stopped_and_failed_trials_apart(tmp_path: Path) -
     curves = {trace.name: trace.line.color for trace in drawn["curves"][0].data}
     assert list(curves) == ["failed", "stopped", "winner"]  # the winner is drawn last, on top
     assert len(set(curves.values())) == 3
-    (points,) = drawn["slices"][0].data
-    assert dict(zip((text.split("<br>")[0] for text in points.text), points.marker.color, strict=True)) == {
-        f"trial {number}, {label}": curves[label] for number, label in enumerate(("winner", "stopped", "failed"))
-    }
 
 
-SCALES = {
-    "lr": ("[loguniform,1e-4,1e-2]", [1e-4, 1e-3, 1e-2], ["1e-4", "0.001", "0.01"]),
-    "gamma": ("[one_minus_loguniform,0.001,0.1]", [0.9, 0.99, 0.999], ["0.999", "0.99", "0.9"]),
-    "minibatch_size": ("[pow2,32,128]", [32, 64, 128], ["32", "64", "128"]),
-    "use_lstm": ("[choice,true,false]", [True, False, True], ["true", "false"]),
-    "fcnet_hiddens": ("[choice,[64,64],[256,256]]", [[64, 64], [256, 256], [64, 64]], ["[64,64]", "[256,256]"]),
+SPACES = {
+    "lr": ("[loguniform,1e-4,1e-2]", [1e-4, 1e-3, 1e-2]),
+    "minibatch_size": ("[pow2,32,128]", [32, 64, 128]),
+    "fcnet_hiddens": ("[choice,[64,64],[256,256]]", [[64, 64], [256, 256], [64, 64]]),
 }
 
 
-@pytest.mark.parametrize(("name", "space", "values", "ticks"), [(n, *rest) for n, rest in SCALES.items()], ids=SCALES)
-def test_an_axis_shows_a_parameters_values_as_they_are_typed(
-    tmp_path: Path, name: str, space: str, values: list[Any], ticks: list[str]
-) -> None:
+@pytest.mark.parametrize(("name", "space", "values"), [(n, *rest) for n, rest in SPACES.items()], ids=SPACES)
+def test_a_slice_has_each_trials_score_by_a_parameter(tmp_path: Path, name: str, space: str, values: list[Any]) -> None:
     folder = write_sweep(tmp_path / "s", 0)
     settings = format_settings(parse_config(compose("run", "~tuned", "~space", f"+space.{name}={space}")))
     with closing(open_ledger(folder)) as ledger:
@@ -59,7 +51,7 @@ def test_an_axis_shows_a_parameters_values_as_they_are_typed(
             ledger.trials.end(number, "COMPLETE", "")
     (figure,) = draw_figures(load_view(folder))["slices"]
     assert figure.layout.xaxis.title.text == name
-    assert list(figure.layout.xaxis.ticktext) == ticks
+    assert sorted(figure.data[0].y) == [0.0, 1.0, 2.0]
 
 
 def test_the_front_is_a_stair_over_the_trials_that_none_beats(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def shown(sweep, tmp_path):
 
 def rows_of(text):
     """The words of each trial's line."""
-    return [line.split() for line in text.splitlines() if line[:1].isdigit()]
+    return [line.split() for line in text.split("\n\n")[1].splitlines() if line[:1].isdigit()]
 
 
 def test_the_list_of_sweeps(sweeps, tmp_path, golden):

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rltune.certification.description import explain_table, make_table
 from rltune.certification.finalists import EVALUATION_SEED, Finalist, Show, show_nothing
 from rltune.certification.result import Certification
 from rltune.config.schema import RunConfig
@@ -207,30 +208,18 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
 
 
 def _make_description(candidate: Candidate, why: str) -> str:
-    """Describe in Markdown where it comes from, why it is the champion or not, and the certification's table."""
-    winner, found = candidate.winner, candidate.certification
-    lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}."]
-    if measured := winner.measured:
-        lines += [
-            "",
+    """Describe a version in Markdown: its origin, why it is the champion or not, and how good its policy is."""
+    winner, certification, measured = candidate.winner, candidate.certification, candidate.winner.measured
+    lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}.", ""]
+    if certification and certification.policy:
+        lines += [make_table(certification).to_markdown(), ""]
+        lines += [f"- {note}" for note in explain_table(certification, candidate.objective)]
+    elif measured:
+        lines.append(
             f"On {len(measured.returns)} episodes by which nothing was chosen its mean {candidate.objective.name} is "
             f"{format_objective(measured.mean)}; 95% interval of the mean of as many fresh ones: "
-            f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly).",
-        ]
-    if found and found.policy:
-        lines += [
-            "",
-            f"Retrained on seed {found.policy.seed}.",
-            "",
-            f"| configuration | IQM over {len(found.seeds)} seeds | 95% interval of the median | better than baseline "
-            "| failed seeds | |",
-            "|---|---|---|---|---|---|",
-        ]
-        for one in found.configurations:
-            odds = "" if one.improvement is None else f"{one.improvement:.0%}"
-            span = format_interval(vars(one))
-            score, failed = format_objective(one.iqm if one.per_seed else None), len(one.failed_seeds)
-            lines.append(f"| {one.label} | {score} | {span} | {odds} | {failed} | {found.verdict(one)} |")
+            f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly)."
+        )
     return "\n".join(lines)
 
 

@@ -6,10 +6,7 @@ those that chose it. Runs in the driver.
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
 
 
-TABLE = "certification"
 PROGRESS_S = 0.5  # The interval at which progress is shown.
 
 
@@ -213,20 +209,3 @@ def _play(
         return evaluate_checkpoint(folder, episodes, seed, progress=progress)
     evaluation: Evaluation = aside(evaluate_checkpoint, folder, episodes, seed, progress=progress)
     return evaluation
-
-
-def write_table(certification: Certification, folder: Path) -> list[Path]:
-    """Write the table as CSV and as the JSON that MLflow shows as a table (``mlflow.log_table``).
-
-    Returns:
-        Both files, in the sweep's folder.
-    """
-    rows = certification.table()
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    paths = [folder / f"{TABLE}.csv", folder / f"{TABLE}.json"]
-    paths[0].write_text(text.getvalue())
-    paths[1].write_text(json.dumps({"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}))
-    return paths

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rltune.config.settings_file import format_settings
-from rltune.views.wording import read_typed_command
+from rltune.views.next_steps import read_typed_command
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Sequence
 from urllib.parse import quote
 
+from rltune.certification.description import TABLE_NAME, write_table
 from rltune.certification.result import Certification
-from rltune.certification.selection import TABLE, write_table
 from rltune.cluster.resources import count_on_gpu
 from rltune.config.budget import SpentBudget
 from rltune.config.schema import MLFLOW
@@ -24,12 +24,12 @@ from rltune.records import BASELINE, ENQUEUE, Direction, RunKey, TrialRecord
 from rltune.tracking.mlflow_tracker import NOTE_TAG
 from rltune.tracking.notification import LIMIT_S, notify_end
 from rltune.views import html
-from rltune.views.closing_page import make_closing_page
+from rltune.views.next_steps import describe_end
+from rltune.views.page import describe_verdict
 from rltune.views.sweep_view import read_folder
-from rltune.views.wording import describe_verdict
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
-SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
+SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE_NAME}.json", "type": "table"}])}
 CRASH_CLOSE_S = 10.0  # The longest time that trackers and callbacks delay the end after an error.
 RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # By our status; MLflow's status of all others is FINISHED.
 
@@ -54,7 +54,7 @@ def start_console(sweep: OpenSweep) -> None:
 def publish_outcome(
     sweep: OpenSweep, records: Sequence[TrialRecord], outcome: Outcome, certification: Certification | None
 ) -> None:
-    """Publish the outcome: in MLflow with the sweep's report, and as the console's closing page.
+    """Publish the outcome: in MLflow with the sweep's report, and as the console's final description.
 
     Args:
         sweep: The sweep. Its trackers and its console are closed.
@@ -83,10 +83,8 @@ def publish_outcome(
         console.note(f"{format_number(waiting, 'enqueued configuration')} not begun: {command}")
     unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
     resume = make_resume_command(folder) if unfinished else None
-    page = make_closing_page(
-        read_folder(folder, sweep.ledger, outcome.status), outcome, _find_mlflow_address(sweep), resume
-    )
-    console.close(page)
+    view = read_folder(folder, sweep.ledger, outcome.status)
+    console.close(describe_end(view, outcome, _find_mlflow_address(sweep), resume))
 
 
 def notify_users(sweep: OpenSweep, outcome: Outcome) -> None:
@@ -156,7 +154,7 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
 
 
 def _find_mlflow_address(sweep: OpenSweep) -> str | None:
-    """Return MLflow's address for the closing page, without a login; None without tracking."""
+    """Return MLflow's address for the final description, without a login; None without tracking."""
     if sweep.config.tracking.kind not in MLFLOW:
         return None
     return redact_address(resolve_uri(sweep.config.tracking.uri))

@@ -13,21 +13,24 @@ from urllib.parse import parse_qs, quote
 import yaml
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from rltune.compose.form import list_groups, make_form
 from rltune.compose.overrides import spell_value
 from rltune.config.uris import redact_address, resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
-from rltune.formatting import format_count, format_interval, format_objective, format_params
+from rltune.formatting import format_objective
 from rltune.service.access import LOGGED_IN, Access
 from rltune.service.checking import RESERVED
-from rltune.service.submissions import ENDED
+from rltune.service.descriptions import has_report
+from rltune.service.submissions import ENDED, RUNNING
 from rltune.service.sweep_service import VERBS, SweepService
+from rltune.views.html import FOLDER, PAGE, render_page
+from rltune.views.sweep_view import load_view
 
 NO_SETTINGS = ("name", "group", "overrides")  # The form's fields that are not spelled as a setting.
 HIDDEN = ("name", *RESERVED)  # The settings that have a field of another kind, or that the service chooses.
-FIRST_TRIALS = 20  # A sweep's page shows so many trials; the others are a click away.
+MAX_ROWS = 20  # A sweep's page shows so many rows of a table; the others are a click away.
 LOG_BYTES = 6000
 STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
 # A report is a page with its own script, which may run, but not with the rights of the service's page.
@@ -60,10 +63,9 @@ class Page:
     def __init__(self, service: SweepService, access: Access) -> None:
         self._service, self._access = service, access
         # Templates are not reloaded, because after an upgrade they would not fit the code that runs.
-        loader = PackageLoader("rltune.service")
+        loader = ChoiceLoader([PackageLoader("rltune.service"), PackageLoader("rltune.views")])
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
-        self._templates.filters |= {"count": format_count, "params": format_params, "score": format_objective}
-        self._templates.filters["interval"] = format_interval
+        self._templates.filters["score"] = format_objective
         templates = importlib.resources.files("rltune.service").joinpath("templates")
         self._static = {file: templates.joinpath(file).read_text(encoding="utf-8") for file in STATIC}
 
@@ -107,9 +109,9 @@ class Page:
     def _render_sweep(
         self, name: str, given: Mapping[str, str], error: RltuneError | None = None, part: bool = False
     ) -> Response:
-        details = self._service.views.show(self._service.submissions.get(name))
+        details = self._service.descriptions.show(self._service.submissions.get(name))
         details |= {"sweep": self._service.show(name), "log": self._service.folder.read_log(name, -LOG_BYTES)[0]}
-        return self._render("sweep.html", error, part=part, given=given, first_trials=FIRST_TRIALS, **details)
+        return self._render("sweep.html", error, part=part, given=given, max_rows=MAX_ROWS, **details)
 
     def act(self, name: str, verb: str, given: Form) -> Response:
         """Carry out what a button of a sweep asks for."""
@@ -126,12 +128,14 @@ class Page:
         return RedirectResponse(f"/sweeps/{quote(name)}", 303)
 
     def send_report(self, name: str, file: str) -> Response:
-        """Send a file of a sweep's report."""
-        self._service.submissions.get(name)
-        folder = self._service.folder.sweeps / name / "report"
-        if file not in {path.name for path in folder.glob("[!.]*")}:
-            raise ConfigError(f"{file}: the report has no such file", "index.html", f"/sweeps/{name}")
-        return FileResponse(folder / file, headers={"Content-Security-Policy": REPORT_POLICY})
+        """Send a file of a sweep's report; a sweep that runs, or has no report, gets one of this moment."""
+        submission, folder = self._service.submissions.get(name), self._service.folder.sweeps / name
+        headers = {"Content-Security-Policy": REPORT_POLICY}
+        if file == PAGE and (submission.state == RUNNING or not has_report(folder)):
+            return HTMLResponse(render_page(load_view(folder)), headers=headers)
+        if file not in {path.name for path in folder.joinpath(FOLDER).glob("[!.]*")}:
+            raise ConfigError(f"{file}: the report has no such file", PAGE, f"/sweeps/{name}")
+        return FileResponse(folder / FOLDER / file, headers=headers)
 
     def show_form(self, request: Request) -> Response:
         """Show the form of a new sweep; the script sends the choices of files, to show their defaults."""

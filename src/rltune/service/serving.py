@@ -16,13 +16,13 @@ from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 from rltune.service.access import Access
 from rltune.service.api import make_app
+from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.page import Page, find_tracking_server
 from rltune.service.processes import SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submissions
 from rltune.service.sweep_service import SweepService
-from rltune.service.views import Views
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -64,7 +64,7 @@ def serve(
         stack.callback(_print_running_sweeps, submissions)
         processes = SweepProcesses(folder, share_machine(width, address), program)
         dispatcher = Dispatcher(submissions, processes, width)
-        service = SweepService(folder, submissions, dispatcher, Views(folder))
+        service = SweepService(folder, submissions, dispatcher, SweepDescriptions(folder))
         port = listening.getsockname()[1]
         access = Access(folder.make_token(), port, tuple(names))
         url = f"http://{_format_host(host)}:{port}"

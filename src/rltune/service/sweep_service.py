@@ -19,10 +19,10 @@ from rltune.driver.requests.actions import enqueue_configuration, request_retry
 from rltune.errors import ConfigError, StudyError, choices
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.service.checking import CheckedSweep, check_change, check_submission, run_in_child
+from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import COMPLETE, ENDED, Submission, Submissions
-from rltune.service.views import Views
 
 VERBS = ("stop", "resume", "retry", "enqueue")
 
@@ -34,7 +34,7 @@ class SweepService:
     folder: ServiceFolder
     submissions: Submissions
     dispatcher: Dispatcher
-    views: Views
+    descriptions: SweepDescriptions
     run_check: Callable[..., CheckedSweep] = run_in_child
 
     def submit(self, overrides: Sequence[str], name: str | None = None, group: str | None = None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class SweepService:
 
     def list(self) -> list[dict[str, Any]]:
         """Describe all submissions."""
-        return self.views.list(self.submissions.list(with_settings=True))
+        return self.descriptions.list(self.submissions.list(with_settings=True))
 
     def show(self, name: str) -> dict[str, Any]:
         """Describe one submission.
@@ -62,7 +62,7 @@ class SweepService:
         """
         submission = self.submissions.get(name)
         others = [other for other in self.submissions.list() if other.name != name]
-        (description,) = self.views.list([submission, *others], name)
+        (description,) = self.descriptions.list([submission, *others], name)
         return description
 
     def act(self, verb: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

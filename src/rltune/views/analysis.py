@@ -1,15 +1,12 @@
-"""Compute what a sweep's trials say together: the best so far over time, and the study that Optuna's figures read."""
+"""Prepare a sweep for its figures: its search space, its rungs, and the study that Optuna's figures read."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rltune.algorithms.arguments import build_search_space
 from rltune.errors import RltuneError
-from rltune.ledger.ranking import BestSoFar
 from rltune.records import Direction
 from rltune.search.dimensions import Dimension
 from rltune.search.samplers import quieten_optuna
@@ -19,21 +16,6 @@ from rltune.views.sweep_view import SweepView, TrialSnapshot
 
 if TYPE_CHECKING:
     import optuna
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The best of all trials, after one report.
-
-    Attributes:
-        env_steps: Of all trials and seeds together, up to here.
-        seconds: Since the first trial was proposed.
-        best: The best score by then.
-    """
-
-    env_steps: int
-    seconds: float
-    best: float
 
 
 def build_space(view: SweepView) -> Space:
@@ -49,21 +31,6 @@ def list_rungs(view: SweepView) -> list[int]:
     except RltuneError:
         return []
     return list(rule.levels)
-
-
-def follow_best_so_far(view: SweepView) -> list[Moment]:
-    """Follow the best score in the order in which the reports came."""
-    began = min((trial.record.began_s for trial in view.trials if trial.record.began_s is not None), default=0.0)
-    moments: list[Moment] = []
-    before: Counter[int] = Counter()
-    barred = {trial.number for trial in view.trials if trial.broken}
-    total, following = 0, BestSoFar(view.criteria.direction)
-    for report in view.reports:
-        total += (report.env_steps - before[report.number]) * view.replicates
-        before[report.number] = report.env_steps
-        if report.number not in barred and (best := following.add(report.number, report.objective)) is not None:
-            moments.append(Moment(total, report.time_s - began, best))
-    return moments
 
 
 def axis_of(dimension: Dimension) -> str:
@@ -100,11 +67,8 @@ def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction:
     return study
 
 
-def list_varied_parameters(space: Space, study: optuna.Study) -> list[Dimension]:
-    """List the searched parameters that differ between a study's trials."""
+def list_varied_axes(space: Space, study: optuna.Study) -> list[str]:
+    """List the names in a study of the searched parameters that differ between its trials."""
     params = [trial.params for trial in study.get_trials(deepcopy=False)]
-
-    def varies(axis: str) -> bool:
-        return len({each[axis] for each in params if axis in each}) > 1
-
-    return [dimension for dimension in space.dimensions if varies(axis_of(dimension))]
+    axes = map(axis_of, space.dimensions)
+    return [axis for axis in axes if len({each[axis] for each in params if axis in each}) > 1]

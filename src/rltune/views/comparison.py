@@ -156,7 +156,7 @@ def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: 
 def _describe_objective(view: SweepView) -> str:
     """Describe how a sweep's scores are measured: scores that are measured differently cannot be compared."""
     objective = {**asdict(ObjectiveConfig()), **(view.settings.get("objective") or {})}
-    return ", ".join(f"{key}={objective[key]}" for key in ("kind", "key", "direction", "over"))
+    return ", ".join(f"{key}={objective[key]}" for key in ("kind", "key", "direction"))
 
 
 def _make_row(view: SweepView, first_scores: Sequence[float]) -> ComparisonRow:

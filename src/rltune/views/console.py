@@ -13,7 +13,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TextIO
 
 from rich.console import Console as RichConsole
@@ -23,16 +23,17 @@ from rich.text import Text
 from rltune.config.uris import redact
 from rltune.formatting import format_clock
 from rltune.ledger.sweep_folder import TOLD
-from rltune.views.closing_page import ClosingPage, render_closing_page
+from rltune.views.page import Section
 from rltune.views.progress import Line, describe_changes, describe_progress, render_live_table
 from rltune.views.sweep_view import SweepView
+from rltune.views.terminal import print_sections
 
 _log = logging.getLogger(__name__)
 _sweep_log = logging.getLogger(TOLD)
 _sweep_log.propagate = False
 _sweep_log.setLevel(logging.INFO)
 _P = ParamSpec("_P")
-PLAIN_WIDTH = 120  # Of the closing page if there is no terminal to ask.
+PLAIN_WIDTH = 120  # The width of tables on a stream that is no terminal.
 SILENCE_S = 300.0  # Between two plain lines that say the same.
 
 
@@ -118,24 +119,23 @@ class Console:
         self._print(Line(text, "yellow"))
 
     @_log_errors
-    def close(self, page: ClosingPage | None = None) -> None:
+    def close(self, sections: Sequence[Section] = ()) -> None:
         """Remove the table and draw no more.
 
         Args:
-            page: The closing page, which is printed; None prints nothing.
+            sections: What is printed at the end.
         """
         self._is_closed = True
         if self._live:
             self._live.stop()
             self._live = None
             atexit.unregister(self.close)
-        for part in render_closing_page(page) if page else ():
-            if isinstance(part, str):  # Commands and paths are copied from here, so that they are never wrapped.
-                self._rich.print(Text(redact(part)), soft_wrap=True)
-            else:
-                self._rich.print(part)
-            if text := str(part).strip() if isinstance(part, str | Text) else "":
-                _sweep_log.info("%s", text)
+        if sections:
+            self._rich.print()
+        print_sections(self._rich, sections)
+        for section in sections:
+            for line in section.list_lines():
+                _sweep_log.info("%s", line.strip())
 
     def _draw_table(self, view: SweepView) -> None:
         if self._live is None:

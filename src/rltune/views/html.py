@@ -1,6 +1,6 @@
 """Write a sweep's report: one HTML page with Plotly figures that needs no network.
 
-``sweep_view`` reads the sweep, ``plotly_figures`` draws, ``templates/report.html`` is the page with all its text. A
+`rltune.views.page` describes the sweep, ``plotly_figures`` draws, and ``templates/report.html`` puts both together. A
 report can be written of a sweep in any state, also while it runs.
 """
 
@@ -12,21 +12,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rltune.certification.result import label
-from rltune.formatting import (
-    format_count,
-    format_duration,
-    format_interval,
-    format_objective,
-    format_params,
-    spell_command,
-)
+from rltune.formatting import spell_command
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import load_outcome
 from rltune.views.analysis import build_space, list_rungs
-from rltune.views.closing_page import warn_of_few_seeds
+from rltune.views.next_steps import describe_reproduction
+from rltune.views.page import describe_counts, describe_sweep, describe_values
 from rltune.views.sweep_view import SweepView, load_view, read_folder
-from rltune.views.wording import compare_values, describe_verdict, suggest_commands
 
 FOLDER, PAGE = "report", "index.html"
 logger = logging.getLogger(__name__)
@@ -95,23 +87,14 @@ def render_page(view: SweepView) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {
-        "count": format_count,
-        "duration": format_duration,
-        "interval": format_interval,
-        "params": format_params,
-        "score": format_objective,
-    }
-    outcome = load_outcome(view.folder)
+    outcome = load_outcome(view.folder) if view.status != "running" else None
     return pages.get_template("report.html").render(
         view=view,
-        cost=outcome.cost if outcome else {},
-        verdict=describe_verdict(view),
-        label=label,
-        few_seeds=warn_of_few_seeds(len((view.record.certification or {}).get("seeds", ()))),
-        values=compare_values(view),
+        counts=describe_counts(view),
+        sections={section.name: section for section in describe_sweep(view, outcome)},
+        values=describe_values(view),
+        reproduction=describe_reproduction(view),
         rungs=list_rungs(view),
-        commands=suggest_commands(view),
         importance=importance,
         min_trials=MIN_TRIALS,
         num_shuffles=NUM_SHUFFLES,

@@ -13,23 +13,18 @@ import optuna
 import plotly.graph_objects as go
 from optuna import visualization
 
-from rltune.formatting import format_interval, format_params, format_value
+from rltune.formatting import format_interval, format_params
 from rltune.records import BASELINE
-from rltune.search.dimensions import Dimension
 from rltune.views.analysis import (
-    axis_of,
     build_optuna_study,
     build_space,
-    follow_best_so_far,
     list_rungs,
-    list_varied_parameters,
+    list_varied_axes,
 )
 from rltune.views.importance import Importance
 from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 
 WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
-SAVED = "#dfe5ec"
-MAX_TICKS = 6
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 STATES = {  # Trials are drawn in this order, so that the states that matter most come on top.
     "FAIL": FAILED,
@@ -75,21 +70,17 @@ def draw_figures(view: SweepView, importance: Importance | None = None) -> dict[
     drawn: dict[str, list[go.Figure]] = {}
     if any(trial.curve for trial in trials):
         drawn["curves"] = [draw_curves(view, trials)]
-    if tried:
-        drawn["best"] = draw_best_so_far(view)
     if view.certified:
         drawn["certification"] = [draw_intervals(view.certified, view.certified[0]["name"], f"certified {view.label}")]
     if importance and importance.outstanding:
         drawn["importance"] = [draw_importance(importance)]
     space = build_space(view)
     study = build_optuna_study(space, tried, view.criteria.direction)
-    if len(view.ranked) > 1 and (varied := list_varied_parameters(space, study)):
-        drawn["slices"] = [draw_slice(view, tried, study, dimension) for dimension in varied]
-        drawn["parallel"] = [draw_parallel(study, varied)]
+    if len(view.ranked) > 1 and (axes := list_varied_axes(space, study)):
+        drawn["slices"] = [draw_slice(study, axis) for axis in axes]
+        drawn["parallel"] = [draw_parallel(study, axes)]
     if any(trial.second is not None for trial in tried):
         drawn["front"] = [draw_front(view, tried)]
-    if trials:
-        drawn["cost"] = [draw_cost(view)]
     return drawn
 
 
@@ -130,25 +121,6 @@ def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
         figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
     x = {"title_text": "environment steps", "rangemode": "tozero"}
     return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {view.label}")
-
-
-def draw_best_so_far(view: SweepView) -> list[go.Figure]:
-    """Draw the best score against environment steps of all trials, and against seconds."""
-    moments = follow_best_so_far(view)
-    axes = {
-        "environment steps, all trials": [moment.env_steps for moment in moments],
-        "seconds since the first trial began": [round(moment.seconds, 2) for moment in moments],
-    }
-    line = {"color": WHOLE, "width": 2.5, "shape": "hv"}
-    return [
-        style_figure(
-            go.Figure(go.Scatter(x=xs, y=[moment.best for moment in moments], mode="lines", line=line)),
-            300,
-            xaxis={"title_text": title, "rangemode": "tozero"},
-            yaxis_title_text="best score so far",
-        )
-        for title, xs in axes.items()
-    ]
 
 
 def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> go.Figure:
@@ -202,57 +174,16 @@ def draw_importance(importance: Importance) -> go.Figure:
     return style_figure(figure, 80 + 32 * len(names), xaxis=x, yaxis=y)
 
 
-def draw_slice(view: SweepView, tried: Sequence[TrialSnapshot], study: optuna.Study, dimension: Dimension) -> go.Figure:
-    """Let Optuna draw each trial's score over one parameter, coloured by how the trial ended, not when it came.
-
-    Args:
-        view: The sweep.
-        tried: The study's trials, in its order.
-        study: By `analysis.build_optuna_study`.
-        dimension: The parameter.
-    """
-    figure = visualization.plot_slice(study, params=[axis_of(dimension)], target_name="score")
-    trace, x = figure.data[0], figure.layout.xaxis
-    styled = [(tried[number], *choose_style(view, tried[number])) for number in trace.marker.color]
-    trace.marker = {
-        "color": [colour for _, _, colour in styled],
-        "size": [13 if label == "winner" else 8 for _, label, _ in styled],
-        "line": {"color": "#ffffff", "width": 1},
-    }
-    texts = [
-        f"trial {trial.number}, {label}<br>{dimension.name}={format_value(trial.params[dimension.name])}"
-        for trial, label, _ in styled
-    ]
-    trace.update(text=texts, hovertemplate="%{text}<br>score %{y:.4g}<extra></extra>", cliponaxis=False)
-    if dimension.kind == "choice":
-        x.update(tickvals=x.categoryarray, ticktext=[format_value(value) for value in dimension.args])
-    elif x.type == "log":
-        ticks = sorted(set(trace.x))
-        if len(ticks) > MAX_TICKS:
-            ticks = [float(f"{tick:.2g}") for tick in np.geomspace(ticks[0], ticks[-1], 4)]
-        x.update(tickvals=ticks, ticktext=[format_value(tick) for tick in ticks])
-    if dimension.kind == "one_minus_loguniform":  # Optuna draws the logarithm of 1 - x; a reader wants x.
-        texts = [format_value(1 - tick) for tick in x.tickvals]
-        x.update(title_text=dimension.name, autorange="reversed", ticktext=texts)
+def draw_slice(study: optuna.Study, axis: str) -> go.Figure:
+    """Let Optuna draw each trial's score over one parameter; the later the trial, the darker its point."""
+    figure = visualization.plot_slice(study, params=[axis], target_name="score").update_traces(marker_showscale=False)
     return style_figure(figure, 250)
 
 
-def draw_parallel(study: optuna.Study, varied: Sequence[Dimension]) -> go.Figure:
-    """Let Optuna draw a line a trial, through its score and all its values."""
-    axes = [axis_of(dimension) for dimension in varied]
+def draw_parallel(study: optuna.Study, axes: list[str]) -> go.Figure:
+    """Let Optuna draw a line for each trial through its score and its values."""
     figure = visualization.plot_parallel_coordinate(study, params=axes, target_name="score")
-    figure.update_traces(line_width=1.8, opacity=0.8, selector={"mode": "lines"})
-    figure.update_annotations(bgcolor="rgba(255,255,255,0.7)", font_size=11)
-    figure.for_each_annotation(lambda tick: tick.update(text=_round_tick(tick.text)))
-    return style_figure(figure, 430, margin={"l": 60, "t": 20})
-
-
-def _round_tick(text: str) -> str:
-    """Round a tick that is a number, which Optuna writes out where the values are choices."""
-    try:
-        return format_value(float(text))
-    except ValueError:
-        return text
+    return style_figure(figure, 430, margin={"l": 60, "t": 60})
 
 
 def draw_front(view: SweepView, tried: Sequence[TrialSnapshot]) -> go.Figure:
@@ -291,17 +222,3 @@ def draw_front(view: SweepView, tried: Sequence[TrialSnapshot]) -> go.Figure:
             hovertemplate=f"%{{text}}<br>score %{{y:.4g}}, {second} %{{x:.4g}}<extra></extra>",
         )
     return style_figure(figure, 380, showlegend=True, xaxis_title_text=second, yaxis_title_text="score")
-
-
-def draw_cost(view: SweepView) -> go.Figure:
-    """Draw environment steps of each trial: trained, and not trained because it was stopped."""
-    names = [str(trial.number) for trial in view.trials]
-    trained = [trial.env_steps for trial in view.trials]
-    saved = [max(0, view.env_steps - trial.env_steps) if trial.state == "PRUNED" else 0 for trial in view.trials]
-    colours = [WINNER if trial.number == view.winner_trial else WHOLE for trial in view.trials]
-    figure = go.Figure()
-    for label, heights, colour in (("trained", trained, colours), ("saved by stopping", saved, SAVED)):
-        text = f"trial %{{x}}: %{{y:,}} steps {label}<extra></extra>"
-        figure.add_bar(x=names, y=heights, name=label, marker_color=colour, hovertemplate=text)
-    x = {"title_text": "trial", "type": "category"}
-    return style_figure(figure, 280, barmode="stack", bargap=0.25, xaxis=x, yaxis_title_text="environment steps")

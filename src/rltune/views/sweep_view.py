@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.certification.result import spell_params
+from rltune.certification.result import Certification, spell_params
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.settings_file import load_settings
 from rltune.envs.objective import Objective
@@ -420,6 +420,11 @@ class SweepView:
         """The certified configurations, the best first; empty without certification."""
         return list((self.record.certification or {}).get("configurations") or ())
 
+    @cached_property
+    def certification(self) -> Certification | None:
+        """The certification; None without one."""
+        return Certification.from_dict(self.record.certification) if self.record.certification else None
+
     # -- ranks --------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -453,6 +458,14 @@ class SweepView:
     def best(self) -> TrialSnapshot | None:
         """The best trial by the search's own score; None before one can win."""
         return next(iter(self.ranked), None)
+
+    @property
+    def best_params(self) -> Mapping[str, Any]:
+        """The values of the winner, or of the best trial so far; empty without either."""
+        if self.record.winner:
+            params: Mapping[str, Any] = self.record.winner["params"]
+            return params
+        return self.best.params if self.best else {}
 
 
 def read_views(

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
 from rich.table import Table
 
-from rltune.certification.result import Certification
 from rltune.envs.objective import Objective
 from rltune.errors import RltuneError
-from rltune.formatting import (
-    first_line,
-    format_count,
-    format_objective,
-    format_params,
-    spell_command,
-)
+from rltune.formatting import first_line, format_count, format_objective, spell_command
+from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_ref import SweepRef
-from rltune.records import Direction
+from rltune.views.terminal import open_console, print_sections
 
 # The settings of a command line that distinguish one sweep from another.
 DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
@@ -51,7 +43,7 @@ def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
             reasons.append(f"{folder.name}: {first_line(view.what)}")
         else:
             rows.append(_describe_sweep(view))
-    out = _open_console(stream)
+    out = open_console(stream)
     if folders:
         out.print(_fit_columns(rows, out.width), crop=False)
         out.print("trials: complete/stopped/failed of those begun")
@@ -93,7 +85,7 @@ def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
 
 
 def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
-    """Print a sweep's trials, the best first.
+    """Print the description of a sweep with all of its trials, the best first.
 
     Args:
         ref: The sweep.
@@ -103,36 +95,14 @@ def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
     folder = ref.folder()
-    from rltune.ledger.storage import open_ledger
-    from rltune.views.closing_page import describe_certification, explain_scores
-    from rltune.views.sweep_view import read_folder  # Brings SQLAlchemy, for which a wrong name need not wait.
-    from rltune.views.wording import describe_verdict
+    from rltune.ledger.storage import open_ledger  # Brings SQLAlchemy, for which a wrong name need not wait.
+    from rltune.views.page import describe_sweep
+    from rltune.views.sweep_view import read_folder
 
     with closing(open_ledger(folder, ref.ledger_url)) as ledger:
         view = read_folder(folder, ledger)
-    criteria, record = view.criteria, view.record
-    out = _open_console(stream)
-    out.print(f"{folder.name}: {record.status or '?'}, {folder}", soft_wrap=True)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    second = [criteria.second] if criteria.second else []
-    score_heading = "score" if criteria.direction is Direction.MAX else view.label
-    for heading in ("trial", "state", score_heading, *second, "env steps", "values", "why it ended, or where it runs"):
-        table.add_column(heading, overflow="fold")
-    front = {trial.number for trial in view.front}
-    for trial in view.ordered:
-        row = [str(trial.number), trial.state_word, format_objective(trial.score)]
-        row += [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
-        table.add_row(*row, format_count(trial.env_steps), format_params(trial.params), trial.explanation)
-    out.print(table)
-    if second:
-        out.print(f"* on the front: no other complete trial beats it in both score and {criteria.second}")
-    if record.certification:
-        for part in describe_certification(Certification.from_dict(record.certification).summary(), view.objective):
-            out.print(part)
-    if view.trials:
-        out.print(describe_verdict(view), style="bold", soft_wrap=True)
-    if view.trials and (record.certification or (record.winner or {}).get("evaluation")):
-        out.print(explain_scores(bool(record.certification)), soft_wrap=True)
+    outcome = load_outcome(folder) if view.status != "running" else None
+    print_sections(open_console(stream), describe_sweep(view, outcome))
 
 
 def show_evaluation(
@@ -159,10 +129,4 @@ def show_evaluation(
     table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
     mean_length = sum(result.lengths) / len(result.lengths)
     table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
-    _open_console(stream).print(table)
-
-
-def _open_console(stream: TextIO | None) -> Console:
-    """Open a console as wide as the terminal; a pipe or a file gets wide lines, so that none of them is wrapped."""
-    is_terminal = (stream or sys.stdout).isatty()
-    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if is_terminal else 200)
+    open_console(stream).print(table)

@@ -203,7 +203,7 @@ class Sweep:
 
     def _verdict(self) -> str:
         """Return the report's sentence on the winner; empty where the sweep's settings cannot be read here."""
-        from rltune.views.wording import describe_verdict
+        from rltune.views.page import describe_verdict
 
         try:
             return describe_verdict(self.view)

@@ -11,8 +11,8 @@ from rltune.errors import EXIT_TRY_AGAIN
 from rltune.formatting import spell_command
 from rltune.ledger.outcome import EXIT_NONE, EXIT_WINNER, load_outcome
 from rltune.ledger.sweep_ref import SweepRef
-from rltune.views.closing_page import make_closing_page
 from rltune.views.console import Console
+from rltune.views.next_steps import describe_end
 from rltune.views.sweep_view import SweepView
 
 EXIT_CODES = {"failed": EXIT_NONE, "interrupted": 128 + SIGINT, "running": EXIT_TRY_AGAIN}
@@ -22,7 +22,7 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
     """Show a sweep as its own terminal does until it has ended; an interrupt ends the watching and not the sweep.
 
     Args:
-        ref: The sweep. A sweep that has ended is shown by its closing page.
+        ref: The sweep. A sweep that has ended is only described.
         stream: Where to print; None is standard output.
 
     Returns:
@@ -46,8 +46,9 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
         if status != "running" and sweep.folder and (outcome := load_outcome(sweep.folder)):
             is_unfinished = outcome.trials["interrupted"] or status == "interrupted"
             resume = sweep.resume_command if is_unfinished else None
-            console.close(make_closing_page(SweepView.read(sweep.ledger), outcome, None, resume))
-        else:  # The closing page needs the summary, which lies in the sweep's folder.
+            view = SweepView.read(sweep.ledger).in_folder(sweep.folder)
+            console.close(describe_end(view, outcome, resume=resume))
+        else:  # The description needs the summary, which lies in the sweep's folder.
             print(sweep.describe_end(), file=stream or sys.stdout, flush=True)
         return EXIT_CODES.get(status, EXIT_WINNER)
 

@@ -21,9 +21,9 @@ from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
+from rltune.service.descriptions import SweepDescriptions
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import Submissions
-from rltune.service.views import Views, list_ticks
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_what_runs_comes_first_then_the_queue_then_the_newest_end(folder: Servic
         ("first", "queued", None), ("second", "queued", None),
     ):  # fmt: skip
         queue.change(queue.add(name, []), state=state, ended_s=ended_s)
-    shown = Views(folder).list(queue.list())
+    shown = SweepDescriptions(folder).list(queue.list())
     assert [(one["name"], one["queue"]) for one in shown] == [
         ("runs", None), ("first", 1), ("second", 2), ("new", None), ("old", None),
     ]  # fmt: skip
@@ -59,13 +59,13 @@ def test_a_group_is_compared_in_the_order_of_its_submission(
         queue.change(queue.add(name, []), state="complete", ended_s=2000.0 + place)
     queue.queue_again(queue.get("c"))
     queue.change(queue.get("c"), state="complete", ended_s=3000.0)
-    client = SimpleNamespace(list=lambda group: Views(folder).list(queue.list()))
+    client = SimpleNamespace(list=lambda group: SweepDescriptions(folder).list(queue.list()))
     monkeypatch.setattr("rltune.cli.reading.find_service", lambda settings: client)
     assert list_group(OmegaConf.create({"group": "all"})) == ["c", "b", "a"]
 
 
 def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: ServiceFolder, queue: Submissions) -> None:
-    views = Views(folder)
+    views = SweepDescriptions(folder)
     queue.change(queue.add("s", []), state="running", last_driver="an earlier one")
 
     def progress() -> tuple[Any, ...]:
@@ -87,7 +87,7 @@ def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: Serv
 def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
     folder: ServiceFolder, queue: Submissions
 ) -> None:
-    views = Views(folder)
+    views = SweepDescriptions(folder)
     write_sweep(folder.sweeps / "s", 4, None, "complete", "budget.trials=4")
 
     def change(**values: Any) -> tuple[str, int, int]:
@@ -120,30 +120,19 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
 
 def test_a_sweep_without_a_ledger_starts(folder: ServiceFolder, queue: Submissions) -> None:
     queue.change(queue.add("s", []), state="running", started_s=1.0)
-    assert [one["in_words"] for one in Views(folder).list(queue.list())] == ["starting"]
+    assert [one["in_words"] for one in SweepDescriptions(folder).list(queue.list())] == ["starting"]
 
 
-def test_a_sweeps_page_has_trials_curves_and_certified_results(folder: ServiceFolder, queue: Submissions) -> None:
-    one = queue.add("s", [])
-    assert Views(folder).show(one)["view"] is None
+def test_a_sweeps_page_has_its_trials_and_certified_results(folder: ServiceFolder, queue: Submissions) -> None:
+    submission = queue.add("s", [])
+    assert SweepDescriptions(folder).show(submission)["sections"] == {}
     write_sweep(folder.sweeps / "s", certified=make_certification())
-    shown = Views(folder).show(one)
-    assert [row["name"] for row in shown["view"].certified] == ["trial 3", "baseline"]
-    assert shown["measured"]
-    assert len(shown["view"].trials) == len(shown["curves"]["lines"]) == 12
-    assert (shown["curves"]["low"], shown["curves"]["high"]) == ("0", "110")
-    assert shown["curves"]["rows"] == [(260.0, "0"), (141.8, "50"), (23.6, "100")]
-    assert shown["curves"]["columns"][1:3] == [(144.0, "200"), (288.0, "400")]
-    best = shown["curves"]["lines"][-1]["points"].split()[-1]
-    assert best == "720.0,0.0", "the highest value at the end of the budget is the picture's corner"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [(0, 30000, [0, 10000, 20000, 30000]), (-1480.0, -123.0, [-1000, -500]), (7.0, 7.0, [7.0])],
-)  # fmt: skip
-def test_an_axis_names_round_numbers_within_its_edges(low: float, high: float, ticks: list[float]) -> None:
-    assert list_ticks(low, high) == pytest.approx(ticks)
+    described = SweepDescriptions(folder).show(submission)
+    tables = {name: section.table for name, section in described["sections"].items() if section.table}
+    assert [row[0] for row in tables["certification"].rows] == ["trial 3", "baseline"]
+    assert len(tables["trials"].rows) == 12
+    assert described["sections"]["verdict"].notes
+    assert described["parameters"] == ["lr"]
 
 
 @pytest.mark.slow
@@ -153,7 +142,7 @@ def test_fifty_sweeps_are_listed_in_a_second_once_they_were_read(folder: Service
     for number in range(1, 50):
         shutil.copytree(folder.sweeps / "s0", folder.sweeps / f"s{number}")
         queue.add(f"s{number}", [])
-    views = Views(folder)
+    views = SweepDescriptions(folder)
     views.list(queue.list())  # as a service does when it begins
     began = time.monotonic()
     shown = views.list(queue.list())

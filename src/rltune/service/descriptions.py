@@ -6,7 +6,6 @@ This module only reads.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,25 +16,22 @@ import psutil
 
 from rltune.config.settings_file import load_settings
 from rltune.errors import StudyError
-from rltune.formatting import first_line, format_count, format_objective
+from rltune.formatting import first_line
+from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_folder import SETTINGS
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import read_lease
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
 from rltune.views.analysis import build_space
-from rltune.views.closing_page import explain_scores
 from rltune.views.html import FOLDER, PAGE
+from rltune.views.page import describe_sweep
 from rltune.views.sweep_reader import SweepReader
 from rltune.views.sweep_view import SweepView
-from rltune.views.wording import describe_verdict
 
-WIDTH, HEIGHT = 720, 260  # The size of the picture of learning curves, in its own units.
 CPU_INTERVAL_S = 0.1  # The load of the CPUs is measured over this time.
-COLOURS = {"COMPLETE": "#3b6fb6", "PRUNED": "#a9b4c0", "FAIL": "#c92a2a"}
-UNFINISHED = "#24313f"  # The colour of a trial that has not ended.
 
 
-class Views:
+class SweepDescriptions:
     """Describe the sweeps of a service. May be used from several threads.
 
     Args:
@@ -105,14 +101,17 @@ class Views:
         }
 
     def show(self, submission: Submission) -> dict[str, Any]:
-        """Describe one sweep for its page: its trials, curves and certified results, and the load of the machine."""
+        """Describe one sweep for its page: the sections of `rltune.views.page`, and the load of the machine."""
         folder = self._folder.sweeps / submission.name
         view = self._reader.read([folder])[folder]
-        has_view = isinstance(view, SweepView) and bool(view.settings)
+        if not isinstance(view, SweepView) or not view.settings:
+            return {"load": describe_load(folder), "view": None, "sections": {}, "parameters": []}
+        outcome = load_outcome(folder) if view.status != "running" else None
         return {
             "load": describe_load(folder),
-            "view": view if has_view else None,
-            **(_describe_view(view) if isinstance(view, SweepView) and has_view else {}),
+            "view": view,
+            "sections": {section.name: section for section in describe_sweep(view, outcome)},
+            "parameters": list(build_space(view).names),
         }
 
 
@@ -145,63 +144,6 @@ def _extend_budget(view: SweepView, submission: Submission) -> SweepView:
     return replace(
         view, settings={**view.settings, "budget": budget}, record=replace(view.record, status="interrupted")
     )
-
-
-def _describe_view(view: SweepView) -> dict[str, Any]:
-    """Describe what the page shows of a sweep beside the view itself."""
-    has_fresh = view.certified or (view.record.winner or {}).get("evaluation")
-    return {
-        "verdict": describe_verdict(view),
-        "measured": explain_scores(bool(view.certified)) if has_fresh else "",
-        "curves": draw_curves(view),
-        "parameters": list(build_space(view).names),
-    }
-
-
-def draw_curves(view: SweepView) -> dict[str, Any]:
-    """Compute the picture of the trials' learning curves: lines in its units, and the values at its edges."""
-    points = [
-        (trial, [(steps, value) for steps, value in trial.curve.items() if math.isfinite(value)])
-        for trial in view.trials
-    ]
-    values = [value for _, line in points for _, value in line]
-    if not values:
-        return {"lines": []}
-    low, high = min(values), max(values)
-    span = high - low or 1.0
-    rows, columns = list_ticks(low, high), list_ticks(0, view.env_steps)
-    lines = [
-        {
-            "points": " ".join(
-                f"{steps / view.env_steps * WIDTH:.1f},{HEIGHT - (value - low) / span * HEIGHT:.1f}"
-                for steps, value in (line if len(line) > 1 else line * 2)  # A single report is drawn as a dot.
-            ),
-            "colour": COLOURS.get(trial.state, UNFINISHED),
-            "width": 2 if len(line) > 1 else 6,
-            "title": f"trial {trial.number}: {format_objective(line[-1][1])}",
-        }
-        for trial, line in points
-        if line
-    ]
-    return {
-        "lines": lines,
-        "low": format_objective(low),
-        "high": format_objective(high),
-        "steps": format_count(view.env_steps),
-        "rows": [(round(HEIGHT - (value - low) / span * HEIGHT, 1), format_objective(value)) for value in rows],
-        "columns": [(round(steps / view.env_steps * WIDTH, 1), format_count(steps)) for steps in columns],
-        "width": WIDTH,
-        "height": HEIGHT,
-    }
-
-
-def list_ticks(low: float, high: float) -> list[float]:
-    """List the ticks of an axis: up to six round numbers between two values."""
-    if low == high:
-        return [low]
-    size = 10.0 ** math.floor(math.log10((high - low) / 5))
-    step = next(size * times for times in (1, 2, 5, 10) if size * times >= (high - low) / 5)
-    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def describe_load(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""Spell the commands that continue, reproduce and use a sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rltune.config.uris import redact_address
+from rltune.formatting import spell_command
+from rltune.ledger.outcome import Outcome
+from rltune.ledger.sweep_folder import make_resume_command
+from rltune.records import TRIALS, trial_dir_of
+from rltune.views.page import Section, describe_sweep
+from rltune.views.sweep_view import SweepView
+
+MAX_TRIALS = 10  # The most trials that are listed at a sweep's end; `show` lists all.
+
+
+def describe_end(
+    view: SweepView, outcome: Outcome, tracking_uri: str | None = None, resume: str | None = None
+) -> list[Section]:
+    """Describe a sweep that has ended, and what to type next in this directory.
+
+    Args:
+        view: The sweep.
+        outcome: How it has ended.
+        tracking_uri: MLflow's address, without a login; None without tracking.
+        resume: The command that resumes the sweep; None if nothing is left to do.
+    """
+    return [*describe_sweep(view, outcome, MAX_TRIALS), _describe_next_steps(view, tracking_uri, resume)]
+
+
+def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str | None) -> Section:
+    steps = [("continue this sweep", _find_program(resume))] if resume else []
+    failed = [trial for trial in view.trials if trial.state == "FAIL"]
+    if view.status == "failed" and failed:
+        file = _shorten_path(view.folder) / trial_dir_of(TRIALS, failed[0].number) / "failure.txt"
+        steps.append(("see what went wrong", f"less {file}"))
+        steps.append(("then", "correct it, and type the command again"))
+        return Section("next", "Next", facts=steps)
+    if tracking_uri and "://" in tracking_uri:
+        steps.append(("compare the trials", _suggest_mlflow(tracking_uri)))
+    if (study := view.folder / "study.db").exists():
+        hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
+        steps.append(("look at the study", f"optuna-dashboard sqlite:///{_shorten_path(study)}{hint}"))
+    if view.ranked:
+        policy = view.record.model["uri"] if view.record.model else f"sweep:{view.name}"
+        steps.append(("test the winner", _find_program(spell_command(f"evaluate policy={policy}"))))
+        steps.append(("use it in Python", f'import rltune; policy = rltune.load_policy("{policy}")'))
+    return Section("next", "Next", facts=steps)
+
+
+def describe_reproduction(view: SweepView) -> Section:
+    """Describe how to run a sweep again, from the directory and the commit in which it ran."""
+    algo, env = view.settings["algo"]["name"], view.settings["env"]["name"]
+    typed = view.record.command or spell_command(f"run algo={algo} env={env}")
+    commands = [("Run this sweep again", typed)]
+    if params := view.best_params:
+        fixed = " ".join(shlex.quote(f"space.{name}={_format_override(value)}") for name, value in params.items())
+        words = [word for word in typed.split(" ") if not word.startswith(("budget.trials=", "scheduler="))]
+        commands.append(
+            ("Train the winner's values alone", f"{' '.join(words)} {fixed} budget.trials=1 scheduler=none")
+        )
+    if view.record.winner:
+        model = view.record.model  # The version is named, because the alias moves on.
+        uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{view.name}"
+        commands.append(("Test the winner on fresh episodes", spell_command(f"evaluate policy={uri}")))
+    if view.status in ("interrupted", "running") or view.num_ended < len(view.trials):
+        commands.append(("Go on with this sweep", make_resume_command(view.folder, view.settings)))
+    commit = f" at commit {view.record.git_commit[:12]}" if view.record.git_commit else ""
+    note = (
+        f"Type these in the same folder{commit}, with the versions below. The same seed repeats a trial; which trials "
+        "are stopped depends on which finish first."
+    )
+    return Section("commands", "Reproduce it", facts=commands, notes=[note])
+
+
+def read_typed_command() -> str | None:
+    """Return the sweep's command as it was typed in this process; None if a script started it."""
+    script = Path(sys.argv[0])
+    if script.parent.name != "cli":
+        return None
+    # The name is left out, because it can be used once.
+    given = [redact_address(word) for word in sys.argv[1:] if not word.startswith("name=")]
+    return " ".join([spell_command(script.stem), *map(shlex.quote, given)])
+
+
+def _format_override(value: Any) -> str:
+    """Format a value as an override takes it."""
+    return json.dumps(value) if isinstance(value, list | dict | bool) or value is None else str(value)
+
+
+def _shorten_path(path: Path) -> Path:
+    """Return a path relative to the working directory if it lies in it."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return path
+
+
+def _find_program(command: str) -> str:
+    """Spell a command's program so that it runs in a shell without an active environment."""
+    program, _, rest = command.partition(" ")
+    folder = Path(sys.executable).parent
+    if shutil.which(program) != str(folder / program) and (folder / program).exists():
+        program = min(str(folder / program), os.path.relpath(folder / program), key=len)
+    return f"{program} {rest}".rstrip()
+
+
+def _suggest_mlflow(tracking_uri: str) -> str:
+    if tracking_uri.startswith(("http://", "https://")):
+        return f"open {tracking_uri} in a browser"
+    if tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}":  # MLflow's own default
+        return _find_program("mlflow ui")
+    return _find_program(f"mlflow ui --backend-store-uri {tracking_uri}")

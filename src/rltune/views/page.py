@@ -1,0 +1,238 @@
+"""Describe a sweep as a list of sections, which the terminal, the report and the service's page show alike.
+
+`rltune.views.terminal` prints sections, and ``templates/section.html`` renders them as HTML. Neither adds words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rltune.algorithms.arguments import values_of
+from rltune.certification.description import describe_result, explain_table, make_table
+from rltune.errors import RltuneError
+from rltune.formatting import (
+    TextTable,
+    classify_failure,
+    first_line,
+    format_count,
+    format_duration,
+    format_interval,
+    format_number,
+    format_objective,
+    format_params,
+    format_value,
+    spell_command,
+)
+from rltune.ledger.outcome import Outcome, explain_no_winner
+from rltune.records import SCORED_REPORTS, Direction
+from rltune.views.analysis import build_space
+from rltune.views.sweep_view import SweepView
+
+MAX_NAMED = 8  # The most trials that one line about failures names.
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of what a page says of a sweep.
+
+    Attributes:
+        name: The name by which a template places it.
+        title: The heading.
+        table: The table; None without one.
+        facts: Pairs of a label and a text that users copy, such as a path or a command.
+        notes: Sentences.
+    """
+
+    name: str
+    title: str
+    table: TextTable | None = None
+    facts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+
+    def list_lines(self) -> list[str]:
+        """List all text but the table's."""
+        width = max((len(label) for label, _ in self.facts), default=0)
+        return [self.title, *(f"  {label:<{width}}  {text}" for label, text in self.facts), *self.notes]
+
+
+def describe_sweep(view: SweepView, outcome: Outcome | None = None, max_trials: int | None = None) -> list[Section]:
+    """Describe a sweep's trials, certification, failures, cost and verdict.
+
+    Args:
+        view: The sweep.
+        outcome: How it has ended; None if it has not, or if that cannot be read.
+        max_trials: The most trials that are listed; None lists all.
+
+    Returns:
+        The sections in the order in which a terminal shows them, without those that have nothing to say.
+    """
+    status = f"{view.name}: {view.status}, {describe_counts(view)}"
+    if outcome and (reason := outcome.reason or "").startswith("budget.") and view.num_trials > len(view.trials):
+        status += f": {reason}"
+    sections = [Section("status", status), *_describe_trials(view, max_trials)]
+    if certification := view.certification:
+        notes = explain_table(certification, view.objective)
+        sections.append(Section("certification", "Certified on fresh seeds", make_table(certification), notes=notes))
+    sections += [*_describe_failures(view), *_describe_cost(view, outcome), *_describe_files(view)]
+    return [*sections, *_describe_verdict(view)]
+
+
+def describe_counts(view: SweepView) -> str:
+    """Describe the numbers of a sweep's trials by their states."""
+    counts, num_to_begin = view.counts, view.num_trials - len(view.trials)
+    num_broken = sum(bool(trial.broken) for trial in view.trials if trial.score is not None)
+    unfinished = "running" if view.status == "running" else "interrupted"
+    return (
+        f"{format_number(counts['total'], 'trial')}: {counts['complete']} complete, {counts['pruned']} stopped, "
+        f"{counts['failed']} failed"
+        + (f", {counts['interrupted']} {unfinished}" if counts["interrupted"] else "")
+        + (f"; {num_broken} of them cannot win, for a constraint" if num_broken else "")
+        + (f"; {num_to_begin} not begun" if num_to_begin else "")
+    )
+
+
+def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Section]:
+    if not view.trials:
+        return
+    criteria, front = view.criteria, {trial.number for trial in view.front}
+    second = [criteria.second] if criteria.second else []
+    score = "score" if criteria.direction is Direction.MAX else view.label
+    headings = ("trial", "state", score, *second, "env steps", "values", "why it ended, or where it runs")
+    rows, best = [], None
+    for index, trial in enumerate(view.ordered[:max_trials]):
+        state = trial.state_word
+        if trial.number == view.winner_trial:
+            best, state = index, f"{state}, winner"
+        row = [str(trial.number), state, format_objective(trial.score)]
+        row += [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
+        rows.append((*row, format_count(trial.env_steps), format_params(trial.params), trial.explanation))
+    notes = []
+    if num_more := len(view.trials) - len(rows):
+        notes.append(f"{num_more} more: {spell_command(f'show sweep={view.name}')}")
+    if second:
+        notes.append(f"* on the front: no other complete trial beats it in both score and {criteria.second}")
+    yield Section("trials", "Trials, the best first", TextTable(headings, tuple(rows), best), notes=notes)
+
+
+def _describe_failures(view: SweepView) -> Iterator[Section]:
+    """Describe failures, one line for each kind, in the words of its first trial."""
+    grouped: dict[str, tuple[str, list[str]]] = {}
+    for trial in view.trials:
+        if trial.state == "FAIL":
+            reason, log = first_line(trial.reason), trial.record.log
+            described = f"{reason}; see {view.folder / log}" if log else reason
+            grouped.setdefault(classify_failure(reason), (described, []))[1].append(str(trial.number))
+    facts = []
+    for described, numbers in grouped.values():
+        more = ", ..." if len(numbers) > MAX_NAMED else ""
+        facts.append((f"trial {', '.join(numbers[:MAX_NAMED])}{more}", f"{len(numbers)} x {described}"))
+    if facts:
+        yield Section("failures", "Failed", facts=facts)
+
+
+def _describe_cost(view: SweepView, outcome: Outcome | None) -> Iterator[Section]:
+    """Describe what a sweep has taken; its seconds are known once it has ended."""
+    if not outcome or not outcome.cost:
+        if view.sampled_env_steps:
+            yield Section("cost", "Cost", notes=[f"{format_count(view.sampled_env_steps)} env steps of training"])
+        return
+    cost = outcome.cost.get
+    steps, saved, wall_s = cost("env_steps", 0), cost("env_steps_saved", 0), cost("wall_s", 0.0)
+    training = format_duration(wall_s * cost("efficiency", 0.0))
+    notes = [
+        f"{format_count(steps)} env steps in {format_duration(wall_s)}, of which {training} were training "
+        f"({format_number(cost('slots', 1), 'trial')} at a time; the rest is start-up and evaluation)"
+    ]
+    if certify_s := cost("certify_train_s"):
+        certified = format_count(cost("certify_env_steps", 0))
+        notes.append(f"certification: {certified} env steps, {format_duration(certify_s)} of training")
+    if saved > 0:
+        seconds = f", about {format_duration(saved * cost('train_s', 0.0) / steps)} of training" if steps else ""
+        share = f" ({saved / (steps + saved):.0%} of the whole)" if steps else ""
+        notes.append(f"saved by stopping weak trials early: {format_count(saved)} env steps{seconds}{share}")
+    yield Section("cost", "Cost", notes=notes)
+
+
+def _describe_files(view: SweepView) -> Iterator[Section]:
+    """Name where the results are, and whether the champion is this sweep's winner."""
+    facts, notes, report = [("folder", str(view.folder))], [], view.folder / "report" / "index.html"
+    if report.exists():
+        facts.append(("report", str(report)))
+    if model := view.record.model:
+        facts.append(("model", f"{model['name']} version {model['version']}, {model['uri']}"))
+        champion = "is this sweep's winner" if model["champion"] else "stays what it was"
+        notes.append(f"champion of {model['name']} {champion}: {model['why']}")
+    yield Section("files", "Results", facts=facts, notes=notes)
+
+
+def _describe_verdict(view: SweepView) -> Iterator[Section]:
+    if view.trials:
+        has_fresh = view.certification or (view.record.winner or {}).get("evaluation")
+        notes = [_explain_scores(bool(view.certification))] if has_fresh else []
+        yield Section("verdict", describe_verdict(view), notes=notes)
+
+
+def _explain_scores(is_certified: bool) -> str:
+    """Explain why a trial's score and what its policy reaches differ: they are not measured on the same episodes.
+
+    Args:
+        is_certified: Whether certification stands beside the score; else fresh episodes do.
+    """
+    other = "certified = retrained on fresh seeds" if is_certified else "fresh episodes = the trained policy"
+    return (
+        f"score = mean training return with exploration (last {SCORED_REPORTS} reports); {other}, acting greedily. "
+        "The second is usually better."
+    )
+
+
+def describe_verdict(view: SweepView) -> str:
+    """Describe in a sentence or two who won, by how much, and how sure that is."""
+    opening = ""
+    if begun := {"interrupted": "Interrupted", "running": "Still running"}.get(view.status):
+        opening = f"{begun} after {view.num_ended} of {view.num_trials} trials. "
+    if view.certification:
+        verdict = opening + describe_result(view.certification, view.objective)
+        published = (view.settings.get("published") or {}).get("env_steps")
+        if published and published > view.env_steps:
+            steps = f"{published:,} environment steps; here: {view.env_steps:,}"
+            verdict += f" The baseline's settings were published for {steps}."
+        return verdict
+    best = view.record.winner
+    if best is None and view.best:
+        best = {"trial": view.best.number, "objective": view.best.record.score}
+    if best is None:
+        why = explain_no_winner([trial.record for trial in view.trials], is_running=view.status == "running")
+        return f"{opening}{why[0].upper()}{why[1:]}."
+    if evaluation := best.get("evaluation"):
+        return (
+            f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {view.objective.name} of "
+            f"{format_objective(evaluation['mean'])} on {evaluation['episodes']} fresh episodes (95% interval "
+            f"{format_interval(evaluation)}). It was not certified on fresh seeds, so training it "
+            "again may end worse."
+        )
+    score = format_objective(best["objective"])
+    return (
+        f"{opening}Trial {best['trial']} has the best score of {len(view.trials)} trials, {score}. "
+        "This is the search's own score, the luckiest of many: expect a worse one on fresh seeds."
+    )
+
+
+def describe_values(view: SweepView) -> Section:
+    """Compare the winner's values with the algorithm file's own, one row for each searched parameter."""
+    winning, space = view.best_params, build_space(view)
+    dimensions, rows = {dimension.name: dimension for dimension in space.dimensions}, []
+    for name in space.names:
+        try:
+            default = format_value(values_of(view.settings["algo"], (name,))[name])
+        except (RltuneError, KeyError, TypeError):
+            default = format_value(None)
+        searched = "fixed"
+        if dimension := dimensions.get(name):
+            searched = f"{dimension.kind} {', '.join(map(format_value, dimension.args))}"
+            searched += f", {dimension.condition}" if dimension.when else ""
+        # A parameter whose condition is not met has no value.
+        rows.append((name, format_value(winning[name]) if name in winning else "-", default, searched))
+    notes = ["default: the published settings of this algorithm and environment, or the algorithm's own"]
+    table = TextTable(("parameter", "winner", "default", "searched"), tuple(rows))
+    return Section("values", "The winner's values", table, notes=notes)

@@ -1,0 +1,67 @@
+"""What to type after a sweep."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from composing import compose
+from ended import write_sweep, write_trials
+
+from rltune.config.validation import parse_config
+from rltune.ledger.storage import open_ledger
+from rltune.views.next_steps import describe_reproduction
+from rltune.views.sweep_view import load_view
+from tests.views.consoles import describe_ended
+
+
+def list_steps(folder: Path, tracking_uri: str | None = None, resume: str | None = None) -> dict[str, str]:
+    """What is named at the end of a sweep, by what it does."""
+    section = describe_ended(folder, tracking_uri, resume)[-1]
+    assert section.name == "next"
+    return dict(section.facts)
+
+
+def test_a_winner_is_loaded_by_its_model_or_its_sweep(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", 2)
+    assert 'load_policy("sweep:s")' in list_steps(folder)["use it in Python"]
+    model = {"name": "m", "version": "5", "uri": "models:/m/5", "champion": False, "why": "version 4 is certified"}
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(model=model)
+    assert 'load_policy("models:/m/5")' in list_steps(folder)["use it in Python"]
+
+
+def test_commands_name_the_environment_if_none_is_active(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "venv").mkdir()
+    for program in ("python", "mlflow"):
+        (tmp_path / "venv" / program).touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    monkeypatch.setattr("rltune.views.next_steps.spell_command", lambda rest: f"python -m sweeps.{rest}")
+    steps = list_steps(write_sweep(tmp_path / "s", 2), f"sqlite:///{tmp_path}/mlflow.db", "python -m sweeps.resume")
+    assert steps["compare the trials"] == "venv/mlflow ui"
+    assert steps["test the winner"] == "venv/python -m sweeps.evaluate policy=sweep:s"
+    assert steps["continue this sweep"] == "venv/python -m sweeps.resume"
+
+
+def test_a_failed_sweep_names_the_first_failures_file_and_nothing_to_reuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write_trials(tmp_path / "s", [("FAIL", 1e-3, [])] * 3)
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(status="failed")
+    steps = list_steps(folder, "sqlite:///mlflow.db")
+    assert steps["see what went wrong"] == "less s/trials/0/failure.txt"
+    assert not {"test the winner", "use it in Python"} & steps.keys()
+
+
+def test_the_command_for_the_winner_alone_composes_to_its_values(tmp_path: Path) -> None:
+    commands = dict(describe_reproduction(load_view(write_sweep(tmp_path / "s"))).facts)
+    words = commands["Train the winner's values alone"].split()[3:]
+    config = parse_config(compose("run", *words))
+    assert config.space["lr"] == pytest.approx(0.01)
+    assert config.budget.trials == 1

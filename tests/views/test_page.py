@@ -1,0 +1,90 @@
+"""How a sweep is described, in a terminal and on pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ended import make_certification, write_bounded, write_cost_sweep, write_sweep
+
+from rltune.ledger.storage import open_ledger
+from rltune.views.page import describe_counts, describe_sweep, describe_values, describe_verdict
+from rltune.views.sweep_view import load_view
+
+
+def test_the_verdicts(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    barred, failed, few, stopped = (make_certification(("baseline",)) for _ in range(4))
+    barred["configurations"][1]["broken"] = "train_s=75, not < 60"
+    failed["configurations"][1] |= {"failed_seeds": [14, 15], "low": None, "high": None}
+    few |= {"winner": "baseline", "seeds": [11], "ties": []}
+    few["configurations"][1] |= {"per_seed": few["configurations"][1]["per_seed"][:1], "trial": 4}
+    sweeps = {
+        "certified": write_sweep(tmp_path / "certified", certified=make_certification()),
+        "the baseline cannot win": write_sweep(tmp_path / "barred", certified=barred),
+        "seeds failed": write_sweep(tmp_path / "failed", certified=failed),
+        "the baseline wins": write_sweep(tmp_path / "few", certified=few),
+        "interrupted": write_sweep(tmp_path / "stopped", 3, stopped, "interrupted"),
+        "not certified": write_sweep(tmp_path / "bare"),
+        "running": write_sweep(tmp_path / "running", 2, status="running"),
+        "no winner": write_sweep(tmp_path / "broken", 2, None, "failed", 'constraints.train_s="< 0.5"'),
+        "a cost": write_cost_sweep(tmp_path / "cost"),
+    }
+    verdicts = {name: describe_verdict(load_view(folder)) for name, folder in sweeps.items()}
+    golden("verdicts", "\n".join(f"{name}: {verdict}" for name, verdict in verdicts.items()))
+
+
+@pytest.mark.parametrize(("published", "is_named"), [(1_000_000, True), (100, False), (None, False)])
+def test_a_baseline_published_for_more_steps_is_named(tmp_path: Path, published: int | None, is_named: bool) -> None:
+    data = load_view(write_sweep(tmp_path / "s", certified=make_certification()))
+    data = replace(data, settings={**data.settings, "published": {"env_steps": published}})
+    assert ("1,000,000" in describe_verdict(data)) == is_named
+
+
+def test_the_winners_values_stand_beside_the_defaults(tmp_path: Path) -> None:
+    section = describe_values(load_view(write_sweep(tmp_path / "s")))
+    assert section.table is not None
+    ((name, won, default, searched),) = section.table.rows
+    assert (name, won, default) == ("lr", "0.01", "3e-4")
+    assert "1e-4" in searched
+
+
+def test_an_interrupted_sweep_counts_what_is_left(tmp_path: Path) -> None:
+    folder = write_bounded(tmp_path / "s")
+    with closing(open_ledger(folder)) as ledger:
+        ledger.trials.add({"lr": 1e-3}, [7])
+        ledger.change_sweep(status="interrupted")
+    counts = describe_counts(load_view(folder))
+    for words in ("5 trials: 3 complete, 1 stopped", "1 interrupted", "2 of them cannot win", "19 not begun"):
+        assert words in counts
+
+
+def test_failures_of_one_kind_are_one_line(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", 2)
+    with closing(open_ledger(folder)) as ledger:
+        for number in (2, 3):
+            ledger.trials.add({"lr": 1e-3}, [number])
+            reason = f"infinite-loss in {number}\nTraceback ..."
+            ledger.trials.end(number, "FAIL", reason, log=f"trials/{number}/failure.txt")
+    (failures,) = (section for section in describe_sweep(load_view(folder)) if section.name == "failures")
+    expected = f"2 x infinite-loss in 2; see {folder / 'trials/2/failure.txt'}"
+    assert failures.facts == [("trial 2, 3", expected)]
+
+
+def test_scores_are_explained_if_fresh_episodes_stand_beside_them(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", 2)
+    assert not describe_sweep(load_view(folder))[-1].notes, "there is one number"
+    played = {"mean": 190.0, "episodes": 100, "low": 180.0, "high": 200.0}
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(winner={"trial": 1, "objective": 44.0, "params": {}, "evaluation": played})
+    assert describe_sweep(load_view(folder))[-1].notes
+
+
+def test_of_many_trials_the_best_are_listed(tmp_path: Path) -> None:
+    sections = describe_sweep(load_view(write_sweep(tmp_path / "s", 12)), max_trials=5)
+    (trials,) = (section for section in sections if section.name == "trials")
+    assert trials.table is not None
+    assert [row[0] for row in trials.table.rows] == ["11", "10", "9", "8", "7"]
+    assert "7 more" in trials.notes[0]

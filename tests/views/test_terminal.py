@@ -1,0 +1,63 @@
+"""How sections are printed."""
+
+from __future__ import annotations
+
+import io
+from contextlib import closing
+
+import pytest
+from ended import make_certification, write_bounded
+
+from rltune.formatting import TextTable
+from rltune.ledger.storage import open_ledger
+from rltune.views.console import Console
+from rltune.views.page import Section
+from rltune.views.terminal import open_console, print_sections
+from tests.views.consoles import describe_ended, screen
+
+MODEL = {
+    "name": "cartpole-ppo",
+    "version": "5",
+    "uri": "models:/cartpole-ppo@champion",
+    "champion": True,
+    "why": "a mean return of 195 is better than the 190 of version 4 (sweep first)",
+}
+
+
+def test_the_end_of_a_certified_sweep(one_terminal, tmp_path, monkeypatch, golden):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rltune.views.next_steps._find_program", lambda command: command)
+    monkeypatch.setattr("shutil.which", lambda program: program)
+    folder = write_bounded(tmp_path / "s")
+    (folder / "study.db").touch()
+    (folder / "report").mkdir()
+    (folder / "report" / "index.html").touch()
+    record = make_certification(("baseline",))
+    record["configurations"][1] |= {"failed_seeds": [16], "failed_score": 70.0, "trial": 2}
+    with closing(open_ledger(folder)) as ledger:
+        for _ in range(2):
+            number = ledger.trials.add({"lr": 0.1}, [1]).number
+            ledger.trials.end(number, "FAIL", f"the pole broke at {number}")
+        ledger.change_sweep(certification=record, model=MODEL, winner={"trial": 1, "objective": 90.0, "params": {}})
+    out = io.StringIO()
+    Console(out).close(describe_ended(folder, f"sqlite:///{tmp_path}/mlflow.db"))
+    golden("closing_page", screen(out).replace(str(tmp_path), "<folder>"))
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_only_what_is_copied_is_never_broken_over_lines(terminal, is_long):
+    text = "/".join(["outputs"] * (20 if is_long else 3))
+    notes = ["a sentence of many words " * 9]
+    print_sections(open_console(terminal), [Section("s", "Title", facts=[("folder", text)], notes=notes)])
+    lines = terminal.getvalue().splitlines()
+    assert any(line.rstrip().endswith(text) for line in lines)
+    assert sum("sentence" in line for line in lines) == 3
+
+
+def test_a_table_fits_a_terminal_of_eighty_columns(terminal):
+    row = ("trial 3 = baseline", "-1,234", "-1,334 to -1,133", "-999.4", "97%", "5, 1 failed", "too many failed seeds")
+    table = TextTable(
+        ("certified", "IQM", "95% interval", "search said", "beats baseline", "seeds", "verdict"), (row,), 0
+    )
+    print_sections(open_console(terminal), [Section("certification", "Certified", table)])
+    assert max(map(len, terminal.getvalue().splitlines())) <= 80
