@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import io
 import json
 import os
@@ -35,6 +36,8 @@ for name in ("LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", 
 os.environ |= {"TERM": "dumb", "COLUMNS": "80", "no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not the key of who runs the tests
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+# Torch, Ray and RLlib leave 700,000 objects behind, which Python would look through after each few tests.
+gc.set_threshold(20_000, 20, 50)
 # Temporary folders in memory, where there is room: SQLite waits for a disk at each transaction, up to 20 ms.
 MEMORY, ROOM = Path("/dev/shm"), 6 * 2**30
 if (

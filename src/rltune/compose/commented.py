@@ -27,7 +27,7 @@ def read_keys(path: Path, prefix: str = "") -> list[Setting]:
         prefix: What its keys stand below, with a dot at its end; empty for nothing.
     """
     text = path.read_text()
-    root = yaml.compose(text)
+    root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # In C: ten times as fast.
     return list(_walk(root, prefix, text.splitlines())) if isinstance(root, yaml.MappingNode) else []
 
 

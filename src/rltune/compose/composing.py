@@ -77,7 +77,9 @@ def store_schema(root: str, schema: type) -> None:
     """Register the schema of a command's file with Hydra as ``base_<root>``."""
     from hydra.core.config_store import ConfigStore
 
-    ConfigStore.instance().store(f"base_{root}", schema)
+    store = ConfigStore.instance()
+    if f"base_{root}.yaml" not in store.repo:  # Hydra converts the whole schema, which takes a sixth of composing.
+        store.store(f"base_{root}", schema)
 
 
 def tell_unused(hydra: Any) -> None:
