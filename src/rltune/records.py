@@ -21,7 +21,7 @@ WHOLE_BUDGET = "whole budget"
 """Why a COMPLETE trial has ended."""
 
 OUT_OF_MEMORY = "out of memory on its GPU"
-"""How the reason begins of a trial that failed because it asked for more of a GPU's memory than there is."""
+"""Prefix of the failure reason of a trial that needs more of a GPU's memory than it can get."""
 
 SCORED_REPORTS = 3
 """How many of a trial's last reports its score is the mean of."""

@@ -1,4 +1,4 @@
-"""Notice that the head of a joined cluster is lost. Runs in the driver."""
+"""Watch whether the head of a joined cluster is lost. Runs in the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read memory sizes: this machine's, what is free of it, this process's peak. In 10^9 bytes; runs anywhere."""
+"""Read the total and free memory of this machine, and the peak of this process, in units of 10^9 bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 GB = 1e9
-_GROUP = Path("/sys/fs/cgroup")  # the container's own control group (version 2)
+_GROUP = Path("/sys/fs/cgroup")  # The container's control group (version 2).
 
 
 def total_gb() -> float:
@@ -20,17 +20,17 @@ def total_gb() -> float:
 
 
 def available_gb() -> float:
-    """Return the memory that is free without swapping: the machine's, or the container's where that is less."""
+    """Return the memory of the machine that is free without swapping, or of its container if that is less."""
     free: int = psutil.virtual_memory().available
     limit, used = _read_group("memory.max"), _read_group("memory.current")
     return (free if limit is None or used is None else min(free, limit - used)) / GB
 
 
 def peak_gb() -> float:
-    """Return the most memory that this process ever held at once."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status")
     if status.is_file():
-        # Not ru_maxrss: on Linux it begins with the size of the process that started this one.
+        # On Linux, ru_maxrss would include the size of the process that started this one.
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(fields["VmHWM"].split()[0]) * 1024 / GB
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes, other systems in KiB
@@ -38,7 +38,7 @@ def peak_gb() -> float:
 
 
 def _read_group(name: str) -> int | None:
-    """Return a number of the control group; None without such a group, or where it has no limit ("max")."""
+    """Return a number of the control group; None without such a group or without a limit ("max")."""
     try:
         return int((_GROUP / name).read_text())
     except (OSError, ValueError):

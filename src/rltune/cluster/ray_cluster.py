@@ -47,7 +47,7 @@ TUNE_SETTINGS = {
     "RAY_DEDUP_LOGS": "0",
 }
 CONNECT_S = 5.0  # The longest wait for the head of a cluster to accept a connection.
-OBJECT_STORE_BYTES = 256 * 2**20  # reports and placement messages only: samples never leave a trial
+OBJECT_STORE_BYTES = 256 * 2**20  # It holds reports and messages only, because samples never leave a trial.
 
 
 def check_address(cluster: ClusterConfig) -> None:
@@ -79,7 +79,7 @@ def check_address(cluster: ClusterConfig) -> None:
 
 
 def machine_of(cluster: ClusterConfig) -> Machine | None:
-    """Return what trials can use; None for a running Ray, which is known once we are connected."""
+    """Return the resources for trials; None for a running Ray, whose nodes are known after joining it."""
     if cluster.address is not None:
         return None
     here = local_machine()
@@ -87,14 +87,14 @@ def machine_of(cluster: ClusterConfig) -> Machine | None:
 
 
 def can_fork_workers(cluster: ClusterConfig) -> bool:
-    """Return whether workers may be forked: those of our own Ray, without GPUs, whose libraries no fork survives."""
+    """Return whether workers may be forked: in our own Ray and without GPUs, because CUDA does not survive a fork."""
     machine = machine_of(cluster)
     ray = sys.modules.get("ray")
     return machine is not None and not machine.gpus and not (ray and ray.is_initialized())
 
 
 def prepare_environment(cluster: ClusterConfig | None = None) -> None:
-    """Set what Ray and Tune read from the environment when they are imported; call it before they are.
+    """Set the environment variables that Ray and Tune read when they are imported; call this before.
 
     Args:
         cluster: Which Ray will run; None is one of our own.
@@ -152,7 +152,7 @@ def ensure_ray() -> None:
 
 
 def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None) -> None:
-    """Start or join Ray, with workers that a fork server forks where there is one."""
+    """Start or join Ray; if there is a fork server, it forks the workers."""
     with contextlib.ExitStack() as stack:
         if fork_server:  # its workers are ready as soon as there is a raylet
             script = stack.enter_context(fork_server.publish_address(modules))
@@ -194,7 +194,7 @@ def _join(address: str) -> None:
 
 
 def _explain_failed_join(address: str, error: BaseException) -> RltuneError:
-    """Say why a running Ray could not be joined."""
+    """Describe why a running Ray could not be joined."""
     from ray.exceptions import AuthenticationError
 
     said = "\n".join(str(text) for text in (error, error.__cause__, error.__context__) if text)

@@ -1,6 +1,6 @@
-"""Fit trials into a machine or a cluster: CPUs and GPU fractions of each, how many at once, or why none.
+"""Compute which resources a trial gets and how many trials fit on a machine or a cluster, or why none fits.
 
-Pure arithmetic, in the driver: Ray itself waits for ever for resources that no node has.
+Ray itself would wait for ever for resources that no node has. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 from rltune.config.schema import MAX_ON_GPU
 from rltune.errors import ResourceError
 
-EPSILON = 1e-6  # 3 x 0.3333 must fit in 1
-GRAIN = 10_000  # Ray counts in ten thousandths and cuts off the rest: of 1/6, which becomes 0.1666, six fit (2.60)
-WORTH_SAYING = 0.01  # of a GPU: three trials of 0.33 leave that much
-WIDE_LAYER = 512  # units from which a second torch thread was measured to pay, see `choose_cpus`
+EPSILON = 1e-6  # For rounding: 3 x 0.3333 must fit in 1.
+GRAIN = 10_000  # Ray cuts fractions off after four digits (2.60): 1/6 becomes 0.1666, of which six fit.
+MIN_IDLE = 0.01  # The idle part of a GPU above which the user is told; three trials of 0.33 leave that much.
+WIDE_LAYER = 512  # The units from which a second torch thread pays, as measured; see `choose_cpus`.
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine, or one node of a cluster, has for trials."""
+    """The resources of a machine, or of one node of a cluster."""
 
     cpus: float
     gpus: float
@@ -33,7 +33,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Share:
-    """What one trial gets.
+    """The resources of one trial.
 
     Attributes:
         cpus: CPUs of the trial's own process.
@@ -81,12 +81,12 @@ def _count_grains(gpus: float) -> int:
 
 
 def describe_idle_gpu(gpus: float) -> str:
-    """Say what of each GPU a fraction leaves idle that does not divide it; empty where that is under 1%."""
+    """Describe the idle part of each GPU if a fraction does not divide it; empty if it is under 1%."""
     if not 0 < gpus <= 1:
         return ""
     trials = count_on_gpu(gpus)
     idle = 1 - trials * gpus
-    if idle < WORTH_SAYING:
+    if idle < MIN_IDLE:
         return ""
     at_once = f"{trials} trial{'s' * (trials > 1)} on each GPU, and {idle:.0%} of it idle"
     typed = f"resources.trials_per_gpu={min(trials, MAX_ON_GPU)}"
@@ -238,7 +238,7 @@ def count_slots(bundles: Bundles, nodes: Sequence[Machine], limit: int) -> int:
 
 
 class _FreeNode:
-    """What is left of a node while bundles are placed."""
+    """Keeps the free resources of a node while bundles are placed."""
 
     def __init__(self, node: Machine) -> None:
         self._cpus, self._gpus = node.cpus, [1.0] * int(node.gpus)
