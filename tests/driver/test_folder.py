@@ -27,7 +27,7 @@ from rltune.driver.folder import RedactingFormatter, SweepContext, hold_sweep, o
 from rltune.driver.plan import make_plan
 from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError
-from rltune.ledger.storage import save_copy, start_ledger
+from rltune.ledger.storage import start_ledger
 from rltune.ledger.sweep_ref import SweepRef
 
 
@@ -65,18 +65,6 @@ def test_a_driver_clears_what_a_killed_one_left(tmp_path: Path) -> None:
     (tmp_path / ".tune").mkdir()
     with hold_sweep(context_of(tmp_path)):
         assert not (tmp_path / ".tune").exists()
-
-
-def test_a_copy_of_the_ledger_is_held_by_nobody(tmp_path: Path) -> None:
-    begin(tmp_path)
-    with hold_sweep(context_of(tmp_path)) as ledger:
-        save_copy(tmp_path)
-        assert ledger.lease is not None
-        (tmp_path / "copy").mkdir()
-        (tmp_path / "ledger.backup.db").rename(tmp_path / "copy/ledger.db")
-        with contextlib.closing(start_ledger(None, tmp_path / "copy", new=False)) as copy:
-            state = copy.read_lease()
-            assert (state.driver, state.driver_id) == (None, ledger.lease.id)
 
 
 def test_a_new_sweep_survives_a_bucket_that_goes_away_later(request_of: Callable[..., Any], tmp_path: Path) -> None:
@@ -175,7 +163,6 @@ def drive(
                 numbers.extend(record.number for record in ledger.trials.records())
                 meanwhile()
                 ledger.close()
-                save_copy(context.folder)
 
         monkeypatch.setattr(run_module, "drive", work)
         storage = make_address(s3, tmp_path.name)

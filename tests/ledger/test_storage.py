@@ -9,8 +9,9 @@ import pytest
 from ledger import add_reports, ask
 
 from rltune.errors import StudyError
+from rltune.ledger.lease import take_lease
 from rltune.ledger.ledger import Ledger, MissingSweepError
-from rltune.ledger.storage import open_ledger, save_copy, start_ledger
+from rltune.ledger.storage import copy_ledger, open_ledger, start_ledger
 
 REDACTED = "postgresql+psycopg://***@db.example/rl"
 
@@ -117,13 +118,14 @@ def test_settings_that_cannot_be_read_are_named(settings: str, folder: Path) -> 
 
 
 def test_a_copy_is_made_while_the_ledger_is_written(folder: Path) -> None:
-    with closing(start_ledger(None, folder, new=True)) as ledger:
+    with closing(start_ledger(None, folder, new=True)) as ledger, take_lease(ledger):
         ask(ledger)
-        save_copy(folder)
+        copy_ledger(folder / "ledger.db", folder / "copy.db")
         ask(ledger)
-    (folder / "ledger.db").unlink()
-    (folder / "ledger.backup.db").rename(folder / "ledger.db")
+    (folder / "copy.db").rename(folder / "ledger.db")
     assert count_trials(folder) == 1
+    with closing(open_ledger(folder)) as ledger:
+        assert ledger.read_lease().driver is None, "no driver works on the copy"
 
 
 def test_a_lost_ledger_is_refused_one_that_never_was_is_made(folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import optuna
 import postgres
 import pytest
+from ended import damage_table
 from ledger import SPACE, add_reports, ask, make_ledger
 from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.exc import OperationalError
@@ -34,6 +35,31 @@ def test_marks_of_reports_only_grow(tmp_path: Path) -> None:
             raw.execute("delete from reports")
         add_reports(ledger, 0, {300: 3.0})
         assert ledger.read_reports_after(last, 10), "an id that was used once would be taken for sent"
+
+
+def test_damage_that_a_read_meets_is_named_with_its_file_and_can_be_repaired(tmp_path: Path) -> None:
+    with closing(make_ledger(tmp_path)) as ledger:
+        ask(ledger)
+    damage_table(tmp_path / "ledger.db", "sweep_trials")
+    with (
+        closing(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "sweep")) as ledger,
+        pytest.raises(StudyError, match=r"ledger\.db") as refused,
+    ):
+        ledger.trials.records()
+    assert refused.value.exit_code == 2
+    assert ".recover" in refused.value.fix
+
+
+def test_text_that_cannot_be_decoded_counts_as_damage(tmp_path: Path) -> None:
+    with closing(make_ledger(tmp_path)) as ledger:
+        ask(ledger)
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as raw, raw:
+        raw.execute("UPDATE sweep_trials SET params = CAST(x'a5a5' AS TEXT)")
+    with (
+        closing(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "sweep")) as ledger,
+        pytest.raises(StudyError, match=r"ledger\.db"),
+    ):
+        ledger.trials.records()
 
 
 # -- PostgreSQL ----------------------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ def test_list_and_show_name_the_sweep_and_its_trials(finished_sweep: Project, re
     assert replies["show"].out.startswith(f"{name}: complete")
     for entry in entries(finished_sweep.sweep):
         assert any(
-            line.split()[:2] == [str(entry.number), STATE_WORDS[entry.state]]
+            line.replace(",", " ").split()[:2] == [str(entry.number), STATE_WORDS[entry.state]]
             for line in replies["show"].out.splitlines()
         )
 

@@ -255,7 +255,7 @@ def _end_without_head(sweep: OpenSweep) -> None:
         head = f"the head of the cluster at {sweep.config.cluster.address}"
         sweep.console.note(f"{head} is gone; when it is back, or with cluster.address=... of another one: {how}")
         _end(sweep, ray_lost=True)
-        sweep.close_ledger()
+        sweep.ledger.close()
         store_results(sweep.context, sweep.ledger)
     except Exception as error:
         logger.exception("the end of the sweep without the cluster's head has failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,6 @@ from rltune.driver.plan import Plan
 from rltune.errors import StudyError
 from rltune.ledger.sweep_folder import (
     LEDGER,
-    LEDGER_COPY,
     SETTINGS,
     TOLD,
     is_half_made,
@@ -207,22 +207,29 @@ def store_results(context: SweepContext, ledger: Ledger) -> None:
 
     A driver that has lost its lease stores nothing: the files are another driver's.
     """
+    from rltune.ledger.storage import copy_ledger
+
     folder, store = context.folder, context.open_store()
     if ledger.lease is None or ledger.lease.is_lost:
         return
+    if not store.address:  # The folder itself is the store.
+        return
     files = {name: name for name in _find_files(folder, RESULTS)}
-    if (folder / LEDGER_COPY).exists():
-        files = {LEDGER: LEDGER_COPY} | files
-    problem = ""
+    draft, problem = folder / f".{LEDGER}", ""
     try:
         if is_taken_over(store, ledger.lease.id):
             problem = "another machine has taken the sweep over"
         else:
+            if ledger.is_file:
+                copy_ledger(folder / LEDGER, draft)
+                files = {LEDGER: draft.name} | files
             store.publish(files)
             hand_over(store, ledger.lease.id)
-    except (StoreError, OSError) as error:
+    except (StoreError, OSError, sqlite3.Error) as error:
         logger.warning("storing the sweep's files failed", exc_info=error)
         problem = f"some files of {folder}; {make_resume_command(folder)} stores them again"
+    finally:
+        draft.unlink(missing_ok=True)
     if problem:
         print(f"not stored: {problem}", file=context.stream or sys.stdout, flush=True)
 

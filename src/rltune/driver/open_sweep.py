@@ -22,7 +22,6 @@ from rltune.driver.stopper import SweepStopper
 from rltune.driver.trackers import open_trackers
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
-from rltune.ledger.storage import save_copy
 from rltune.ledger.sweep_folder import make_distant_ledger_error
 from rltune.records import WHOLE_BUDGET
 from rltune.search.sampler_view import choose_view
@@ -99,12 +98,6 @@ class OpenSweep:
         """Whether certification has nothing left to train."""
         return self.retraining is None or self.retraining.is_done(self.ledger.trials.records())
 
-    def close_ledger(self) -> None:
-        """Close the ledger and back it up."""
-        self.ledger.close()
-        if self.ledger.lease is None or not self.ledger.lease.is_lost:
-            save_copy(self.folder)
-
     def _build_rule(self) -> StoppingRule:
         scheduler = self.config.scheduler
         direction = self.plan.criteria.direction
@@ -112,7 +105,6 @@ class OpenSweep:
 
     def _recover(self) -> None:
         """Bring the ledger and the checkpoints up to date after an earlier driver."""
-        save_copy(self.folder)
         notes = recover_trials(self.ledger, self.rule, self.config.budget.env_steps)
         self.plan = self.plan.with_notes(*notes)
         # A driver that was killed may have left checkpoints that it had not dropped yet.
@@ -217,7 +209,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
                     sweep.tracker.close(status, timeout_s=5.0)  # This has no effect after a sweep's proper end.
     finally:
         sweep.retention.drop_pending(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
-        sweep.close_ledger()
+        ledger.close()
         sweep.stopper.clear()
 
 

@@ -1,12 +1,11 @@
 """Open the ledger of a sweep's folder: a file in the folder, or rows in a database that several sweeps share.
 
-A file is checked for damage, and a copy of it is kept as a backup. Runs in the driver; reading runs anywhere.
+Starting a ledger runs in the driver; reading runs anywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import sqlite3
 from pathlib import Path
@@ -18,15 +17,13 @@ from rltune.config.settings_file import FORMAT, read_settings
 from rltune.config.uris import HIDDEN
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.ledger.damage import find_damage, make_damage_error, suggest_recovery
 from rltune.ledger.journal import choose_journal, connect_file
 from rltune.ledger.ledger import Ledger, make_storage_error
-from rltune.ledger.sweep_folder import LEDGER, LEDGER_COPY, SETTINGS, make_distant_ledger_error
+from rltune.ledger.sweep_folder import LEDGER, SETTINGS, make_distant_ledger_error
 from rltune.ledger.tables import file_of
 
 STUDY = "study.db"
 _STUDY_SECTION = re.compile(r"^study:\n(?: .*\n)+", re.MULTILINE)
-logger = logging.getLogger(__name__)
 
 
 def make_storage_url(configured: str | None, folder: Path, file: str = LEDGER) -> str:
@@ -114,16 +111,17 @@ def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
         new: Whether to create the ledger, for a sweep that has not been begun.
 
     Raises:
-        StudyError: The ledger is missing or damaged, or the new sweep has been begun already.
+        StudyError: The ledger is missing or cannot be read, or the new sweep has been begun already.
     """
     url = make_storage_url(configured, folder)
     if new or configured:
         return Ledger(url, folder.name, create=new)
-    path = folder / LEDGER
-    if not path.exists():
-        raise StudyError(f"{path} is missing", "the sweep's ledger", suggest_recovery(path))
-    if damage := find_damage(path):  # The whole file is checked before anything is written into it.
-        raise make_damage_error(path, damage)
+    if not (folder / LEDGER).exists():
+        raise StudyError(
+            f"{folder / LEDGER} is missing",
+            "the sweep's ledger",
+            "put a copy of yours there; without one, the trials can only be run again under a new name",
+        )
     return Ledger(url, _read_sweep_name(folder))
 
 
@@ -145,23 +143,16 @@ def set_journal(ledger: Ledger, shared: bool) -> None:
             raise make_storage_error(ledger.url, error) from None
 
 
-def save_copy(folder: Path) -> None:
-    """Back up the ledger's file, in case that it is damaged one day.
+def copy_ledger(file: Path, copy: Path) -> None:
+    """Copy a ledger's file, which may be in use, for other machines; nobody holds the lease in the copy.
 
-    A damaged file is not copied. If the disk is full, the earlier backup stays.
+    Raises:
+        sqlite3.Error: The file cannot be read, or the copy cannot be written.
     """
-    path, draft = folder / LEDGER, folder / f".{LEDGER_COPY}"
-    if not path.exists() or find_damage(path):
-        return
-    try:
-        with contextlib.closing(sqlite3.connect(path)) as ledger, contextlib.closing(sqlite3.connect(draft)) as copy:
-            ledger.backup(copy)
-            copy.execute("UPDATE leases SET released = 1")  # No driver works on the copy.
-            copy.commit()
-        draft.rename(folder / LEDGER_COPY)
-    except (sqlite3.Error, OSError) as error:
-        draft.unlink(missing_ok=True)
-        logger.warning("no copy of %s was made: %s", path, error)
+    with contextlib.closing(sqlite3.connect(file)) as source, contextlib.closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+        with target:
+            target.execute("UPDATE leases SET released = 1")
 
 
 def _read_sweep_name(folder: Path) -> str:

@@ -21,7 +21,7 @@ from rltune.errors import StudyError
 from rltune.formatting import spell_command
 
 SETTINGS = "config.yaml"
-LEDGER, LEDGER_COPY = "ledger.db", "ledger.backup.db"
+LEDGER = "ledger.db"
 PUBLISHED = (".made-by", "summary.json", "certification.csv", "certification.json", SETTINGS)
 """The files in the storage that other machines read, besides the ledger. The settings make a folder a sweep's: last."""
 
@@ -76,7 +76,7 @@ def _fetch_sweep(store: Store, stored: Driver | None, *, with_ledger: bool) -> N
     """
     folder = store.folder
     if with_ledger:
-        for derived in (*folder.glob(f"{LEDGER}-*"), folder / LEDGER_COPY, *folder.glob("study.db*")):
+        for derived in (*folder.glob(f"{LEDGER}-*"), *folder.glob("study.db*")):
             derived.unlink(missing_ok=True)
         store.fetch([LEDGER])
         if stored:

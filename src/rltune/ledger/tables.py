@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import shlex
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,10 +37,11 @@ from sqlalchemy import (
     make_url,
     text,
 )
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.schema import CreateSchema
 
 from rltune.config.uris import hide_login
-from rltune.ledger.damage import report_damage
+from rltune.errors import StudyError
 from rltune.ledger.journal import connect_file
 
 SCHEMA = "rltune"  # The schema of the tables in PostgreSQL.
@@ -205,8 +208,26 @@ def connect_ledger(url: str) -> Engine:
     file = Path(make_url(url).database or "")
     engine = create_engine(url, creator=functools.partial(connect_file, file))
     event.listen(engine, "connect", set_pragmas)
-    report_damage(engine, file)
+    event.listen(engine, "handle_error", functools.partial(_name_damaged_file, file))
     return engine
+
+
+def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
+    """Raise SQLite's error of a damaged file as a `StudyError` that names the file.
+
+    SQLite notices damage only in the pages that it happens to read, so any read may be the first to fail.
+    """
+    error = context.original_exception
+    # Python raises an error without a code for bytes that are not text.
+    is_garbled = isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # The other bytes are SQLite's extended error code.
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled:
+        path, damaged = shlex.quote(str(file)), shlex.quote(f"{file}.damaged")
+        raise StudyError(
+            f"{file} is damaged: {error}",
+            "the file as rltune wrote it",
+            f"mv {path} {damaged} && sqlite3 {damaged} .recover | sqlite3 {path}",
+        ) from None
 
 
 def _wait_for_restarts(engine: Engine) -> None:
