@@ -355,7 +355,7 @@ def measure_on_gpu(build: Build, space: Space, engine: str, threads: int) -> Gpu
             "resources.trials_per_gpu=1",
         ) from None
     use: GpuUse = answer["gpu"]
-    return use._replace(tensors=build.replicates * use.tensors)
+    return GpuUse(build.replicates * use.tensors, use.context, use.total)
 
 
 def build_combination(config: ProbeConfig, combination: Combination) -> tuple[Build, dict[str, Any]]:

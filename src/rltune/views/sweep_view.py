@@ -354,7 +354,7 @@ class SweepView:
         return 1.0 if trial.has_ended else min(1.0, trial.env_steps / (self.env_steps or math.inf))
 
     @cached_property
-    def _share(self) -> float:
+    def share_done(self) -> float:
         """The part of search and certification that is done, from 0 to 1."""
         search = self.replicates * self.num_trials
         done = search * self._search_share + sum(map(self._measure_share, self.runs))
@@ -366,10 +366,10 @@ class SweepView:
 
         None in the first seconds, and while nothing is left.
         """
-        gain = self._share - self.first._share if self.first else 0.0
+        gain = self.share_done - self.first.share_done if self.first else 0.0
         if self.elapsed_s < MIN_ELAPSED_S or gain <= 0:
             return None
-        return (1 - self._share) * self.elapsed_s / gain or None
+        return (1 - self.share_done) * self.elapsed_s / gain or None
 
     @cached_property
     def is_searched(self) -> bool:
