@@ -84,8 +84,8 @@ class DeterministicHead(Head):
     def choose_best(self, out):
         return out.clip(-1, 1)
 
-    def sample(self, out, rng):
-        return self.choose_best(out + np.float32(0.1) * rng.standard_normal(out.shape, dtype=np.float32))
+    def draw(self, out, noise):
+        return self.choose_best(out + np.float32(0.1) * noise)
 
 
 def test_a_new_kind_of_head_is_one_class(tmp_path, monkeypatch):

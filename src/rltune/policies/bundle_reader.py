@@ -62,10 +62,11 @@ class Permute(nn.Module):
 
 
 class Head:
-    """What the last layers of a network mean: the network's output, and the choice of an action by it.
+    """The meaning of a network's last layers: how they give the output, and how an action is chosen from the output.
 
-    Each kind of head is one class in `HEADS`, which policies, bundles and exported graphs use alike. To add a kind,
-    derive a class, list it in `HEADS`, and name its ``kind`` in a row of `rltune.config.capabilities`.
+    Each kind of head is a class in `HEADS`. Policies, bundles, exported graphs and the engine's env runners use it
+    alike. To add a kind, derive a class, list it in `HEADS`, and name its ``kind`` in a row of
+    `rltune.config.capabilities`.
 
     Attributes:
         kind: The name in ``policy.json``.
@@ -80,11 +81,11 @@ class Head:
         self.settings = settings
 
     @classmethod
-    def describe(cls, module: Any, layers: Any) -> dict[str, Any]:
+    def describe(cls, module: Any = None, layers: Any = None) -> dict[str, Any]:
         """Describe the head of RLlib's live module for ``policy.json``.
 
         Args:
-            module: The RLModule; its classes are not imported.
+            module: The RLModule; its classes are not imported. None describes RLlib's default.
             layers: The part of the module with the head's layers.
         """
         return {"kind": cls.kind}
@@ -98,9 +99,20 @@ class Head:
         """Choose deterministically, before post-processing: (batch,) of discrete actions, else (batch, action size)."""
         raise NotImplementedError
 
-    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw a choice, before post-processing; shapes as for `choose_best`."""
+    def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Draw a choice, before post-processing; shapes as for `choose_best`.
+
+        Args:
+            out: The network's output (batch, outputs).
+            noise: Gumbel noise (batch, outputs) if the choice is discrete, else normal noise (batch, action size).
+        """
         raise NotImplementedError
+
+    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw a choice as `draw` does, with noise of a generator."""
+        if self.is_discrete:
+            return self.draw(out, rng.gumbel(size=out.shape))
+        return self.draw(out, rng.standard_normal(self.choose_best(out).shape, dtype=np.float32))
 
 
 class CategoricalHead(Head):
@@ -114,9 +126,10 @@ class CategoricalHead(Head):
         best: Values = out.argmax(-1)
         return best
 
-    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw from the softmax of the logits, of which the argmax with Gumbel noise is a draw (Gumbel-max)."""
-        return np.asarray((out + rng.gumbel(size=out.shape)).argmax(-1))
+    def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Draw from the softmax of the logits by the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014)."""
+        drawn: np.ndarray = (out + noise).argmax(-1)
+        return drawn
 
 
 class QHead(CategoricalHead):
@@ -125,7 +138,7 @@ class QHead(CategoricalHead):
     kind = "q"
 
     @classmethod
-    def describe(cls, module: Any, layers: Any) -> dict[str, Any]:
+    def describe(cls, module: Any = None, layers: Any = None) -> dict[str, Any]:
         """Describe whether it is dueling, whether its values are distributions, and the schedule's last epsilon."""
         epsilon = module.model_config["epsilon"]
         while isinstance(epsilon, list | tuple):
@@ -161,30 +174,30 @@ class GaussianHead(Head):
     kind = "gaussian"
 
     @classmethod
-    def describe(cls, module: Any, layers: Any) -> dict[str, Any]:
-        """Describe the bounds that RLlib puts on log standard deviations: the network's."""
+    def describe(cls, module: Any = None, layers: Any = None) -> dict[str, Any]:
+        """Describe the network's bounds of log standard deviations."""
         limit = float(layers.log_std_clip_param_const) if getattr(layers, "clip_log_std", False) else None
         return {"kind": cls.kind, "log_std_bounds": None if limit is None else (-limit, limit)}
 
     def compute_output(self, network: Network, hidden: torch.Tensor) -> torch.Tensor:
-        """Put the mean beside the bounded log standard deviation."""
-        mean = super().compute_output(network, hidden)
-        if hasattr(network, "log_std"):
-            log_std = network.log_std.expand_as(mean)
-        else:
-            mean, log_std = mean.chunk(2, dim=-1)
-        if self.settings["log_std_bounds"]:
-            log_std = log_std.clamp(*self.settings["log_std_bounds"])
-        return torch.cat((mean, log_std), dim=-1)
+        """Put the mean beside the log standard deviation, which may be a parameter of its own."""
+        out = super().compute_output(network, hidden)
+        return torch.cat((out, network.log_std.expand_as(out)), dim=-1) if hasattr(network, "log_std") else out
 
     def choose_best(self, out: Values) -> Values:
         """Choose the mean."""
         return out[:, : out.shape[1] // 2]
 
-    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw from the Gaussian."""
-        mean, log_std = np.split(out, 2, axis=-1)
-        return np.asarray(mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32))
+    def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Draw from the Gaussian, with its log standard deviation in bounds."""
+        size = out.shape[1] // 2
+        log_std = out[:, size:]
+        if bounds := self.settings["log_std_bounds"]:
+            log_std = np.minimum(np.maximum(log_std, bounds[0]), bounds[1])  # np.clip takes longer on a few rows.
+        drawn: np.ndarray = np.exp(log_std)  # A new array, so that the rest can work in place.
+        drawn *= noise
+        drawn += out[:, :size]
+        return drawn
 
 
 class SquashedGaussianHead(GaussianHead):
@@ -193,8 +206,8 @@ class SquashedGaussianHead(GaussianHead):
     kind = "squashed_gaussian"
 
     @classmethod
-    def describe(cls, module: Any, layers: Any) -> dict[str, Any]:
-        """Describe the bounds of log standard deviations: without bounds of the network's, the distribution's.
+    def describe(cls, module: Any = None, layers: Any = None) -> dict[str, Any]:
+        """Describe the bounds of log standard deviations: if the network has none, the distribution's.
 
         The distribution's bounds are constants of RLlib. The bundle holds them, because its reader has no RLlib.
         """
@@ -213,9 +226,10 @@ class SquashedGaussianHead(GaussianHead):
         squashed: Values = torch.tanh(mean) if isinstance(mean, torch.Tensor) else np.tanh(mean)
         return squashed
 
-    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Draw from the Gaussian and squash."""
-        return np.asarray(np.tanh(super().sample(out, rng)))
+        drawn: np.ndarray = np.tanh(super().draw(out, noise))
+        return drawn
 
 
 HEADS: dict[str, type[Head]] = {
@@ -585,8 +599,10 @@ def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]
 
 
 def _read_scaling(mode: str, space: dict[str, Any]) -> ActionScaling | None:
-    if space["type"] != "Box":
-        return None
-    low, high = (_read_bound(space, key) for key in ("low", "high"))
+    return make_scaling(mode, *(_read_bound(space, key) for key in ("low", "high"))) if space["type"] == "Box" else None
+
+
+def make_scaling(mode: str, low: np.ndarray, high: np.ndarray) -> ActionScaling:
+    """Make the scaling of a Box's actions; see `ActionScaling` for the arguments."""
     half_range = (high - low) / 2.0 if np.isfinite([low, high]).all() else None
-    return ActionScaling(mode, tuple(space["shape"]), low, high, half_range)
+    return ActionScaling(mode, low.shape, low, high, half_range)

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from rltune.engine.off_policy.transitions import RowLayout, Stepper, TransitionPacker
-from rltune.engine.sampling.action_distributions import (
-    CategoricalActions,
-)
+from rltune.engine.sampling.action_distributions import make_actions
 from rltune.engine.sampling.vector_envs import SyncEnvs
 from tests.engine.engine_toy import CountEnv
 
@@ -21,7 +19,7 @@ def test_every_step_begins_a_window_in_its_episode(n_step: int, truncate: bool, 
     """Windows are shortened at an episode's end, and only a termination is not bootstrapped from."""
     gamma, episodes = 0.5, 4
     vector = SyncEnvs(lambda i: CountEnv(length=length, truncate=truncate), envs)
-    actions = CategoricalActions(vector.single_action_space, envs, np.random.default_rng(0))
+    actions = make_actions(vector.single_action_space, envs, np.random.default_rng(0), None)
     layout = RowLayout((2,), 1)
     stepper = Stepper(
         vector,

@@ -17,10 +17,11 @@ from rltune.engine.features import UnsupportedError
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.off_policy.replay import Replay
 from rltune.engine.off_policy.transitions import RowLayout, Stepper, TransitionPacker
-from rltune.engine.sampling.action_distributions import SquashedGaussianActions, make_actions
+from rltune.engine.sampling.action_distributions import make_actions
 from rltune.engine.sampling.env_runner import ArrayEnvRunner
 from rltune.engine.sampling.observation_filter import RunningMoments, wants_normalisation
 from rltune.engine.sampling.remote import collect_transitions
+from rltune.policies.bundle_reader import SquashedGaussianHead
 
 Array = NDArray[Any]
 
@@ -37,7 +38,7 @@ class TransitionRunner(ArrayEnvRunner):
         self._rng = self.make_generator()
         if wants_normalisation(config):
             self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
-        self.actions = self.make_actions(space)
+        self.actions = make_actions(space, self.num_envs, self._rng, self.config, SquashedGaussianHead)
         self.layout = RowLayout(self.env.single_observation_space.shape, int(np.prod(self.actions.shape)))
         self.stepper = Stepper(
             self.env,
@@ -53,12 +54,6 @@ class TransitionRunner(ArrayEnvRunner):
     def sampler(self) -> Stepper | None:
         """Return what steps the environments; None in the local runner beside remote ones."""
         return self.stepper if self.env is not None else None
-
-    def make_actions(self, space: Any) -> Any:
-        """Build the distribution of actions; continuous ones are squashed in the off-policy algorithms."""
-        if hasattr(space, "n"):
-            return make_actions(space, self.num_envs, self._rng, self.config)
-        return SquashedGaussianActions(space, self.num_envs, self._rng, self.config)
 
     def choose(self, obs: Any, clock: int) -> Any:
         """Choose actions for ``obs`` [envs, ...] after ``clock`` environment steps."""

@@ -1,7 +1,6 @@
-"""Draw actions from distribution inputs in array code, with the probabilities that RLlib's distributions give.
+"""Draw actions from a network's outputs in array code, as `rltune.policies.bundle_reader.Head` says.
 
-Random numbers are drawn for many steps at once. Categorical actions use the Gumbel-max trick (Gumbel 1954; Maddison et
-al. 2014), Gaussian ones scale standard normal noise.
+Random numbers are drawn for many steps at once.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
-from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
 
 from rltune.engine.features import UnsupportedError
+from rltune.policies.bundle_reader import ActionScaling, CategoricalHead, GaussianHead, Head, make_scaling
 
 Array = NDArray[Any]
 
@@ -67,119 +66,69 @@ class Noise:
         self._next = 0
 
 
-class CategoricalActions:
-    """Actions of a ``Discrete`` space from logits.
+class Actions:
+    """Draws actions from the outputs of a network, and scales them for the environment.
 
     Args:
-        space: The action space.
-        num_envs: Rows of a step.
-        rng: Source of randomness.
-    """
-
-    dtype = np.int64  # argmax returns int64, so that nothing is cast on the way to the environment.
-
-    def __init__(self, space: gym.spaces.Discrete, num_envs: int, rng: np.random.Generator) -> None:
-        if space.start != 0:
-            raise UnsupportedError(f"discrete actions that start at {space.start}")
-        self.shape: tuple[int, ...] = ()
-        self.num_inputs = int(space.n)
-        self.noise = Noise(rng, (num_envs, self.num_inputs), gumbel=True)
-
-    def sample(self, inputs: Array) -> Array:
-        """Draw actions [envs] from logits [envs, actions]."""
-        # The largest logit plus Gumbel noise is a draw from the softmax: no exponentials, no sums, no search.
-        drawn: Array = (inputs + self.noise()).argmax(1)
-        return drawn
-
-    def best(self, inputs: Array) -> Array:
-        """Return the most likely actions [envs]."""
-        best: Array = inputs.argmax(1)
-        return best
-
-    def for_env(self, actions: Array) -> Array:
-        """Return them as the environment takes them, which is as they are."""
-        return actions
-
-
-class GaussianActions:
-    """Actions of a ``Box`` space from means and log standard deviations.
-
-    Args:
+        head: The meaning of the outputs.
         space: The action space.
         num_envs: Rows of a step.
         rng: Source of randomness.
         config: RLlib's, for ``normalize_actions`` and ``clip_actions``.
+
+    Attributes:
+        shape: The shape of an action.
+        dtype: The type of actions. Discrete ones have the type of argmax, so that nothing is cast for the environment.
+        num_inputs: The number of outputs that describe an action's distribution.
+        best: Returns the most likely actions [envs, ...] of outputs [envs, num_inputs].
     """
 
-    dtype = np.float32
-
-    def __init__(self, space: gym.spaces.Box, num_envs: int, rng: np.random.Generator, config: Any) -> None:
-        self.shape = space.shape
-        size = math.prod(space.shape)
-        if len(space.shape) != 1:
-            raise UnsupportedError(f"actions of shape {space.shape}")
-        self.num_inputs = 2 * size
-        self.noise = Noise(rng, (num_envs, size), gumbel=False)
-        bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
-        self._low, self._high = space.low, space.high
-        # RLlib maps normalised actions to the bounds if there are any; otherwise it may clip them.
-        self._unsquash = bool(config.normalize_actions and bounded)
-        self._clip = bool(self._unsquash or (config.clip_actions and not config.normalize_actions))
-        self._half = (space.high - space.low) / 2.0
+    def __init__(self, head: Head, space: gym.Space[Any], num_envs: int, rng: np.random.Generator, config: Any) -> None:
+        self.shape: tuple[int, ...] = space.shape or ()
+        self.dtype: Any = np.int64 if head.is_discrete else np.float32
+        size = int(space.n) if isinstance(space, gym.spaces.Discrete) else math.prod(self.shape)
+        self.num_inputs = size if head.is_discrete else 2 * size
+        self.noise = Noise(rng, (num_envs, size), gumbel=head.is_discrete)
+        self._scaling: ActionScaling | None = None
+        if isinstance(space, gym.spaces.Box):
+            mode = "normalize" if config.normalize_actions else "clip" if config.clip_actions else "raw"
+            self._scaling = make_scaling(mode, space.low, space.high)
+        self.best, self._draw = head.choose_best, head.draw
 
     def sample(self, inputs: Array) -> Array:
-        """Draw actions [envs, size] from [envs, 2 * size]."""
-        size = inputs.shape[1] // 2
-        drawn = self._std(inputs[:, size:])  # a new array, so the rest can work in place
-        drawn *= self.noise()
-        drawn += inputs[:, :size]
-        return drawn
-
-    def _std(self, log_std: Array) -> Array:
-        """Return standard deviations; PPO's networks have bounded their logarithms already, where RLlib's do."""
-        std: Array = np.exp(log_std)
-        return std
-
-    def best(self, inputs: Array) -> Array:
-        """Return the means [envs, size]."""
-        return inputs[:, : inputs.shape[1] // 2]
+        """Draw actions [envs, ...] from outputs [envs, num_inputs]."""
+        return self._draw(inputs, self.noise())
 
     def for_env(self, actions: Array) -> Array:
-        """Map [-1, 1] to the space's bounds and clip, as RLlib's ``NormalizeAndClipActions`` does."""
-        if self._unsquash:
-            actions = self._low + (actions + 1.0) * self._half
-        if self._clip:
-            actions = np.clip(actions, self._low, self._high)
-        return actions
+        """Scale and clip actions as RLlib's ``NormalizeAndClipActions`` does."""
+        return actions if self._scaling is None else self._scaling.apply(actions)
 
 
-class SquashedGaussianActions(GaussianActions):
-    """Actions of a ``Box`` space through ``tanh`` (SAC)."""
-
-    def sample(self, inputs: Array) -> Array:
-        """Draw actions in (-1, 1)."""
-        return np.tanh(super().sample(inputs))
-
-    def _std(self, log_std: Array) -> Array:
-        # RLlib bounds them in TorchSquashedGaussian.from_logits. Not np.clip, which takes longer on a few rows.
-        return super()._std(np.minimum(np.maximum(log_std, MIN_LOG_NN_OUTPUT), MAX_LOG_NN_OUTPUT))
-
-    def best(self, inputs: Array) -> Array:
-        """Return the squashed means [envs, size]."""
-        return np.tanh(super().best(inputs))
-
-
-Actions = CategoricalActions | GaussianActions
-
-
-def make_actions(space: gym.Space[Any], num_envs: int, rng: np.random.Generator, config: Any) -> Actions:
+def make_actions(
+    space: gym.Space[Any],
+    num_envs: int,
+    rng: np.random.Generator,
+    config: Any,
+    continuous: type[Head] = GaussianHead,
+) -> Actions:
     """Build the distribution that RLlib's default modules use for ``space``.
+
+    Args:
+        space: The action space.
+        num_envs: Rows of a step.
+        rng: Source of randomness.
+        config: RLlib's.
+        continuous: The kind of head for continuous actions.
 
     Raises:
         UnsupportedError: For a space that only stock RLlib handles.
     """
     if isinstance(space, gym.spaces.Discrete):
-        return CategoricalActions(space, num_envs, rng)
+        if space.start != 0:
+            raise UnsupportedError(f"discrete actions that start at {space.start}")
+        return Actions(CategoricalHead(CategoricalHead.describe()), space, num_envs, rng, config)
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return GaussianActions(space, num_envs, rng, config)
+        if len(space.shape) != 1:
+            raise UnsupportedError(f"actions of shape {space.shape}")
+        return Actions(continuous(continuous.describe()), space, num_envs, rng, config)
     raise UnsupportedError(f"action space {type(space).__name__}")
