@@ -1,4 +1,4 @@
-"""Say what the budget of a search still lets begin."""
+"""Compute whether the budget of a search allows another trial."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ STEPS_SPENT = "budget.total_env_steps is spent"
 
 
 def has_spent_steps(config: RunConfig, env_steps: int) -> bool:
-    """Whether a search has had its environment steps, those of all trials and all their seeds."""
+    """Return whether a search has spent its environment steps, those of all trials and all their seeds."""
     total = config.budget.total_env_steps
     return total is not None and env_steps >= total
 
 
 @dataclass(frozen=True)
 class SpentBudget:
-    """What a search has had.
+    """The part of a search's budget that is spent.
 
     Attributes:
-        config: The request, with its budget.
-        num_trials: Trials that have begun.
-        env_steps: Of all trials and all their seeds.
+        config: The settings with the budget.
+        num_trials: How many trials have started.
+        env_steps: The environment steps of all trials and all their seeds.
     """
 
     config: RunConfig
@@ -30,15 +30,15 @@ class SpentBudget:
     env_steps: int
 
     def explain(self, num_waiting: int) -> str | None:
-        """Say why no trial begins beyond so many that wait to be begun; None where one may."""
+        """Explain why no trial can start after ``num_waiting`` others have started; return None if one can."""
         if self.num_trials + num_waiting >= self.config.budget.trials:
             return f"no trial of budget.trials={self.config.budget.trials} is left to begin"
         return STEPS_SPENT if has_spent_steps(self.config, self.env_steps) else None
 
     def spell_larger(self, wanted: int) -> str:
-        """Return the overrides with which so many more trials begin; empty where the next one begins without.
+        """Return the overrides that allow ``wanted`` more trials; empty if the budget allows the next one.
 
-        Steps that are not spent yet may be before the last one begins.
+        Steps that are left now may be spent before the last of these trials starts.
         """
         budget, words = self.config.budget, []
         if self.num_trials + wanted > budget.trials:

@@ -1,12 +1,13 @@
-"""Read what a sweep judges trials by: the direction of scores, the constraints, and the second objective.
+"""Read how a sweep judges trials: the direction of scores, the constraints, and the second objective.
 
-Constraints and the second objective are about a quantity that trials measure, such as ``train_s``. Of a trial that was
-stopped, the training seconds of the whole budget are those per environment step times the budget; any other quantity is
-that of its newest report. Nothing heavy is imported.
+Constraints and the second objective concern a quantity that trials measure, such as ``train_s``. If a trial was stopped
+early, then its training time per environment step is extrapolated to the whole budget; any other quantity is that of
+its newest report. Nothing heavy is imported.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -23,10 +24,10 @@ _BOUND = re.compile(r"\s*(<=|<|>=|>)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*", re.IGNOR
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound on what a trial measures.
+    """A bound on a quantity that trials measure.
 
     Attributes:
-        name: What is measured.
+        name: The quantity.
         sign: ``<``, ``<=``, ``>`` or ``>=``.
         limit: The bound itself.
     """
@@ -41,20 +42,20 @@ class Constraint:
         return f"{self.sign} {self.limit:.10g}"
 
     def check(self, value: float) -> Check:
-        """Check a measured value; NaN is one that was not measured."""
+        """Check a measured value; NaN stands for a value that was not measured."""
         excess = value - self.limit if self.sign.startswith("<") else self.limit - value
         if not excess and self.sign in ("<", ">"):
-            excess = math.ulp(0.0)  # to Optuna zero keeps a bound
+            excess = math.ulp(0.0)  # Optuna takes zero for a bound that is kept.
         return Check(self.name, self.bound, value, excess)
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """What a sweep judges trials by.
+    """How a sweep judges trials.
 
     Attributes:
-        constraints: A trial that breaks one cannot win.
-        second: What the second objective measures; None without one.
+        constraints: A trial that breaks one of them cannot win.
+        second: The quantity of the second objective; None without one.
         second_direction: Which values of the second objective are better.
         env_steps: A trial's whole budget.
         direction: Which scores are better.
@@ -70,7 +71,7 @@ class Criteria:
         """Return a trial with its checks and its second objective."""
         if not self.constraints and self.second is None:
             return record
-        checks = tuple(one.check(self._measure(record, one.name)) for one in self.constraints)
+        checks = tuple(constraint.check(self._measure(record, constraint.name)) for constraint in self.constraints)
         second = math.nan if self.second is None else self._measure(record, self.second)
         return replace(record, checks=checks, second=second if math.isfinite(second) else None)
 
@@ -86,10 +87,10 @@ NO_CRITERIA = Criteria()
 
 
 def read_criteria(settings: Mapping[str, Any]) -> Criteria:
-    """Read a sweep's criteria from its settings; older ones have none.
+    """Read a sweep's criteria from its settings. Settings of older sweeps may lack them.
 
     Args:
-        settings: As ``config.yaml`` has them, or the same of a `RunConfig` (``dataclasses.asdict``).
+        settings: The settings in ``config.yaml``, or a `RunConfig` as a dictionary (``dataclasses.asdict``).
 
     Raises:
         ConfigError: A constraint is not a bound.
@@ -106,24 +107,21 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
 
 
 def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:
-    """Parse the constraints of a request: ``{"train_s": "< 60"}``; a value of None is no constraint.
+    """Parse constraints such as ``{"train_s": "< 60"}``; a value of None is no constraint.
 
-    ``learner/vf_loss`` may be ``{"learner": {"vf_loss": ...}}``: Hydra's keys have no slash.
+    ``learner/vf_loss`` may be written as ``{"learner": {"vf_loss": ...}}``, because keys of Hydra cannot have a slash.
 
     Raises:
-        ConfigError: A value is no bound.
+        ConfigError: A value is not a bound.
     """
     return tuple(_parse_bound(name, text) for name, text in flatten_settings(raw, "/") if text is not None)
 
 
 def _parse_bound(name: str, text: Any) -> Constraint:
-    found = _BOUND.fullmatch(str(text))
-    try:
-        limit = float(found[2]) if found else math.nan
-    except ValueError:  # two points
-        limit = math.nan
-    if found and math.isfinite(limit):
-        return Constraint(name, found[1], limit)
+    match = _BOUND.fullmatch(str(text))
+    with contextlib.suppress(ValueError):  # The pattern allows two decimal points.
+        if match and math.isfinite(limit := float(match[2])):
+            return Constraint(name, match[1], limit)
     usual = f"{text:g}" if isinstance(text, int | float) and math.isfinite(text) else "60"
     raise ConfigError(
         f"constraints.{name}={text} is no bound",

@@ -1,4 +1,4 @@
-"""Import what a setting names as ``package.module:Name``: a class or a function that none of our files lists."""
+"""Import a class or function that a setting names as ``package.module:Name``."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any
 from rltune.errors import ConfigError, describe_exception
 
 
-def import_entry_point(key: str, target: str, what: str, is_one: Callable[[Any], bool], usage: str, fix: str) -> Any:
-    """Import what the setting ``key`` names.
+def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any], bool], usage: str, fix: str) -> Any:
+    """Import the class or function that a setting names.
 
     Args:
         key: The setting, such as ``searcher.kind``.
-        target: ``package.module:Name``.
-        what: What it is to be, for a person.
-        is_one: Whether it is. YAML must not be able to call anything of any module.
-        usage: How it is written, for a person.
-        fix: What to type instead.
+        target: Its value, ``package.module:Name``.
+        what: The kind of object that the error asks for.
+        accepts: Returns whether an object is of this kind. A YAML file must not be able to call any function at all.
+        usage: The description of allowed values in the error.
+        fix: The suggestion in the error.
 
     Raises:
-        ConfigError: There is nothing of this name, or it is something else.
+        ConfigError: There is no object of this name, or it is of another kind.
     """
     module, _, name = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a module raises whatever it likes while it is imported
+        loaded = getattr(importlib.import_module(module), name)
+    except Exception as error:  # A module may raise anything while it is imported.
         raise ConfigError(
             f"{key}={target} cannot be imported: {describe_exception(error)}",
             usage,
             "install its package, or put its folder on PYTHONPATH",
         ) from None
-    if not is_one(found):
+    if not accepts(loaded):
         raise ConfigError(f"{key}={target} is no {what}", usage, fix)
-    return found
+    return loaded
 
 
 def is_subclass(base: type) -> Callable[[Any], bool]:
-    """Return a check for `import_entry_point`: whether something is a class that derives from ``base``."""
-    return lambda found: isinstance(found, type) and issubclass(found, base)
+    """Return a check for `import_entry_point` that accepts ``base`` and the classes that derive from it."""
+    return lambda loaded: isinstance(loaded, type) and issubclass(loaded, base)

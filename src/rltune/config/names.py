@@ -10,10 +10,10 @@ from rltune.config.schema import RunConfig
 
 
 def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
-    """Return a sweep's name: as given, or ``<env>-<algo>-<UTC time>-<4 hex>``.
+    """Return a sweep's name: that of its settings, or ``<env>-<algo>-<UTC time>-<4 hex>``.
 
     Args:
-        config: The request.
+        config: The sweep's settings.
         now: The time in the name; None is the present.
     """
     if config.name:
@@ -23,5 +23,5 @@ def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
 
 
 def sweep_folder_of(config: RunConfig, name: str) -> Path:
-    """Return a sweep's folder. It is absolute, because Tune changes a trial's working directory."""
+    """Return a sweep's folder as an absolute path, because Tune changes a trial's working directory."""
     return Path(config.output_dir).expanduser().absolute() / name

@@ -1,4 +1,4 @@
-"""Show URIs without their logins, and resolve the one of MLflow's tracking server.
+"""Remove logins from URIs and texts, and resolve the URI of MLflow's tracking server.
 
 MLflow is not imported, which would take seconds.
 """
@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from rltune.errors import ConfigError
 
-# A password may hold any sign, even @ and /, so that only the last @ can be the login's end. A user name without a
-# password is kept: whoever reads the URI later has no other way to know it.
+# A password may contain any character, even @ and /, so that the login ends at the last @. A user name without a
+# password is kept, because whoever reads the URI later has no other way to know it.
 _LOGIN = re.compile(r"://[^\s:]*:\S*@")
 _LOGIN_OF_ONE = re.compile(r"(?s)://[^:]*:.*@")
 _QUERY = r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)[\w-]*=)(?!\*\*\*)"
@@ -24,49 +24,49 @@ _QUERY_SECRET, _QUERY_SECRET_OF_ONE = re.compile(_QUERY + r"[^&\s]+"), re.compil
 _PLAIN_LOGIN = re.compile(
     r"(?i)://[^/\s:@]*:(?!\d+/)\S+@|[?&](?:\w+[_-])?(?:password|passwd|token|secret|key)=(?!\*\*\*)"
 )
-_LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # of curl, and of what is like it
-_CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # signs of a password at which a library may take it to end
+_LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # Options of curl and similar programs.
+_CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # Characters of a password at which a library may take it to end.
 _VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")  # The group is the default: plain text.
 SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 """The settings that may hold a secret, and the environment variable that errors suggest for each."""
-HIDDEN = "***"  # stands in a login's place
+HIDDEN = "***"  # Replaces a login.
 BUCKET_SCHEMES = ("s3", "gs")
 _QUOTES = "'\""
 _NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
 _WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
-_LEAST = 4  # letters: shorter words are in every text
-_hidden: dict[str, re.Pattern[str]] = {}  # by the word, of all addresses that this process has used
+_MIN_LETTERS = 4  # Shorter words occur in every text.
+_hidden: dict[str, re.Pattern[str]] = {}  # By the word, for all addresses that this process has used.
 
 
 def hide_login(uri: str) -> None:
-    """Have `redact` take the words of a URI's login out of every text from now on.
+    """Let `redact` remove the words of a URI's login from every text from now on.
 
-    Whoever is about to use an address calls this first: libraries end a password at one of its signs, or decode it, and
-    their errors then quote the pieces, where nothing looks like an address any more.
+    Call this before an address is used: libraries may cut a password at one of its characters, or decode it, and then
+    quote the pieces in their errors, where nothing looks like an address any more.
     """
     login = uri.partition("://")[2].rpartition("@")[0]
-    given = {login.partition(":")[2], *(found[1] for found in _QUERY_SECRET_OF_ONE.findall(uri))}
+    given = {login.partition(":")[2], *(secret for _, secret in _QUERY_SECRET_OF_ONE.findall(uri))}
     given |= {os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("PASSWORD", "TOKEN")}
     meant = {read(word) for word in given for read in (str, unquote, unquote_plus)}
     words = {spelling for word in meant for spelling in _spell(word)}
     words |= {piece for word in meant for piece in re.split(r"[@:/?#%&\s'\"\\]", word)}
     for word in words:
-        if len(word) >= _LEAST:
-            # What is a word of its own must not spoil longer ones: "postgres" and "postgresql".
+        if len(word) >= _MIN_LETTERS:
+            # A word must not match inside longer ones, such as "postgres" in "postgresql".
             before, after = (r"(?<![^\W_])" * word[0].isalnum(), r"(?![^\W_])" * word[-1].isalnum())
             _hidden.setdefault(word, re.compile(f"{before}{re.escape(word)}{after}"))
 
 
 def _spell(word: str) -> set[str]:
-    """Return the ways in which texts show a word: as it is, in an address, in Python, in JSON."""
+    """Return the spellings of a word: as it is, in an address, in Python and in JSON."""
     coded = {quote(word), quote(word, safe=""), quote_plus(word)}
     return {word, *coded, repr(word)[1:-1], json.dumps(word)[1:-1], json.dumps(word, ensure_ascii=False)[1:-1]}
 
 
 def redact(text: str) -> str:
-    """Remove the logins of all URLs in a text, and every word that `hide_login` was given.
+    """Remove the logins of all URLs in a text, and every word of the logins that `hide_login` has received.
 
-    White space ends a URL here. Where a URL stands alone, use `redact_address`, which also finds passwords with blanks.
+    White space ends a URL here. For a single URL use `redact_address`, which also finds passwords with blanks.
     """
     for word in sorted(_hidden, key=len, reverse=True):
         if word in text:
@@ -77,8 +77,8 @@ def redact(text: str) -> str:
 def redact_error(address: str, text: str) -> str:
     """Remove the login of an address from a library's error about it.
 
-    Where the password has a sign at which a library takes it to end, the error may quote any piece of it, however
-    short: nothing of its words is kept.
+    If the password has a character at which a library may take it to end, the error may quote any piece of it, however
+    short. Then nothing of the error is kept.
     """
     password = address.partition("://")[2].rpartition("@")[0].partition(":")[2]
     if _CUTTING.search(password):
@@ -88,15 +88,15 @@ def redact_error(address: str, text: str) -> str:
 
 def redact_address(value: str) -> str:
     """Remove the login of a single value, such as a setting or a word of the command line, blanks and all."""
-    if found := _NOTIFY_WORD.fullmatch(value):
-        return f"{found[1]}{redact_notify(found[2].strip(_QUOTES))}"
+    if match := _NOTIFY_WORD.fullmatch(value):
+        return f"{match[1]}{redact_notify(match[2].strip(_QUOTES))}"
     return _QUERY_SECRET_OF_ONE.sub(r"\1***", _LOGIN_OF_ONE.sub("://***@", value))
 
 
 def redact_notify(value: str) -> str:
-    """Keep of what ``notify`` has no more than an address's host or a command's name: any other part may be secret."""
-    if found := _WEB.fullmatch(value):
-        scheme, login, host, rest = found.groups()
+    """Return only the host of an address or the name of a command in ``notify``: any other part may be secret."""
+    if match := _WEB.fullmatch(value):
+        scheme, login, host, rest = match.groups()
         return f"{scheme}{host}/{HIDDEN}" if login or rest.strip("/") else value
     first, *rest = value.split() or [""]
     if not rest and "=" not in first:
@@ -105,17 +105,17 @@ def redact_notify(value: str) -> str:
 
 
 def is_web(value: str) -> bool:
-    """Return whether a value is an address of the web."""
+    """Return whether a value is an HTTP address."""
     return value.startswith(("http://", "https://"))
 
 
 def holds_login(value: str) -> bool:
-    """Return whether a value has what may be a login: all that `redact_address` takes out."""
+    """Return whether a value may have a login, which is whatever `redact_address` removes."""
     return redact_address(value) != value
 
 
 def holds_plain_login(value: str) -> bool:
-    """Return whether a value has what can only be a login; addresses have other colons and @, too."""
+    """Return whether a value certainly has a login; other values may have colons and @ without one."""
     return bool(_PLAIN_LOGIN.search(value))
 
 
@@ -123,11 +123,11 @@ def holds_secret(key: str, value: str) -> bool:
     """Return whether a setting has a password or token in plain text, rather than the name of a variable that has it.
 
     Args:
-        key: The setting's. All of a web address in ``notify`` but its host may be secret; in a command, and in settings
-            that are no addresses, other colons and @ are usual.
-        value: As it is typed or composed, with interpolations unresolved.
+        key: The setting. Everything in an HTTP address of ``notify`` but its host may be secret. In a command, and in
+            settings that are not addresses, other colons and @ are usual.
+        value: Its value as it is typed or composed, with interpolations unresolved.
     """
-    # A password that is a variable leaves an empty one behind.
+    # If the password is a variable, an empty password remains.
     literal = _VARIABLE.sub(r"\1", value).replace(":@", "@")
     if key == "notify" and is_web(literal):
         return redact_notify(literal) != literal
