@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rltune.cli.application.program import load_commands
-from rltune.compose.commented import Setting, read_keys
 from rltune.compose.explaining import describe_allowed
+from rltune.compose.form import Setting, read_keys
 from rltune.config.schema import RunConfig
 
 CONF = Path(__file__).resolve().parents[1] / "conf"

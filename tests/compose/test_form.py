@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rltune.compose.composing import conf_dir
-from rltune.compose.form import Field, make_form
+from rltune.compose.form import Field, Setting, make_form, read_keys
 from rltune.config.schema import BudgetConfig
 from rltune.errors import RltuneError
 
@@ -72,3 +72,27 @@ def test_a_broken_file_that_nobody_chose_is_skipped(tmp_path: Path, monkeypatch:
     broken.write_text("top: [1\n")
     monkeypatch.chdir(tmp_path)
     assert fields_of()["certify.top"].default == "3"
+
+
+TEXT = """\
+# the file's heading
+first: 1 # one
+section:
+  # above
+  second: [a, # inside
+    b]
+  third: 'x # y'
+fourth:
+  - 1
+  - 2
+"""
+
+
+def test_a_comment_behind_or_above_a_key_is_its_meaning(tmp_path):
+    file = tmp_path / "some.yaml"
+    file.write_text(TEXT)
+    assert read_keys(file) == [
+        Setting("first", "1", "one"), Setting("section.second", "[a, b]", "above"),
+        Setting("section.third", "'x # y'", ""), Setting("fourth", "- 1 - 2", ""),
+    ]  # fmt: skip
+    assert read_keys(file, "certify.")[0].key == "certify.first"

@@ -102,8 +102,8 @@ def test_the_example_of_each_setting_is_allowed(key):
 
 def test_the_comment_of_a_setting_names_its_choices(composed):
     """Help pages show the comments of conf/, and nothing else says which words a setting takes."""
-    from rltune.compose.commented import read_keys
     from rltune.compose.composing import conf_dir
+    from rltune.compose.form import read_keys
 
     for setting in read_keys(conf_dir() / "run.yaml"):
         bounds = list_bounds(RunConfig).get(setting.key)

@@ -1,4 +1,4 @@
-"""List the settings of a sweep for a form: the groups with their options, and single settings with their defaults.
+"""List settings with their defaults and their comments in ``conf/``, for the service's form and the settings page.
 
 Everything comes from the composed settings, the schema and the files in ``conf/``; no setting is named here.
 """
@@ -6,14 +6,15 @@ Everything comes from the composed settings, the schema and the files in ``conf/
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
 
-from rltune.compose.commented import read_keys
 from rltune.compose.composing import compose_with_choices, conf_dir, find_options, list_conf_dirs
 from rltune.compose.explaining import describe_allowed
 from rltune.compose.overrides import spell_value
@@ -21,6 +22,51 @@ from rltune.config.bounds import list_bounds
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import redact_address, redact_notify
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of a file in ``conf/``: its dotted name, its value as it is written, and its comment."""
+
+    key: str
+    value: str
+    meaning: str
+
+
+def read_keys(path: Path, prefix: str = "") -> list[Setting]:
+    """Return the keys of a file in their order, without its list of defaults.
+
+    Args:
+        path: The file.
+        prefix: The group of its keys, with a dot at its end; empty for none.
+    """
+    text = path.read_text()
+    root = yaml.compose(text)
+    return list(_walk(root, prefix, text)) if isinstance(root, yaml.MappingNode) else []
+
+
+def _walk(node: yaml.MappingNode, prefix: str, text: str) -> Iterator[Setting]:
+    for key, value in node.value:
+        if key.value == "defaults" and not prefix:
+            continue
+        if isinstance(value, yaml.MappingNode) and not value.flow_style:
+            yield from _walk(value, f"{prefix}{key.value}.", text)
+        else:
+            written = text[value.start_mark.index : value.end_mark.index]
+            if "\n" in written:
+                written = " ".join(line.split(" #")[0].strip() for line in written.splitlines()).strip()
+            yield Setting(f"{prefix}{key.value}", written, _read_meaning(key, value, text.splitlines()))
+
+
+def _read_meaning(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
+    """Read the comment behind the value, and the one right above the key unless it is the file's heading."""
+    line, column = key.start_mark.line, key.start_mark.column
+    first = line
+    while first and re.match(rf" {{{column}}}#", lines[first - 1]):
+        first -= 1
+    above = [text.strip(" #") for text in lines[first:line]] if first else []
+    behind = re.findall(r"#\s*(.*)$", lines[line][value.end_mark.column :]) if value.end_mark.line == line else []
+    return " ".join([*behind, *above])
 
 
 @dataclass(frozen=True)
