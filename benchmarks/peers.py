@@ -23,7 +23,8 @@ PINNED = {
     "torch": "2.13.0", "gymnasium": "1.2.2", "optuna": "5.0.0", "stable-baselines3": "2.9.2", "rl-zoo3": "2.9.0",
     "ale-py": "0.12.1",
 }  # fmt: skip
-OTHERS = ["mujoco<4", "imageio", "packaging", "pandas", "opencv-python-headless"]  # rl_zoo3 asks for no pandas
+# rl_zoo3 does not ask for pandas, which it imports.
+OTHERS = ["mujoco<4", "Box2D", "pygame", "imageio", "packaging", "pandas", "opencv-python-headless"]
 
 
 def packages_folder() -> Path | None:
