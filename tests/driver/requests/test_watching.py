@@ -54,7 +54,7 @@ def test_one_that_has_ended_is_shown_by_its_closing_lines(status, code, mine, st
     mine.begin()
     mine.end(status)
     assert watch_sweep(mine.ref, stream=stream) == code
-    assert f"sweep mine: {status}, 1 trial" in stream.getvalue()
+    assert f"mine: {status}, 1 trial" in stream.getvalue()
     assert "begun before" not in stream.getvalue()
 
 
