@@ -30,6 +30,8 @@ class Flaky(CartPoleEnv):
     def step(self, action):
         STEPS[0] += 1
         if STEPS[0] > 500 and Path({broken!r}).exists():
+            Path({slow!r}).touch()  # The next trial takes two minutes, so that requests come in time on any machine.
+            Path({broken!r}).unlink()
             raise RuntimeError("the simulator's licence has run out")
         if Path({slow!r}).exists():
             time.sleep(0.02)
@@ -114,8 +116,6 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     broken.touch()
     run = project.start("-m", "sweeps.run", *SWEEP)
     wait_for(run, lambda: read_states(folder)[:1] == ["FAIL"])
-    slow.touch()  # a trial would take two minutes: what is asked meanwhile comes in time on any machine
-    broken.unlink()
     wait_for(run, lambda: told.exists() and "0 FAIL" in told.read_text())  # some seconds after, by a thread of its own
     watch = project.start("-m", "sweeps.watch", "sweep=mine")
     enqueued = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.00125", "space.num_epochs=5")
