@@ -528,7 +528,7 @@ def _database_faults(world: World, patch: pytest.MonkeyPatch) -> Iterator[None]:
             return
         modifies = statement.lstrip().upper().startswith(MODIFYING)
         world.point("write" if modifies else "read", statement, connection.dialect.name)
-        if modifies:
+        if modifies or "pg_advisory_xact_lock" in statement:
             world.process.transactions.setdefault(id(cursor.connection), []).append(statement)
 
     def keep_connection(connection: Any, _: Any) -> None:
