@@ -15,16 +15,22 @@ from rltune.formatting import spell_command
 
 
 @dataclass
-class EvaluateConfig(PolicyConfig):
-    """The settings of conf/evaluate.yaml."""
+class PlayConfig(PolicyConfig):
+    """The settings of a command that plays episodes; all of those of conf/record.yaml."""
 
     episodes: int = bounded(minimum=1, example=100)
     seed: int = MISSING
     deterministic: bool = MISSING
-    env: dict[str, Any] = field(default_factory=dict)
-    video: bool = MISSING
     out: str = MISSING
     trust: bool = MISSING
+
+
+@dataclass
+class EvaluateConfig(PlayConfig):
+    """The settings of conf/evaluate.yaml."""
+
+    env: dict[str, Any] = field(default_factory=dict)
+    video: bool = MISSING
 
 
 @command("evaluate policy=<uri>", EvaluateConfig)
@@ -99,18 +105,7 @@ def export(settings: DictConfig) -> int:
     return 0
 
 
-@dataclass
-class RecordConfig(PolicyConfig):
-    """The settings of conf/record.yaml."""
-
-    episodes: int = bounded(minimum=1, example=100)
-    seed: int = MISSING
-    deterministic: bool = MISSING
-    out: str = MISSING
-    trust: bool = MISSING
-
-
-@command("record policy=<uri> episodes=100", RecordConfig)
+@command("record policy=<uri> episodes=100", PlayConfig)
 def record(settings: DictConfig) -> int:
     """Record a dataset for the offline algorithms."""
     source = make_source(settings, "record")
