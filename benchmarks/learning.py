@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +121,12 @@ def train(task: str, kind: str, seed: int) -> dict[str, Any]:
     return row
 
 
-def compute_interval(left: np.ndarray, right: np.ndarray) -> tuple[float, float]:
-    """Compute the 95% bootstrap interval of the difference of the means."""
+def compute_interval(
+    left: np.ndarray, right: np.ndarray, average: Callable[[np.ndarray], np.ndarray]
+) -> tuple[float, float]:
+    """Compute the 95% bootstrap interval of the difference of two averages; ``average`` takes the last axis."""
     rng = np.random.default_rng(0)
-    means = [rng.choice(side, (10_000, len(side))).mean(1) for side in (left, right)]
+    means = [average(rng.choice(side, (10_000, len(side)))) for side in (left, right)]
     low, high = np.percentile(means[0] - means[1], [2.5, 97.5])
     return float(low), float(high)
 
@@ -138,7 +141,7 @@ def table(record: dict[str, Any]) -> str:
         if min(map(len, sides)) < 2:
             continue
         ours, stock = (np.array([row["final"] for row in side]) for side in sides)
-        low, high = compute_interval(ours, stock)
+        low, high = compute_interval(ours, stock, lambda values: values.mean(axis=-1))
         updates = [np.mean([row["updates"] for row in side]) for side in sides]
         cells = [
             NAMES[task],

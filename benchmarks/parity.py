@@ -35,7 +35,6 @@ SIDES = {"ours": "rltune", "sb3": "Stable-Baselines3"}
 SEEDS = 10
 EPISODES = 20
 TENTHS = 10
-RESAMPLES = 10_000
 Act = Callable[[np.ndarray], Any]
 Episodes = list[tuple[int, float]]
 """Environment steps of the training at an episode's end, and the episode's return."""
@@ -305,18 +304,13 @@ class Side:
         self._process.communicate()
 
 
-def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """Average the middle half of the last axis."""
-    ordered, count = np.sort(values, axis=-1), values.shape[-1]
-    return np.asarray(ordered[..., count // 4 : count - count // 4].mean(axis=-1))
-
-
 def compare(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
     """Return the difference of the interquartile means and the ends of its 95% bootstrap interval."""
-    rng = np.random.default_rng(0)
-    means = [interquartile_mean(rng.choice(side, (RESAMPLES, len(side)))) for side in (ours, theirs)]
-    low, high = np.percentile(means[0] - means[1], [2.5, 97.5])
-    return float(interquartile_mean(ours) - interquartile_mean(theirs)), float(low), float(high)
+    from benchmarks.learning import compute_interval
+    from rltune.statistics import interquartile_mean
+
+    low, high = compute_interval(ours, theirs, interquartile_mean)
+    return float(interquartile_mean(ours) - interquartile_mean(theirs)), low, high
 
 
 def area(row: dict[str, Any]) -> float:
@@ -326,6 +320,8 @@ def area(row: dict[str, Any]) -> float:
 
 def table(record: dict[str, Any]) -> str:
     """Return the comparison, a line a task, in Markdown."""
+    from rltune.statistics import interquartile_mean
+
     head = ["task", "steps", "seeds", "rltune, final", "Stable-Baselines3, final", "difference", "of the whole curve"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, task in TASKS.items():

@@ -27,6 +27,7 @@ LIGHT = (
     "engine",
     "gpu",
     "learning",
+    "parity",
     "peers",
     "run",
     "runners",
