@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 from toy import ToyTrial, make_task
 
+from rltune.checkpoints import clients
 from rltune.checkpoints.clients import StoreUnavailableError, UnsharedStoreError, make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.trial import shared_store
@@ -57,6 +59,22 @@ def test_a_node_that_cannot_write_is_found_out(tmp_path: Path, monkeypatch: pyte
             check(store)
 
 
+def test_a_passing_error_of_the_file_system_fails_no_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [OSError(errno.ESTALE, "Stale file handle")]
+    read = Store.read
+
+    def read_later(store: Store, name: str) -> bytes | None:
+        if errors:
+            raise errors.pop()
+        return read(store, name)
+
+    monkeypatch.setattr(Store, "read", read_later)
+    store = open_store(tmp_path)
+    with leave_token(store, "now"):
+        check(store)
+    assert not errors
+
+
 def test_the_token_of_a_killed_driver_is_dropped(tmp_path: Path) -> None:
     (tmp_path / name_token("before")).touch()
     with leave_token(open_store(tmp_path), "now"):
@@ -74,7 +92,8 @@ def test_a_trial_on_a_bad_node_fails_its_attempt_and_names_node_path_and_remedy(
 
 
 @pytest.mark.slow
-def test_a_node_without_credentials_says_so(tmp_path: Path, s3: str) -> None:
+def test_a_node_without_credentials_says_so(tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "PATIENCE_S", 1.0)  # A request to a server that is away is sent again for so long.
     address = make_address(s3, "seen")
     store = open_store(tmp_path, address)
     with leave_token(store, "now"):

@@ -52,9 +52,8 @@ def check_node(store: Store, token: str, trial_dir: str) -> None:
     """
     deadline, probe = time.monotonic() + VISIBLE_S, f"{trial_dir}/.writable"
     try:
-        while store.read(token) is None:
+        while problem := _find_problem(store, token):
             if time.monotonic() > deadline:
-                problem = "the driver's files are not there"
                 break
             time.sleep(0.1)
         else:
@@ -66,3 +65,11 @@ def check_node(store: Store, token: str, trial_dir: str) -> None:
     except (StoreError, OSError) as error:
         problem = error.what if isinstance(error, StoreError) else describe_exception(error)
     raise store.make_unshared_error(f"cannot be used on node {socket.gethostname()}: {problem}")
+
+
+def _find_problem(store: Store, token: str) -> str:
+    """Describe why the token cannot be read at the moment; empty if it can."""
+    try:
+        return "" if store.read(token) is not None else "the driver's files are not there"
+    except OSError as error:  # A network file system may have lost its handle of the folder, and finds it again.
+        return describe_exception(error)
