@@ -95,6 +95,14 @@ class Head:
         out: torch.Tensor = network.parts["head"](hidden)
         return out
 
+    def count_outputs(self, size: int) -> int:
+        """Count the outputs that describe a choice.
+
+        Args:
+            size: The number of discrete actions, or the size of a continuous one.
+        """
+        return size
+
     def choose_best(self, out: Values) -> Values:
         """Choose deterministically, before post-processing: (batch,) of discrete actions, else (batch, action size)."""
         raise NotImplementedError
@@ -183,6 +191,10 @@ class GaussianHead(Head):
         """Put the mean beside the log standard deviation, which may be a parameter of its own."""
         out = super().compute_output(network, hidden)
         return torch.cat((out, network.log_std.expand_as(out)), dim=-1) if hasattr(network, "log_std") else out
+
+    def count_outputs(self, size: int) -> int:
+        """Count the means and the log standard deviations."""
+        return 2 * size
 
     def choose_best(self, out: Values) -> Values:
         """Choose the mean."""

@@ -32,13 +32,15 @@ BUFFERS = {"EpisodeReplayBuffer": False, "PrioritizedEpisodeReplayBuffer": True}
 class TransitionRunner(ArrayEnvRunner):
     """An env runner that hands back rows of a replay memory. Subclasses choose the actions."""
 
+    continuous_head = SquashedGaussianHead
+
     def make_collector(self) -> None:
         """Build the stepper on the environments."""
         config, space = self.config, self.env.single_action_space
         self._rng = self.make_generator()
         if wants_normalisation(config):
             self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
-        self.actions = make_actions(space, self.num_envs, self._rng, self.config, SquashedGaussianHead)
+        self.actions = make_actions(space, self.num_envs, self._rng, self.config, self.continuous_head)
         self.layout = RowLayout(self.env.single_observation_space.shape, int(np.prod(self.actions.shape)))
         self.stepper = Stepper(
             self.env,

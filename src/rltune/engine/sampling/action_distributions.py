@@ -87,7 +87,7 @@ class Actions:
         self.shape: tuple[int, ...] = space.shape or ()
         self.dtype: Any = np.int64 if head.is_discrete else np.float32
         size = int(space.n) if isinstance(space, gym.spaces.Discrete) else math.prod(self.shape)
-        self.num_inputs = size if head.is_discrete else 2 * size
+        self.num_inputs = head.count_outputs(size)
         self.noise = Noise(rng, (num_envs, size), gumbel=head.is_discrete)
         self._scaling: ActionScaling | None = None
         if isinstance(space, gym.spaces.Box):

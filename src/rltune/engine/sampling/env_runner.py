@@ -25,6 +25,7 @@ from rltune.engine.sampling.action_distributions import Actions, make_actions
 from rltune.engine.sampling.env_pickle import pickle_envs
 from rltune.engine.sampling.observation_filter import Moments, RunningMoments, wants_normalisation
 from rltune.engine.sampling.vector_envs import make_envs, seed_runner
+from rltune.policies.bundle_reader import GaussianHead, Head
 
 
 def check_spaces(envs: Any, config: Any) -> None:
@@ -61,9 +62,14 @@ class StockCheckpoint(Checkpointable):
 
 
 class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
-    """An env runner whose `collect` returns a `Rollout`."""
+    """An env runner whose `collect` returns a `Rollout`.
+
+    Attributes:
+        continuous_head: The kind of head that chooses continuous actions.
+    """
 
     stock_class = SingleAgentEnvRunner
+    continuous_head: type[Head] = GaussianHead
     env: Any
     network: Any
     actions: Actions
@@ -103,7 +109,9 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         self._rng = self.make_generator()
         if wants_normalisation(self.config):
             self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
-        self.actions = make_actions(self.env.single_action_space, self.num_envs, self._rng, self.config)
+        self.actions = make_actions(
+            self.env.single_action_space, self.num_envs, self._rng, self.config, self.continuous_head
+        )
         self._collector = Collector(
             self.env,
             self.actions,
