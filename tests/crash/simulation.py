@@ -35,7 +35,6 @@ from rltune.tracking import feed
 
 EPOCH_S = 1_750_000_000.0
 GIVE_UP_S = 60.0  # Real seconds. A task that has not given way by then hangs in a real lock or loop.
-_compiled: dict[Any, Any] = {}
 MODIFYING = ("INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "BEGIN IMMEDIATE")
 
 
@@ -44,6 +43,24 @@ def _make_signal() -> threading.Lock:
     signal = threading.Lock()
     signal.acquire()
     return signal
+
+
+class SharedStatements(dict[Any, Any]):
+    """Compiled statements that all engines of one kind of database share.
+
+    SQLAlchemy's keys begin with the engine's dialect object. So they would be equal for no two engines, and keep each
+    engine's dialect and statements in memory after the engine is gone.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return a statement."""
+        return super().get((key[0].name, *key[1:]), default)
+
+    def __setitem__(self, key: Any, statement: Any) -> None:
+        super().__setitem__((key[0].name, *key[1:]), statement)
+
+
+_compiled = SharedStatements()
 
 
 class Killed(BaseException):

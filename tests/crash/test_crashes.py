@@ -413,7 +413,7 @@ class Crashes(RuleBasedStateMachine):
         def ask() -> None:
             with contextlib.suppress(RltuneError, SQLAlchemyError):
                 ledger = Ledger(self.url, self.name)
-                self.requested[ledger.ask(ENQUEUE, {}, "maria@host")] = True
+                self.requested[ledger.add_request(ENQUEUE, {}, "maria@host")] = True
                 ledger.close()
             process.leave()
 
