@@ -6,7 +6,7 @@ Typed, and without behaviour beyond reading themselves. Imports nothing of rltun
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -331,8 +331,8 @@ class SweepRequest:
         id: Its row in the ledger.
         kind: STOP, ENQUEUE or RETRY.
         payload: What is asked in detail: of ENQUEUE the values by name; of RETRY the numbers, by TRIALS and CERTIFY.
-        asked_s: When, in seconds of the epoch.
-        asked_by: Who, ``maria@host`` or ``trial 7``.
+        requested_s: When, in seconds of the epoch.
+        requested_by: Who, ``maria@host`` or ``trial 7``.
         taken_s: When a driver has seen to it; None before.
         trial: The number that an enqueued configuration got; None before.
     """
@@ -340,24 +340,28 @@ class SweepRequest:
     id: int
     kind: str
     payload: Mapping[str, Any]
-    asked_s: float
-    asked_by: str
+    requested_s: float
+    requested_by: str
     taken_s: float | None = None
     trial: int | None = None
 
 
 @dataclass(frozen=True)
-class ToldTrial:
-    """Hold what a searcher is told of a trial that has ended: the searcher's view of it.
+class TrialForSampler:
+    """Hold a trial that has ended as a sampler sees it.
 
     Attributes:
         state: COMPLETE, PRUNED or FAIL, in Optuna's sense.
-        value: COMPLETE needs one; None otherwise.
-        reports: Score by nominal steps; a PRUNED trial's value in Optuna is the last of them.
-        excess: By how much it breaks each constraint, by its name; zero or less keeps it.
+        value: The value of a COMPLETE trial; None otherwise.
+        reports: The scores by nominal steps. Of a PRUNED trial Optuna takes the last one as its value.
+        excess: By how much the trial breaks each constraint, by the constraint's name; zero or less keeps it.
     """
 
     state: str
     value: float | None = None
     reports: Mapping[int, float] = field(default_factory=dict)
     excess: Mapping[str, float] = field(default_factory=dict)
+
+
+SamplerView = Callable[[TrialRecord, float | None], TrialForSampler]
+"""Turns a trial that has ended, and the worst value told so far, into what the sampler sees of the trial."""

@@ -60,7 +60,7 @@ def test_a_failed_run_of_an_earlier_driver_comes_again_once(make_retraining, led
     done = make_retraining().propose(False)
     ledger.runs.end(done.number, "FAIL", "out of luck")
     after = make_retraining()
-    request = ledger.ask(RETRY, {CERTIFY: [done.number]}, "maria@host")
+    request = ledger.add_request(RETRY, {CERTIFY: [done.number]}, "maria@host")
     [again] = ledger.reopen_failed(next(one for one in ledger.read_requests() if one.id == request))
     after.retry(again)
     assert [after.propose(False).seeds for _ in range(3)] == [(11,), (12,), (13,)]

@@ -147,7 +147,7 @@ def test_what_is_to_be_tried_again_is_open_before_all_else(open_mine: Callable[.
     with closing(leave(tmp_path, (0, 1000, 1.0), (1, 400, 1.0))) as ledger:
         ledger.trials.end(0, "COMPLETE", "whole budget")
         ledger.trials.end(1, "FAIL", "it broke")
-        ledger.ask("retry", {"trials": [1], "certify": []}, "maria@host")
+        ledger.add_request("retry", {"trials": [1], "certify": []}, "maria@host")
     with open_mine("certify=off", resumed=True) as sweep:
         assert sweep.ledger.trials.record(1).state == "RUNNING"
         assert not SweepView.read(sweep.ledger).is_searched, "else nothing would run"

@@ -282,7 +282,7 @@ def test_a_driver_without_its_lease_writes_no_row(ledger: Ledger, write: Callabl
     lost = threading.Event()
     with take_lease(ledger, lost.set) as lease:
         ledger.trials.add({}, [1])
-        ledger.ask("retry", {"search": [0]}, "me")
+        ledger.add_request("retry", {"search": [0]}, "me")
         give_to(ledger, make_far_driver())
         before = read_rows(ledger)
         with pytest.raises(LeaseLostError) as refused:
@@ -292,7 +292,7 @@ def test_a_driver_without_its_lease_writes_no_row(ledger: Ledger, write: Callabl
         assert lease.is_lost
         with pytest.raises(LeaseLostError):
             lease.check()
-        ledger.ask("stop", {}, "me")  # a request is nobody's write
+        ledger.add_request("stop", {}, "me")  # a request is nobody's write
     state = ledger.read_lease()
     assert state.driver == make_far_driver(), "what is lost is not given back"
     assert read_rows(ledger)[:2] == before[:2]

@@ -302,10 +302,10 @@ def test_new_reports_are_read_without_going_through_old_ones(tmp_path):
 
 def test_requests_come_in_order_and_are_taken_once(ledger: Ledger, url: str) -> None:
     other = Ledger(url, "sweep")  # on another machine, perhaps
-    stop, first = other.ask(STOP, {}, "maria@host"), other.ask(ENQUEUE, {"lr": math.inf}, "ben@host")
+    stop, first = other.add_request(STOP, {}, "maria@host"), other.add_request(ENQUEUE, {"lr": math.inf}, "ben@host")
     assert [request.kind for request in ledger.read_requests()] == [STOP, ENQUEUE]
     (enqueued,) = ledger.read_requests(ENQUEUE)
-    assert (enqueued.payload, enqueued.asked_by, enqueued.taken_s) == ({"lr": math.inf}, "ben@host", None)
+    assert (enqueued.payload, enqueued.requested_by, enqueued.taken_s) == ({"lr": math.inf}, "ben@host", None)
     ledger.take_request(stop)
     assert [request.id for request in other.read_requests()] == [first]
     assert len(other.read_requests(waiting=False)) == 2
@@ -317,7 +317,7 @@ def test_requests_come_in_order_and_are_taken_once(ledger: Ledger, url: str) -> 
 
 def test_sweeps_of_one_database_have_requests_of_their_own(ledger: Ledger, url: str) -> None:
     other = Ledger(url, "other", create=True)
-    other.trials.add({}, [1], other.ask(ENQUEUE, {}, "maria@host"), drawn={})
+    other.trials.add({}, [1], other.add_request(ENQUEUE, {}, "maria@host"), drawn={})
     ledger.trials.add({}, [1], drawn={})
     assert ledger.read_requests(waiting=False) == []
     assert (ledger.trials.record(0).enqueued_by, other.trials.record(0).enqueued_by) == (None, "maria@host")
@@ -329,7 +329,7 @@ def test_what_failed_goes_on_with_all_that_it_had(ledger: Ledger) -> None:
     add_reports(ledger, number, {100: 1.0, 200: 2.0})
     ledger.trials.end(number, "FAIL", "it broke", traceback="line 1", log="trials/0/failure.txt")
     before = ledger.read_pending_trials("a")[0].revision
-    ledger.ask(RETRY, {TRIALS: [0, 5], CERTIFY: []}, "maria@host")
+    ledger.add_request(RETRY, {TRIALS: [0, 5], CERTIFY: []}, "maria@host")
     (again,) = ledger.reopen_failed(ledger.read_requests()[0])
     assert (again.number, again.state, again.params, list(again.reports)) == (0, "RUNNING", params, [100, 200])
     assert (again.traceback, again.log, again.ended_s) == (None, None, None)

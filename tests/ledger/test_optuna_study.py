@@ -294,7 +294,7 @@ def test_a_trial_tried_again_costs_no_other_trial_its_place(tmp_path, kind):
         for number in range(8):
             driver.run("FAIL" if number == 3 else "COMPLETE")
     retried, unbroken = drivers
-    retried.ledger.ask("retry", {"trials": [3], "certify": []}, "maria@host")
+    retried.ledger.add_request("retry", {"trials": [3], "certify": []}, "maria@host")
     retried.ledger.reopen_failed(retried.ledger.read_requests()[0])
     retried.study.rebuild()
     assert retried.read()[3].state == TrialState.RUNNING

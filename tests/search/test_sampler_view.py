@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rltune.errors import ConfigError
-from rltune.records import OUT_OF_MEMORY, Check, ToldTrial, TrialRecord
+from rltune.records import OUT_OF_MEMORY, Check, TrialForSampler, TrialRecord
 from rltune.search.sampler_view import (
     choose_view,
     tell_as_complete,
@@ -46,7 +46,7 @@ ENDS = {
 )
 def test_what_tpe_is_told(end, state, value, has_curve):
     record = ENDS[end]
-    told = ToldTrial(state, value, record.scores if has_curve else {})
+    told = TrialForSampler(state, value, record.scores if has_curve else {})
     assert tell_as_pruned(record, None) == tell_as_pruned(record, -9.0) == told
 
 
@@ -65,7 +65,7 @@ def test_what_tpe_is_told(end, state, value, has_curve):
     ],
 )
 def test_what_a_gp_is_told(end, state, value):
-    assert tell_as_complete(ENDS[end], -9.0) == ToldTrial(state, value, ENDS[end].scores)
+    assert tell_as_complete(ENDS[end], -9.0) == TrialForSampler(state, value, ENDS[end].scores)
 
 
 @pytest.mark.parametrize("tell", [tell_as_pruned, tell_as_complete])
@@ -77,7 +77,7 @@ def test_whole_and_stopped_trials_are_told_by_one_statistic(tell):
 
 
 def test_a_diverged_trial_has_no_value_while_no_other_has_one():
-    assert tell_as_complete(ENDS["diverged"], None) == ToldTrial("FAIL", None, SCORES)
+    assert tell_as_complete(ENDS["diverged"], None) == TrialForSampler("FAIL", None, SCORES)
     assert tell_as_complete(ENDS["stopped"], None).value == 4.0
 
 

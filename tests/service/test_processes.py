@@ -176,10 +176,10 @@ def test_a_driver_that_starts_after_the_request_is_stopped_nevertheless(folder: 
 def test_a_request_to_stop_counts_for_the_run_it_was_made_to(folder: ServiceFolder, is_later: bool) -> None:
     processes = SweepProcesses(folder, {}, ())
     with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "interrupted"))) as ledger:
-        ledger.ask(STOP, {}, "maria@host")
+        ledger.add_request(STOP, {}, "maria@host")
         history = processes.read_history(ONE)
         if is_later:
-            ledger.ask(STOP, {}, "maria@host")
+            ledger.add_request(STOP, {}, "maria@host")
         assert processes.find_ending(replace(ONE, **history)).status is None, "the status is that of an earlier end"
         take_lease(ledger).release()
     ending = processes.find_ending(replace(ONE, **history))

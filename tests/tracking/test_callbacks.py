@@ -115,7 +115,7 @@ def test_a_resumed_sweep_tells_what_is_new_and_a_second_end_again(tmp_path, own,
 
 
 def _ask_retry(ledger):
-    ledger.ask("retry", {"trials": [0], "certify": []}, "maria@host")
+    ledger.add_request("retry", {"trials": [0], "certify": []}, "maria@host")
     return ledger.read_requests()[0]
 
 

@@ -174,7 +174,7 @@ def test_a_ledger_of_an_older_copy_wins(tmp_path):
 def test_a_trial_that_is_tried_again_is_shown_by_its_new_end(tmp_path):
     driver = run_some(Driver(tmp_path))
     deliver(driver)
-    driver.ledger.ask("retry", {"trials": [3], "certify": []}, "maria@host")
+    driver.ledger.add_request("retry", {"trials": [3], "certify": []}, "maria@host")
     driver.ledger.reopen_failed(driver.ledger.read_requests()[0])
     driver.end(3, tell=False)
     trials = deliver(driver)

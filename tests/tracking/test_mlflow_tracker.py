@@ -468,11 +468,11 @@ def test_a_password_appears_nowhere(folder, server):
 
 def test_a_trial_tried_again_keeps_its_run_without_the_failure(folder):
     sweep = Sweep(folder).begin(trials=1).reports([100], trials=1)
-    request = sweep.ledger.ask("enqueue", {"lr": 0.5}, "maria@host")
+    request = sweep.ledger.add_request("enqueue", {"lr": 0.5}, "maria@host")
     sweep.ledger.trials.add({"lr": 0.5}, [1], request)
     sweep.end(0, "FAIL", reason="KeyError", traceback="line 2", log="trials/0/failure.txt")
     sweep.settle()
-    sweep.ledger.ask("retry", {"trials": [0], "certify": []}, "maria@host")
+    sweep.ledger.add_request("retry", {"trials": [0], "certify": []}, "maria@host")
     sweep.ledger.reopen_failed(sweep.ledger.read_requests()[0])
     sweep.ledger.trials.start(0)
     sweep.report(0, 200)

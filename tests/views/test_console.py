@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from rltune.ledger.sweep_folder import TOLD
+from rltune.ledger.sweep_folder import SWEEP_LOGGER
 from rltune.views.console import Console
 from rltune.views.page import Section
 from rltune.views.sweep_view import Episodes
@@ -67,14 +67,14 @@ def test_episodes_are_shown_as_soon_as_they_are_played(draw, is_watched):
 
 def test_the_log_has_all_lines_but_those_of_the_progress(draw, tmp_path):
     handler = logging.FileHandler(tmp_path / "sweep.log")
-    logging.getLogger(TOLD).addHandler(handler)
+    logging.getLogger(SWEEP_LOGGER).addHandler(handler)
     sweep = draw()
     sweep.begin()
     sweep.draw()
     sweep.end(0, "PRUNED")
     sweep.draw(60.0)
     sweep.console.note("a note")
-    logging.getLogger(TOLD).removeHandler(handler)
+    logging.getLogger(SWEEP_LOGGER).removeHandler(handler)
     handler.close()
     logged = (tmp_path / "sweep.log").read_text().splitlines()
     printed = sweep.out.getvalue().splitlines()

@@ -31,7 +31,7 @@ def test_a_trial_that_is_tried_again_ends_twice(draw):
     sweep.begin()
     sweep.end(0, "FAIL", "it broke")
     sweep.draw()
-    sweep.ledger.ask(RETRY, {TRIALS: [0], CERTIFY: []}, "maria@host")
+    sweep.ledger.add_request(RETRY, {TRIALS: [0], CERTIFY: []}, "maria@host")
     sweep.ledger.reopen_failed(sweep.ledger.read_requests()[0])
     sweep.ledger.trials.start(0)
     sweep.end(0, "FAIL", "it broke once more")
@@ -55,7 +55,7 @@ def test_each_failure_is_named_with_its_log(draw):
 def test_who_enqueued_a_trial_is_named_once(draw):
     sweep = draw()
     sweep.draw()
-    request = sweep.ledger.ask("enqueue", {"lr": 0.1}, "maria@host")
+    request = sweep.ledger.add_request("enqueue", {"lr": 0.1}, "maria@host")
     sweep.ledger.trials.add({"lr": 0.1}, [1], request=request)
     sweep.draw()
     sweep.end(0, "RUNNING")

@@ -70,7 +70,7 @@ def test_the_list_of_sweeps(sweeps, tmp_path, golden):
 def test_the_trials_of_a_sweep(tmp_path, golden):
     """Trials that cannot win stand last, with what they break."""
     with closing(open_ledger(write_bounded(tmp_path / "s"))) as ledger:
-        request = ledger.ask("enqueue", {"lr": 0.1}, "maria@host")
+        request = ledger.add_request("enqueue", {"lr": 0.1}, "maria@host")
         ledger.trials.add({"lr": 0.1, "layers": ["relu", "[box]"]}, [1], request)
         ledger.trials.end(4, "FAIL", "shape [box] is unknown\nTraceback")
     golden("show", shown("s", tmp_path).replace(str(tmp_path), "<folder>"))

@@ -86,7 +86,7 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
     _drop_training_states(sweep, outcome)
     notify_users(sweep, outcome)
     if sweep.stopper.signal == signal.SIGINT:  # A service that starts later must not run what a person has ended.
-        ledger.ask(STOP, {}, describe_user(), is_taken=True)
+        ledger.add_request(STOP, {}, describe_user(), is_taken=True)
     ledger.change_sweep(status=outcome.status)
     return outcome
 

@@ -25,7 +25,7 @@ from rltune.errors import StudyError
 from rltune.ledger.sweep_folder import (
     LEDGER,
     SETTINGS,
-    TOLD,
+    SWEEP_LOGGER,
     is_half_made,
     make_distant_ledger_error,
     make_resume_command,
@@ -170,7 +170,7 @@ def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
 def _log_to_file(path: Path) -> Iterator[None]:
     handler = logging.FileHandler(path)
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    loggers = logger, logging.getLogger(TOLD), logging.getLogger("ray.tune")
+    loggers = logger, logging.getLogger(SWEEP_LOGGER), logging.getLogger("ray.tune")
     for each in loggers:
         each.addHandler(handler)
     try:

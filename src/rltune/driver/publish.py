@@ -19,7 +19,7 @@ from rltune.driver.provenance import list_versions
 from rltune.errors import EXIT_TRY_AGAIN, RltuneError, describe_exception
 from rltune.formatting import format_number
 from rltune.ledger.outcome import EXIT_NONE, Outcome, count_states
-from rltune.ledger.sweep_folder import TOLD, make_resume_command
+from rltune.ledger.sweep_folder import SWEEP_LOGGER, make_resume_command
 from rltune.records import BASELINE, ENQUEUE, Direction, RunKey, TrialRecord
 from rltune.tracking.mlflow_tracker import NOTE_TAG
 from rltune.tracking.notification import LIMIT_S, notify_end
@@ -37,7 +37,7 @@ RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # By our status; MLf
 def start_console(sweep: OpenSweep) -> None:
     """Show the trials of earlier drivers, and the notes on the sweep that is about to start."""
     versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
-    logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
+    logging.getLogger(SWEEP_LOGGER).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
     sweep.display.draw()
     objective = sweep.plan.objective
     if sweep.plan.build.env.objective:

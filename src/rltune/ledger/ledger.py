@@ -60,7 +60,7 @@ class PendingTrial:
         kind: TRIALS or CERTIFY.
         number: Its number.
         revision: Counts the changes of the trial that trackers show.
-        delivered: The revision that the tracker has; 0 before it was told of the trial.
+        delivered: The revision that the tracker has; 0 before it has the trial.
         checkpoint: The path of the checkpoint whose files the tracker has; '' if there were none to deliver, None
             before the delivery.
     """
@@ -195,20 +195,20 @@ class Ledger:
 
     # -- requests to its driver ---------------------------------------------------------------------------------------
 
-    def ask(self, kind: str, payload: Mapping[str, Any], asked_by: str, *, is_taken: bool = False) -> int:
+    def add_request(self, kind: str, payload: Mapping[str, Any], requested_by: str, *, is_taken: bool = False) -> int:
         """Leave a request for the sweep's driver, and return its id; see `SweepRequest` for the arguments.
 
         Args:
             kind: The kind of the request.
             payload: Its details.
-            asked_by: The user and host that it comes from.
+            requested_by: The user and host that it comes from.
             is_taken: Whether it counts as carried out: a driver keeps such a request for later drivers.
 
         Raises:
             StudyError: The ledger cannot be written.
         """
-        row = {"kind": kind, "payload": dict(payload), "asked_by": asked_by, "asked_s": time.time()}
-        row |= {"taken_s": row["asked_s"]} if is_taken else {}
+        row = {"kind": kind, "payload": dict(payload), "requested_by": requested_by, "requested_s": time.time()}
+        row |= {"taken_s": row["requested_s"]} if is_taken else {}
         try:
             with self._engine.begin() as connection:
                 added = connection.execute(insert(REQUESTS).returning(REQUESTS.c.id), row | {"sweep_id": self.sweep_id})
@@ -228,8 +228,7 @@ class Ledger:
         conditions += [REQUESTS.c.taken_s.is_(None)] if waiting else []
         statement = select(*_REQUEST_COLUMNS).where(*conditions).order_by(REQUESTS.c.id)
         with self._engine.connect() as connection:
-            rows = connection.execute(statement).mappings().all()
-        return [SweepRequest(**row) for row in rows]
+            return [SweepRequest(*row) for row in connection.execute(statement)]
 
     def take_request(self, number: int) -> None:
         """Mark a request as taken: it was carried out, or no longer counts."""

@@ -20,10 +20,9 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from rltune.ledger.trial_table import TrialTable
-from rltune.records import Direction, ToldTrial, TrialRecord
+from rltune.records import Direction, SamplerView, TrialForSampler, TrialRecord
 
 Draw = Callable[[Callable[[str, BaseDistribution], Any]], dict[str, Any]]
-View = Callable[[TrialRecord, float | None], ToldTrial]
 MAX_POINTS = 10  # The points of a trial's curve that Optuna gets: the time of a proposal grows with them.
 STUDY_ID = 0  # A storage in memory that holds one study gives it this id.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -49,8 +48,7 @@ class OptunaStudy:
 
     Args:
         trials: The trials of the search in the ledger.
-        view: Returns what the searcher is told of a trial that has ended, from its record and the worst value that it
-            was told so far.
+        view: Returns what the sampler sees of a trial that has ended.
         distributions: What is searched, by label.
         earlier: Trials of earlier sweeps, which the sampler sees before this sweep's.
     """
@@ -58,7 +56,7 @@ class OptunaStudy:
     def __init__(
         self,
         trials: TrialTable,
-        view: View,
+        view: SamplerView,
         distributions: Mapping[str, BaseDistribution],
         earlier: Sequence[TrialRecord] = (),
     ) -> None:
@@ -73,14 +71,14 @@ class OptunaStudy:
         self._worst: float | None = None
         self._largest: dict[str, float] = {}  # The largest excess so far, by constraint.
         for record in self._earlier:
-            self._study.add_trial(self._make_trial(record, self._view_of(record)))
+            self._study.add_trial(self._make_trial(record, self._view_trial(record)))
         records = self._trials.records()
         trial_states, self._study_state = self._trials.read_sampler_states()
-        # What the searcher is told of a trial depends on the trials that ended before it.
+        # What the sampler sees of a trial depends on the trials that ended before it.
         ended = sorted((record for record in records if record.state != "RUNNING"), key=lambda end: end.ended_s or 0.0)
-        told = {record.number: self._view_of(record) for record in ended}
+        views = {record.number: self._view_trial(record) for record in ended}
         for record in records:
-            trial = self._make_trial(record, told.get(record.number), trial_states.get(record.number))
+            trial = self._make_trial(record, views.get(record.number), trial_states.get(record.number))
             self._study.add_trial(trial)
         for key, value in self._study_state.items():
             self._storage.set_study_system_attr(STUDY_ID, key, value)
@@ -105,18 +103,18 @@ class OptunaStudy:
         return Proposal(drawn, trial_state, state if is_changed else None)
 
     def tell(self, record: TrialRecord) -> None:
-        """Tell of a trial that has ended, as the searcher is to see it."""
-        told = self._view_of(record)
+        """Tell Optuna of a trial that has ended."""
+        trial = self._view_trial(record)
         trial_id = record.number + len(self._earlier)
         # `Study.tell` does the same, but asks a grid's sampler to stop the study.
-        for env_steps, objective in told.reports.items():
+        for env_steps, objective in trial.reports.items():
             self._storage.set_trial_intermediate_value(trial_id, env_steps, objective)
-        for key, excess in _make_constraints(told).items():
+        for key, excess in _make_constraints(trial).items():
             self._storage.set_trial_system_attr(trial_id, key, excess)
-        value = _get_optuna_value(told)
-        self._storage.set_trial_state_values(trial_id, TrialState[told.state], None if value is None else [value])
+        value = _get_optuna_value(trial)
+        self._storage.set_trial_state_values(trial_id, TrialState[trial.state], None if value is None else [value])
 
-    def _view_of(self, record: TrialRecord) -> ToldTrial:
+    def _view_trial(self, record: TrialRecord) -> TrialForSampler:
         for check in record.checks:
             if math.isfinite(check.excess):
                 self._largest[check.name] = max(self._largest.get(check.name, 1.0), check.excess)
@@ -125,26 +123,25 @@ class OptunaStudy:
             check.name: self._largest.get(check.name, 1.0) if math.isnan(check.excess) else check.excess
             for check in record.checks
         }
-        told = replace(self._view(record, self._worst), excess=excess)
-        if told.value is not None and math.isfinite(told.value):
-            self._worst = self._direction.find_worst(
-                (told.value,) if self._worst is None else (told.value, self._worst)
-            )
-        return replace(told, reports=thin_curve(told.reports))
+        trial = replace(self._view(record, self._worst), excess=excess)
+        if trial.value is not None and math.isfinite(trial.value):
+            values = (trial.value,) if self._worst is None else (trial.value, self._worst)
+            self._worst = self._direction.find_worst(values)
+        return replace(trial, reports=thin_curve(trial.reports))
 
     def _make_trial(
-        self, record: TrialRecord, told: ToldTrial | None, trial_state: Mapping[str, Any] | None = None
+        self, record: TrialRecord, view: TrialForSampler | None, trial_state: Mapping[str, Any] | None = None
     ) -> FrozenTrial:
-        """Make Optuna's trial of a record; `told` is None while the trial runs."""
-        told = told or ToldTrial("RUNNING")
+        """Make Optuna's trial of a record; `view` is None while the trial runs."""
+        view = view or TrialForSampler("RUNNING")
         drawn = record.drawn or {}
         return create_trial(
-            state=TrialState[told.state],
-            value=_get_optuna_value(told),
+            state=TrialState[view.state],
+            value=_get_optuna_value(view),
             params=dict(drawn),
             distributions={label: self._distributions[label] for label in drawn},
-            system_attrs={**(trial_state or {}), **_make_constraints(told)},
-            intermediate_values=dict(told.reports),
+            system_attrs={**(trial_state or {}), **_make_constraints(view)},
+            intermediate_values=dict(view.reports),
         )
 
 
@@ -153,17 +150,17 @@ def get_optuna_direction(direction: Direction) -> StudyDirection:
     return StudyDirection.MAXIMIZE if direction is Direction.MAX else StudyDirection.MINIMIZE
 
 
-def _get_optuna_value(told: ToldTrial) -> float | None:
+def _get_optuna_value(trial: TrialForSampler) -> float | None:
     """Return the value that Optuna keeps of a trial: of a stopped one the last point of its curve."""
-    if told.state != "PRUNED" or not told.reports:
-        return told.value
-    last = told.reports[max(told.reports)]
+    if trial.state != "PRUNED" or not trial.reports:
+        return trial.value
+    last = trial.reports[max(trial.reports)]
     return None if math.isnan(last) else last
 
 
-def _make_constraints(told: ToldTrial) -> dict[str, Any]:
+def _make_constraints(trial: TrialForSampler) -> dict[str, Any]:
     """Return the attributes by which Optuna knows a trial's constraints; it sets them itself only while it runs one."""
-    return dict(create_trial(state=TrialState.FAIL, constraints=dict(told.excess)).system_attrs)
+    return dict(create_trial(state=TrialState.FAIL, constraints=dict(trial.excess)).system_attrs)
 
 
 def thin_curve(curve: Mapping[int, float]) -> dict[int, float]:

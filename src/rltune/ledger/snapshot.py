@@ -124,17 +124,19 @@ def _read_sweeps(
 def _read_trials(connection: Connection, *conditions: ColumnElement[bool]) -> dict[int, _ChangedTrial]:
     """Read trials that meet one of the conditions, without their reports."""
     enqueued = {}
-    requests = select(REQUESTS.c.sweep_id, REQUESTS.c.trial, REQUESTS.c.asked_by).where(REQUESTS.c.trial.is_not(None))
+    requests = select(REQUESTS.c.sweep_id, REQUESTS.c.trial, REQUESTS.c.requested_by).where(
+        REQUESTS.c.trial.is_not(None)
+    )
     trials = select(SWEEP_TRIALS.c.id, SWEEP_TRIALS.c.sweep_id, *COLUMNS).where(or_(*conditions))
     rows = connection.execute(trials.order_by(SWEEP_TRIALS.c.id)).mappings().all()
     sweep_ids = {row["sweep_id"] for row in rows}
     if sweep_ids:
-        for sweep_id, number, asked_by in connection.execute(requests.where(REQUESTS.c.sweep_id.in_(sweep_ids))):
-            enqueued[sweep_id, number] = asked_by
+        for sweep_id, number, requested_by in connection.execute(requests.where(REQUESTS.c.sweep_id.in_(sweep_ids))):
+            enqueued[sweep_id, number] = requested_by
     changed = {}
     for row in rows:
-        asked_by = enqueued.get((row["sweep_id"], row["number"])) if row["kind"] == TRIALS else None
-        changed[row["id"]] = _ChangedTrial(row["id"], row["sweep_id"], make_record(dict(row), {}, {}, asked_by))
+        requested_by = enqueued.get((row["sweep_id"], row["number"])) if row["kind"] == TRIALS else None
+        changed[row["id"]] = _ChangedTrial(row["id"], row["sweep_id"], make_record(dict(row), {}, {}, requested_by))
     return changed
 
 

@@ -25,8 +25,8 @@ LEDGER = "ledger.db"
 PUBLISHED = (".made-by", "summary.json", "certification.csv", "certification.json", SETTINGS)
 """The files in the storage that other machines read, besides the ledger. The settings make a folder a sweep's: last."""
 
-TOLD = "rltune.sweep"  # the logger of what a person is told: a sweep's log has it, and no other handler
-HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")  # how its entries begin
+SWEEP_LOGGER = "rltune.sweep"  # The logger of the lines that a person sees: only a sweep's log handles it.
+HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")  # How the entries of a half-made folder begin.
 
 
 def refresh_sweep(folder: Path, storage: str | None) -> None:

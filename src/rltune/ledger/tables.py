@@ -179,8 +179,8 @@ REQUESTS = Table(
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), nullable=False),
     Column("kind", String(16), nullable=False),
     Column("payload", _Json, nullable=False),
-    Column("asked_s", Float, nullable=False),
-    Column("asked_by", _PlainText, nullable=False),
+    Column("asked_s", Float, nullable=False, key="requested_s"),
+    Column("asked_by", _PlainText, nullable=False, key="requested_by"),
     Column("taken_s", Float),  # NULL until a driver has taken the request.
     Column("trial", Integer),  # The number of the trial of an enqueued configuration.
 )

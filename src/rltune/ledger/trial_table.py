@@ -319,7 +319,7 @@ class TrialTable:
             return {}
         conditions = REQUESTS.c.sweep_id == self._sweep_id, REQUESTS.c.trial.is_not(None)
         with self._engine.connect() as connection:
-            rows = connection.execute(select(REQUESTS.c.trial, REQUESTS.c.asked_by).where(*conditions)).all()
+            rows = connection.execute(select(REQUESTS.c.trial, REQUESTS.c.requested_by).where(*conditions)).all()
         return {int(number): str(user) for number, user in rows}
 
     def record(self, number: int) -> TrialRecord:

@@ -6,14 +6,10 @@ neighbors of that trial again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from rltune.records import ToldTrial, TrialRecord
+from rltune.records import SamplerView, TrialForSampler, TrialRecord
 from rltune.search.samplers import inherit_traits
-
-SamplerView = Callable[[TrialRecord, float | None], ToldTrial]
-"""Turns a trial that has ended, and the worst value told so far, into what the sampler is told of the trial."""
 
 
 def choose_view(kind: str, *, has_constraints: bool = False) -> SamplerView:
@@ -34,7 +30,7 @@ def choose_view(kind: str, *, has_constraints: bool = False) -> SamplerView:
     return lambda record, worst: view(replace(record, diverged=record.diverged or bool(record.broken)), worst)
 
 
-def tell_as_pruned(record: TrialRecord, worst: float | None) -> ToldTrial:
+def tell_as_pruned(record: TrialRecord, worst: float | None) -> TrialForSampler:
     """Tell a sampler that reads the curves of PRUNED trials, or no trials at all.
 
     The random forest learns from each report of a curve. Optuna's TPE ranks PRUNED trials below all COMPLETE ones (5.0;
@@ -47,11 +43,11 @@ def tell_as_pruned(record: TrialRecord, worst: float | None) -> ToldTrial:
         worst: This view does not need it.
     """
     if record.is_infeasible or (record.score is None and record.state != "FAIL"):
-        return ToldTrial("PRUNED")
-    return ToldTrial(record.state, record.score if record.state == "COMPLETE" else None, record.scores)
+        return TrialForSampler("PRUNED")
+    return TrialForSampler(record.state, record.score if record.state == "COMPLETE" else None, record.scores)
 
 
-def tell_as_complete(record: TrialRecord, worst: float | None) -> ToldTrial:
+def tell_as_complete(record: TrialRecord, worst: float | None) -> TrialForSampler:
     """Tell a sampler that fits COMPLETE trials alone, such as Optuna's GP, CMA-ES and NSGA-II: each gets a value.
 
     A stopped trial has the score that it had reached. An infeasible one, and one that never finished an episode, has
@@ -63,6 +59,6 @@ def tell_as_complete(record: TrialRecord, worst: float | None) -> ToldTrial:
         worst: The worst value told so far. Before the first, None, such a trial is told as FAIL.
     """
     if record.state == "FAIL" and not record.is_infeasible:
-        return ToldTrial("FAIL", reports=record.scores)
+        return TrialForSampler("FAIL", reports=record.scores)
     value = worst if record.is_infeasible or record.score is None else record.score
-    return ToldTrial("FAIL" if value is None else "COMPLETE", value, record.scores)
+    return TrialForSampler("FAIL" if value is None else "COMPLETE", value, record.scores)

@@ -22,14 +22,14 @@ from rich.text import Text
 
 from rltune.config.uris import redact
 from rltune.formatting import format_clock
-from rltune.ledger.sweep_folder import TOLD
+from rltune.ledger.sweep_folder import SWEEP_LOGGER
 from rltune.views.page import Section
 from rltune.views.progress import Line, describe_changes, describe_progress, render_live_table
 from rltune.views.sweep_view import SweepView
 from rltune.views.terminal import print_sections
 
 _log = logging.getLogger(__name__)
-_sweep_log = logging.getLogger(TOLD)
+_sweep_log = logging.getLogger(SWEEP_LOGGER)
 _sweep_log.propagate = False
 _sweep_log.setLevel(logging.INFO)
 _P = ParamSpec("_P")

@@ -234,10 +234,10 @@ def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
 
 def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):
     """A stop that comes while Ray starts is for it, an older one is not."""
-    mine.ledger.ask(STOP, {}, "maria@host")
+    mine.ledger.add_request(STOP, {}, "maria@host")
 
     def start(*_):
-        mine.ledger.ask(STOP, {}, "ben@host")
+        mine.ledger.add_request(STOP, {}, "ben@host")
         raise RuntimeError("far enough")
 
     monkeypatch.setattr(pipeline, "prepare_environment", lambda cluster: None)
@@ -248,7 +248,7 @@ def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):
         pipeline.drive(context)
     waiting = mine.ledger.read_requests()
     assert [(one.kind, one.payload) for one in waiting] == [(RETRY, retry), (STOP, {})]
-    assert waiting[-1].asked_by == "ben@host"
+    assert waiting[-1].requested_by == "ben@host"
 
 
 def test_one_that_is_stopped_meanwhile_is_not_gone_on_with(mine, stream, monkeypatch):

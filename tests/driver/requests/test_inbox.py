@@ -24,7 +24,7 @@ def test_a_stop_ends_the_sweep_as_an_interrupt_would(mine):
     box = Inbox(mine.ledger, stopper)
     box.read()
     assert not stopper.requests
-    mine.ledger.ask(STOP, {}, "maria@host")
+    mine.ledger.add_request(STOP, {}, "maria@host")
     box.read()
     assert not mine.ledger.read_requests(STOP)
     ((reason, signal),) = stopper.requests
@@ -33,7 +33,7 @@ def test_a_stop_ends_the_sweep_as_an_interrupt_would(mine):
 
 
 def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
-    mine.ledger.ask(STOP, {}, "maria@host")
+    mine.ledger.add_request(STOP, {}, "maria@host")
     prepare_requests(mine.ledger)
     stopper = Stopper()
     box = Inbox(mine.ledger, stopper)
@@ -46,7 +46,7 @@ def test_a_stop_while_the_driver_still_starts_counts(mine, monkeypatch):
     prepare_requests(mine.ledger)
     with monkeypatch.context() as behind:
         behind.setattr(ledger_module.time, "time", lambda: 1.0)
-        mine.ledger.ask(STOP, {}, "maria@host")
+        mine.ledger.add_request(STOP, {}, "maria@host")
     stopper = Stopper()
     Inbox(mine.ledger, stopper).read()
     assert len(stopper.requests) == 1
@@ -54,8 +54,8 @@ def test_a_stop_while_the_driver_still_starts_counts(mine, monkeypatch):
 
 def test_an_enqueued_configuration_is_taken_with_its_trial_or_not_at_all(mine, monkeypatch):
     """A kill in between may neither lose it nor try it twice: both are one transaction."""
-    first = mine.ledger.ask(ENQUEUE, {"lr": 1e-3}, "maria@host")
-    mine.ledger.ask(ENQUEUE, {"lr": 2e-3}, "ben@host")
+    first = mine.ledger.add_request(ENQUEUE, {"lr": 1e-3}, "maria@host")
+    mine.ledger.add_request(ENQUEUE, {"lr": 2e-3}, "ben@host")
     box = Inbox(mine.ledger, Stopper())
     assert box.find_enqueued().id == first
     assert box.find_enqueued().id == first, "to look takes nothing"
@@ -76,7 +76,7 @@ def test_what_failed_is_reopened_once_and_only_that(mine):
     mine.fail(0)
     mine.ledger.trials.end(1, "COMPLETE", "whole budget")
     for _ in range(2):
-        mine.ledger.ask(RETRY, {TRIALS: [0, 1], CERTIFY: []}, "maria@host")
+        mine.ledger.add_request(RETRY, {TRIALS: [0, 1], CERTIFY: []}, "maria@host")
     lines = []
     box = Inbox(mine.ledger, Stopper())
     assert [record.number for record in box.reopen_failed(lines.append)] == [0]

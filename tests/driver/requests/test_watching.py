@@ -37,7 +37,7 @@ def test_a_sweep_is_followed_to_its_end_with_its_exit_code(mine, stream):
             mine.begin(lr=2e-3)
             mine.fail(1)  # between two looks, perhaps
             wait_for(stream, "it broke")
-            mine.ledger.ask(RETRY, {TRIALS: [1], CERTIFY: []}, "maria@host")
+            mine.ledger.add_request(RETRY, {TRIALS: [1], CERTIFY: []}, "maria@host")
             mine.ledger.reopen_failed(mine.ledger.read_requests()[0])
             wait_for(stream, "trial   1 interrupted")
             mine.ledger.trials.start(1)

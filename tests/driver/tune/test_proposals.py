@@ -149,13 +149,13 @@ def test_the_same_seed_proposes_the_same_and_another_does_not(tmp_path):
 
 def test_what_was_enqueued_is_next_and_pushes_back_warm_starts(tmp_path):
     search = Search(tmp_path, trials=5, warm_starts=({"lr": 3e-4}, {"lr": 4e-4}))
-    search.ledger.ask(ENQUEUE, {"lr": 1e-3, "batch": 128}, "maria@host")
+    search.ledger.add_request(ENQUEUE, {"lr": 1e-3, "batch": 128}, "maria@host")
     first = search.proposals.propose(False)
     assert (first.params["lr"], first.params["batch"], first.enqueued_by) == (1e-3, 128, "maria@host")
     assert first.drawn["log2(batch)"] == 7
     assert set(first.drawn) == {"lr", "log2(batch)", "1-gamma"}, "what was left out is drawn"
     assert search.proposals.propose(False).params["lr"] == 3e-4
-    search.ledger.ask(ENQUEUE, {"lr": 2e-3}, "ben@host")
+    search.ledger.add_request(ENQUEUE, {"lr": 2e-3}, "ben@host")
     after = search.kill(tmp_path, trials=5, warm_starts=({"lr": 3e-4}, {"lr": 4e-4}))
     again = [after.proposals.propose(False) for _ in range(5)]
     assert [record.number for record in again] == [0, 1, 2, 3, 4], "those of the killed driver first"
@@ -167,6 +167,6 @@ def test_what_was_enqueued_is_next_and_pushes_back_warm_starts(tmp_path):
 def test_what_was_enqueued_is_none_beyond_the_budget(tmp_path):
     search = Search(tmp_path, trials=1)
     search.proposals.propose(False)
-    search.ledger.ask(ENQUEUE, {"lr": 1e-3}, "maria@host")
+    search.ledger.add_request(ENQUEUE, {"lr": 1e-3}, "maria@host")
     assert search.proposals.propose(False) is None
     assert len(search.ledger.read_requests()) == 1, "it waits for a larger one"

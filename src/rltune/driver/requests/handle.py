@@ -132,7 +132,7 @@ class SweepHandle:
                     "its ledger is a file that only the machine of its driver may write",
                     f"the same command typed there, {driver.describe()}",
                 )
-        return self.ledger.ask(kind, payload, describe_user())
+        return self.ledger.add_request(kind, payload, describe_user())
 
     def _make_read_only_error(self, problem: str, allowed: str) -> StudyError:
         fix = "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere"

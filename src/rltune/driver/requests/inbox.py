@@ -38,7 +38,7 @@ class Inbox:
         self._waiting = frozenset(request.kind for request in requests)
         for request in requests:
             if request.kind == STOP:
-                self._stopper.request(f"stopped by {request.asked_by}", SIGINT)
+                self._stopper.request(f"stopped by {request.requested_by}", SIGINT)
                 self._ledger.take_request(request.id)
 
     def find_enqueued(self) -> SweepRequest | None:
@@ -71,7 +71,7 @@ def prepare_requests(ledger: Ledger, retry: Mapping[str, Sequence[int]] | None =
     for request in ledger.read_requests(STOP):
         ledger.withdraw_request(request.id)
     if retry:
-        ledger.ask(RETRY, retry, describe_user())
+        ledger.add_request(RETRY, retry, describe_user())
 
 
 def describe_user() -> str:
@@ -91,5 +91,5 @@ def reopen_failed(ledger: Ledger, notify: Callable[[str], None]) -> list[TrialRe
         records = ledger.reopen_failed(request)
         reopened += records
         if records:
-            notify(f"{', '.join(record.name for record in records)}: tried again, as {request.asked_by} has asked")
+            notify(f"{', '.join(record.name for record in records)}: tried again, as {request.requested_by} has asked")
     return reopened
