@@ -13,9 +13,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 from saved import write_checkpoint
 
-from rltune.checkpoints.handover import take
 from rltune.checkpoints.store import REPLAY, Store
 from rltune.driver.folder import SweepContext
+from rltune.ledger.handover import take
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import start_ledger
 from rltune.records import Report

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from ended import write_sweep
 
-from rltune.checkpoints.handover import Driver
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
 from rltune.driver import starting
 from rltune.errors import StudyError
+from rltune.ledger.handover import Driver
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_ref import SweepRef
 

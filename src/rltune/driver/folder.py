@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.checkpoints.clients import StoreError, forget_clients, make_address
-from rltune.checkpoints.handover import hand_over, has_newest, is_taken_over, take
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.stale_processes import end_stale_processes, list_sessions
 from rltune.config.authorship import MARK
@@ -22,12 +21,12 @@ from rltune.config.settings_file import write_settings
 from rltune.config.uris import redact
 from rltune.driver.plan import Plan
 from rltune.errors import StudyError
+from rltune.ledger.handover import hand_over, has_newest, is_taken_over, make_distant_ledger_error, take
 from rltune.ledger.sweep_folder import (
     LEDGER,
     SETTINGS,
     SWEEP_LOGGER,
     is_half_made,
-    make_distant_ledger_error,
     make_resume_command,
 )
 from rltune.trial.shared_store import leave_token

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from rltune.certification.retraining import Retraining
 from rltune.checkpoints.clients import QUICK_S
-from rltune.checkpoints.handover import is_taken_over
 from rltune.checkpoints.retention import Retention
 from rltune.cluster.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.cluster.resources import Share
@@ -20,9 +19,9 @@ from rltune.driver.housekeeping import Housekeeping
 from rltune.driver.requests.inbox import Inbox, reopen_failed
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.trackers import open_trackers
+from rltune.ledger.handover import is_taken_over, make_distant_ledger_error
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
-from rltune.ledger.sweep_folder import make_distant_ledger_error
 from rltune.records import WHOLE_BUDGET
 from rltune.search.sampler_view import choose_view
 from rltune.search.samplers import get_traits

@@ -41,7 +41,8 @@ from rltune.driver.starting import (
 )
 from rltune.errors import EXIT_TRY_AGAIN
 from rltune.ledger.disk_full import explain_full_disk
-from rltune.ledger.sweep_folder import follow_sweep, make_resume_command
+from rltune.ledger.handover import follow_sweep
+from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 
 if TYPE_CHECKING:

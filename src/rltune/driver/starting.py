@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rltune.checkpoints.handover import read_stored_driver
 from rltune.checkpoints.store import find_store
 from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
@@ -24,6 +23,7 @@ from rltune.driver.folder import make_name_taken_error
 from rltune.driver.plan import Plan, fit_grid, make_plan
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
+from rltune.ledger.handover import read_stored_driver
 from rltune.ledger.sweep_folder import is_half_made, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import RETRY

@@ -12,11 +12,11 @@ from rltune.checkpoints.store import open_store
 from rltune.config.uris import HIDDEN, redact_settings
 from rltune.errors import StudyError, choices
 from rltune.formatting import spell_command
+from rltune.ledger.handover import refresh_sweep
 from rltune.ledger.sweep_folder import (
     SETTINGS,
     is_half_made,
     make_resume_command,
-    refresh_sweep,
     spell_output_dir,
 )
 

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rltune.checkpoints.handover import has_newest
 from rltune.checkpoints.store import find_store
 from rltune.cluster.stale_processes import read_boot_id
 from rltune.config.budget import SpentBudget
@@ -21,6 +20,7 @@ from rltune.config.validation import parse_config
 from rltune.driver.requests.inbox import describe_user
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
+from rltune.ledger.handover import has_newest
 from rltune.ledger.journal import has_write_ahead_log
 from rltune.ledger.lease import LeaseWatch, find_driver
 from rltune.ledger.ledger import Ledger, MissingSweepError

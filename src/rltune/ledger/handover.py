@@ -1,0 +1,236 @@
+"""Hand a sweep from machine to machine whose ledger is a file and whose files are in remote storage.
+
+Such a sweep has no ledger that all machines share. Instead its storage has ``driver.json``, which names the driver that
+took the sweep last, and says whether that driver has ended and left its ledger in the storage. The driver's folder has
+the same file, written first. A machine whose folder is older fetches the files of the storage. On a local disk there is
+nothing to hand over, because the folder is the store. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rltune.checkpoints.clients import make_address
+from rltune.checkpoints.store import Store, find_store, open_store
+from rltune.config.settings_file import read_settings
+from rltune.errors import StudyError
+from rltune.ledger.sweep_folder import LEDGER, SETTINGS
+
+DRIVER_FILE = "driver.json"
+PUBLISHED = (".made-by", "summary.json", "certification.csv", "certification.json", SETTINGS)
+"""The files in the storage that other machines read, besides the ledger. The settings make a folder a sweep's: last."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The driver that took a sweep last.
+
+    Attributes:
+        driver_id: Its lease's id.
+        host: The name of its machine.
+        ended: Whether it has ended and stored its ledger.
+        previous: The driver from whose state it went on. A driver that is killed while it takes the sweep may have
+            written its folder's file, but not the storage's.
+        previous_ended: Whether that driver had ended by then; else the sweep was taken over, or its machine goes on.
+    """
+
+    driver_id: str
+    host: str
+    ended: bool = False
+    previous: str | None = None
+    previous_ended: bool = False
+
+
+def read_stored_driver(store: Store) -> Driver | None:
+    """Read which driver took the sweep last; None on a local disk, or where none has.
+
+    Raises:
+        StoreError: The storage cannot be used.
+    """
+    return _parse(store.read(DRIVER_FILE, is_quick=True)) if store.address else None
+
+
+def has_newest(store: Store) -> bool:
+    """Return whether the folder on this machine has the sweep's newest state.
+
+    Raises:
+        StoreError: The storage cannot be used.
+    """
+    stored, local = read_stored_driver(store), _read_local_driver(store)
+    if stored is None or local is None:
+        return stored is None
+    # A machine that gave up taking a sweep over has an older state as soon as the driver that went on has ended.
+    if stored.driver_id == local.driver_id:
+        return local.ended or not stored.ended
+    return stored.driver_id == local.previous and (local.previous_ended or not stored.ended)
+
+
+def take(store: Store, driver_id: str) -> None:
+    """Record that this driver has taken the sweep: the ledgers in the storage and in other folders are older now.
+
+    Raises:
+        StoreError: The storage cannot be used.
+    """
+    if not store.address:
+        return
+    driver = Driver(driver_id, socket.gethostname())
+    if stored := read_stored_driver(store):
+        driver = replace(driver, previous=stored.driver_id, previous_ended=stored.ended)
+    # The folder's file comes first: a driver that is killed in between has changed nothing for other machines.
+    _note_driver(store, driver)
+    store.publish([DRIVER_FILE])
+
+
+def is_taken_over(store: Store, driver_id: str) -> bool:
+    """Return whether another machine has taken the sweep, so that the files in the storage are no longer this driver's.
+
+    Raises:
+        StoreError: The storage cannot be used.
+    """
+    stored = read_stored_driver(store)
+    return stored is not None and stored.driver_id != driver_id
+
+
+def hand_over(store: Store, driver_id: str) -> None:
+    """Record that this driver has ended and stored its ledger, so that any machine may go on.
+
+    Raises:
+        StoreError: The storage cannot be used.
+    """
+    stored = read_stored_driver(store)
+    if stored is not None and stored.driver_id == driver_id:
+        _note_driver(store, replace(stored, ended=True))
+        store.publish([DRIVER_FILE])
+
+
+def refresh_sweep(folder: Path, storage: str | None) -> None:
+    """Fetch a sweep's files if the storage has newer ones and nothing would be lost that only this machine has.
+
+    Args:
+        folder: The sweep's.
+        storage: The sweeps' ``storage``; None leaves the folder as it is.
+
+    Raises:
+        StoreError: The storage cannot be used.
+    """
+    if storage is None:
+        return
+    store = open_store(folder, make_address(storage, folder.name))
+    with _lock_folder(folder):
+        stored, local = read_stored_driver(store), _read_local_driver(store)
+        has_own_state = (folder / LEDGER).exists() if local is None else not local.ended
+        if not (folder / SETTINGS).exists() or not (has_own_state or has_newest(store)):
+            _fetch_sweep(store, stored, with_ledger=stored is None or stored.ended)
+
+
+@contextlib.contextmanager
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Let one process of this machine at a time compare a folder with the storage and fetch from there.
+
+    A driver that comes second finds the newest state and opens its ledger, which the first would replace otherwise.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # A network file system may refuse to lock a folder.
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _fetch_sweep(store: Store, stored: Driver | None, *, with_ledger: bool) -> None:
+    """Fetch all files of a sweep but its checkpoints, which are fetched when they are used.
+
+    Args:
+        store: The sweep's.
+        stored: The driver that took the sweep last, as it was read before. Another machine may take the sweep while its
+            ledger is fetched, and then has the newest state.
+        with_ledger: Whether to fetch the ledger; the stored one is old while a driver works on another machine.
+    """
+    folder = store.folder
+    if with_ledger:
+        for derived in (*folder.glob(f"{LEDGER}-*"), *folder.glob("study.db*")):
+            derived.unlink(missing_ok=True)
+        store.fetch([LEDGER])
+        if stored:
+            _note_driver(store, stored)
+    store.fetch(PUBLISHED)
+
+
+def follow_sweep(folder: Path, *, take_over: bool = False) -> str | None:
+    """Fetch a sweep's newest files if another machine has gone on with it, and keep the replaced ledger's file.
+
+    Args:
+        folder: The sweep's, whose settings are there.
+        take_over: Take the stored ledger although the driver on the other machine has not ended.
+
+    Returns:
+        What a person should know; None where this folder's files are the newest.
+
+    Raises:
+        StudyError: The newest ledger is on another machine. Or the storage cannot be used.
+    """
+    with _lock_folder(folder):
+        return _follow_store(find_store(folder), take_over=take_over)
+
+
+def _follow_store(store: Store, *, take_over: bool) -> str | None:
+    folder, stored = store.folder, read_stored_driver(store)
+    if stored is None or has_newest(store):
+        return None
+    if (read_settings(folder).get("study") or {}).get("storage") is None and (
+        not (stored.ended or take_over) or store.read(LEDGER) is None
+    ):
+        raise make_distant_ledger_error(folder, stored.host)
+    aside = folder / f"ledger.{time.strftime('%Y%m%d-%H%M%S')}.db"
+    for path in folder.glob(f"{LEDGER}*"):  # The file's write-ahead log belongs to it.
+        path.rename(aside.with_name(aside.name + path.name.removeprefix(LEDGER)))
+    _fetch_sweep(store, stored, with_ledger=True)
+    kept = f"; the ledger that was here is kept as {aside}" if aside.exists() else ""
+    return f"another machine has gone on with {folder.name}: its files in the storage are fetched{kept}"
+
+
+def make_distant_ledger_error(folder: Path, host: str = "the machine where it runs") -> StudyError:
+    """Describe a sweep whose newest ledger is a file on another machine.
+
+    Args:
+        folder: The sweep's.
+        host: That machine.
+    """
+    return StudyError(
+        f"sweep={folder.name}: its newest ledger is a file on {host}, whose driver has not ended",
+        "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
+        "go on where it ran; if that machine is gone, take_over=true goes on from the state that an earlier driver "
+        "left in the storage; study.storage=postgresql+psycopg://host/db when a sweep is started avoids this",
+    )
+
+
+def _read_local_driver(store: Store) -> Driver | None:
+    """Read which driver the state in the folder on this machine is from."""
+    try:
+        return _parse((store.folder / DRIVER_FILE).read_bytes())
+    except OSError:
+        return None
+
+
+def _note_driver(store: Store, driver: Driver) -> None:
+    """Record which driver the state in the folder on this machine is from."""
+    path = store.folder / DRIVER_FILE
+    draft = path.with_name(f".{DRIVER_FILE}")
+    draft.write_text(json.dumps(asdict(driver)))
+    draft.rename(path)
+
+
+def _parse(content: bytes | None) -> Driver | None:
+    with contextlib.suppress(ValueError, TypeError):
+        return Driver(**json.loads(content or b"null"))
+    return None
