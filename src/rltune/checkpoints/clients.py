@@ -19,6 +19,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from rltune.config.buckets import BUCKETS, find_bucket_kind
 from rltune.config.uris import redact_address
 from rltune.errors import StudyError, UnavailableError, describe_exception
 
@@ -31,12 +32,7 @@ CONNECT_S, ANSWER_S = 3.0, 10.0  # The time-outs of one request: a loaded server
 RETRY_S = 1.0  # The pause between two attempts.
 POLL_S = 0.1  # How soon a caller that waits notices that time has become short.
 STORAGE_AWAY = "the storage does not answer"  # The reason of a sweep that ends for it.
-# Arrow raises plain OSErrors without a number for an outage: these are the words of the clients of AWS and of Google.
-_OUTAGE = re.compile(
-    r"NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|REQUEST_TIMEOUT|THROTTLING"
-    r"|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|INTERNAL:|ABORTED|CURL error|curlCode"
-    r"|HTTP status (code: )?(429|5\d\d)"
-)
+_OUTAGE = re.compile("|".join((r"HTTP status (code: )?(429|5\d\d)", *(kind.outage for kind in BUCKETS.values()))))
 T = TypeVar("T")
 
 
@@ -151,17 +147,18 @@ def is_outage(error: OSError) -> bool:
 
 
 def make_address(storage: str, sweep: str = "") -> str:
-    """Make the address of a sweep's files in remote storage, with the endpoint that the environment names for S3.
+    """Make the address of a sweep's files in remote storage, with the server that the environment names.
 
-    With the endpoint in the address, a worker needs no more of the environment than the credentials.
+    With the server in the address, a worker needs no more of the environment than the credentials.
 
     Args:
         storage: The setting ``storage``.
         sweep: The sweep's name; "" is the folder of all sweeps.
     """
     address, _, query = storage.partition("?")
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint and address.startswith("s3:") and "endpoint_override=" not in query:
+    servers = [os.environ.get(variable) for variable in find_bucket_kind(address).endpoint_variables]
+    endpoint = next(filter(None, servers), None)
+    if endpoint and "endpoint_override=" not in query:
         query = "&".join(filter(None, (query, f"endpoint_override={quote(endpoint, safe='')}")))
     return "/".join(filter(None, (address.rstrip("/"), sweep))) + (f"?{query}" if query else "")
 
@@ -192,8 +189,9 @@ def _open_filesystem(address: str) -> FileSystem:
     try:
         if address.startswith("s3:"):
             return _open_s3(address)
-        if "retry_limit_seconds=" not in address:
-            address += f"{'&' if '?' in address else '?'}retry_limit_seconds={CONNECT_S:.0f}"
+        for option, value in find_bucket_kind(address).options.items():
+            if f"{option}=" not in address:
+                address += f"{'&' if '?' in address else '?'}{option}={value}"
         filesystem, _ = FileSystem.from_uri(address)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
         raise make_store_error(address, f"cannot be used ({_describe(error)})", StoreError) from None
@@ -229,11 +227,12 @@ def make_store_error(address: str, problem: str, kind: type[StoreError]) -> Stor
         problem: What is wrong with it.
         kind: The error's class.
     """
+    bucket = find_bucket_kind(address)
     return kind(
         f"storage={redact_address(address.partition('?')[0])} {problem}",
-        "a bucket that is there and answers, with the credentials in the environment of every node: AWS_ACCESS_KEY_ID "
-        "and AWS_SECRET_ACCESS_KEY, or what else the cloud's own tools take",
-        "storage=s3://bucket/prefix; for MinIO also AWS_ENDPOINT_URL=http://host:9000",
+        f"a bucket that is there and answers, with the credentials in the environment of every node: {bucket.login}, "
+        "or what else the cloud's own tools take",
+        f"storage={bucket.example}",
     )
 
 

@@ -30,7 +30,6 @@ _VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}") 
 SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 """The settings that may hold a secret, and the environment variable that errors suggest for each."""
 HIDDEN = "***"  # Replaces a login.
-BUCKET_SCHEMES = ("s3", "gs")
 _QUOTES = "'\""
 _NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
 _WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
@@ -174,12 +173,6 @@ def redact_settings(settings: Any) -> Any:
     if isinstance(settings, list | tuple):
         return [redact_settings(value) for value in settings]
     return redact_address(settings) if isinstance(settings, str) else settings
-
-
-def is_bucket(address: str) -> bool:
-    """Return whether an address names a bucket, or a place in one."""
-    scheme, _, rest = address.partition("://")
-    return scheme in BUCKET_SCHEMES and bool(re.match(r"[\w.-]+(/|\?|$)", rest))
 
 
 def resolve_uri(uri: str | None) -> str:

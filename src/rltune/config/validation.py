@@ -16,10 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
 from rltune.config.bounds import check_bounds
+from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
-from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, is_bucket, is_web, redact_address
+from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, is_web, redact_address
 from rltune.errors import ConfigError, choices, nearest
 
 # The fluent methods of RLlib's AlgorithmConfig. An algo file may have a section of arguments for each.
@@ -230,9 +231,10 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
 def _check_storage(storage: str | None) -> None:
     """Refuse a storage that is not the address of a bucket; whether the bucket exists is checked later."""
     if storage is not None and not is_bucket(storage):
+        buckets = " or ".join(f"{kind.example} ({kind.name})" for kind in BUCKETS.values())
         raise ConfigError(
             f"storage={redact_address(storage)} is not the address of a bucket",
-            "null, s3://bucket/prefix (S3, MinIO) or gs://bucket/prefix; a folder that all nodes share is output_dir",
+            f"null, {buckets}; a folder that all nodes share is output_dir",
             "storage=s3://bucket/sweeps",
         )
 
