@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 from toy import ToyTrial, make_task
 
 from rltune.checkpoints import clients
@@ -32,6 +34,18 @@ def test_a_node_that_sees_the_token_may_run_trials(tmp_path: Path) -> None:
     with pytest.raises(UnsharedStoreError):
         check(store)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_the_tokens_of_killed_drivers_go(is_remote: bool, tmp_path: Path) -> None:
+    filesystem = PyFileSystem(FSSpecHandler(MemoryFileSystem()))
+    store = Store(filesystem, "/tokens", tmp_path, address="memory://tokens") if is_remote else open_store(tmp_path)
+    store.write("trials/0/state.json", b"{}")
+    for driver_id in ("first", "second"):
+        store.write(name_token(driver_id), b"")
+    with leave_token(store, "now"):
+        assert store.list().keys() == {name_token("now"), "trials/0/state.json"}
+    assert store.list().keys() == {"trials/0/state.json"}
 
 
 def test_an_older_copy_of_the_folder_is_not_taken_for_it(tmp_path: Path) -> None:

@@ -114,16 +114,17 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             self.client.call(lambda filesystem: filesystem.delete_file(self._path(name)), is_quick=is_quick)
 
-    def list(self, prefix: str = "", *, is_quick: bool = False) -> dict[str, int]:
-        """List the files below a folder, at any depth: their sizes in bytes by name.
+    def list(self, prefix: str = "", *, is_recursive: bool = True, is_quick: bool = False) -> dict[str, int]:
+        """List the files below a folder: their sizes in bytes by name.
 
         Args:
             prefix: The folder; "" is the sweep's own.
+            is_recursive: Whether to list the files in its subfolders, too.
             is_quick: Whether to give up after seconds instead of minutes where the storage does not answer.
         """
         from pyarrow.fs import FileSelector, FileType
 
-        selector = FileSelector(self._path(prefix), allow_not_found=True, recursive=True)
+        selector = FileSelector(self._path(prefix), allow_not_found=True, recursive=is_recursive)
         start = len(self._root) + 1
         return {
             info.path[start:]: int(info.size)

@@ -27,8 +27,9 @@ def name_token(driver_id: str) -> str:
 @contextmanager
 def leave_token(store: Store, driver_id: str) -> Iterator[None]:
     """Leave the driver's token in the store while the block runs."""
-    for leftover in store.folder.glob(f"{PREFIX}*"):  # A driver that was killed has left it.
-        leftover.unlink(missing_ok=True)
+    for name in store.list(is_recursive=False):
+        if name.startswith(PREFIX):  # A driver that was killed has left it.
+            store.delete(name)
     token = name_token(driver_id)
     store.write(token, b"")
     try:
