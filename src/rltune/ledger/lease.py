@@ -16,12 +16,12 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from sqlalchemy import Connection, Engine, or_, select, update
+from sqlalchemy import Connection, Engine, Select, or_, select, update
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from rltune.cluster.stale_processes import GONE, RUNNING, ProcessMark, mark_process
@@ -373,7 +373,7 @@ class Fence:
         sweep_id: The sweep's row.
 
     Attributes:
-        engine: See above; what only reads may use it directly.
+        engine: See above.
         sweep_id: See above.
         lease: This driver's; None for commands and readers, whose transactions are not checked.
     """
@@ -382,6 +382,11 @@ class Fence:
         self.engine, self.sweep_id = engine, sweep_id
         self.lease: Lease | None = None
         self._check = _CHECKS[engine.dialect.name]
+
+    def read(self, statement: Select[*tuple[Any, ...]]) -> Sequence[Any]:
+        """Read rows, for which no lease is needed."""
+        with self.engine.connect() as connection:
+            return connection.execute(statement).all()
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -394,7 +399,7 @@ class Fence:
         """
         with self.engine.begin() as connection:
             if self.lease is not None:
-                found = connection.exec_driver_sql(self._check, (self.sweep_id, self.lease.id))
-                if not found.rowcount:
+                checked = connection.exec_driver_sql(self._check, (self.sweep_id, self.lease.id))
+                if not checked.rowcount:
                     raise self.lease.lose(connection)
             yield connection

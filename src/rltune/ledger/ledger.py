@@ -10,7 +10,7 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -42,7 +42,7 @@ from rltune.ledger.trial_table import REPORT_COLUMNS, TrialTable, make_report
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
 
 _REQUEST_COLUMNS = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
-_SWEEP_COLUMNS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
+SWEEP_COLUMNS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
 _REOPENED = "to be tried again"  # The stop reason of a failed trial that was reopened and has not started yet.
 # A wrong login or database is known by PostgreSQL's message alone: its driver has no class of its own for these errors.
 _REFUSED = re.compile(r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry")
@@ -138,9 +138,8 @@ class Ledger:
 
     def sweep(self) -> SweepRecord:
         """Read the sweep's record."""
-        with self._engine.connect() as connection:
-            row = connection.execute(select(*_SWEEP_COLUMNS).where(SWEEPS.c.id == self.sweep_id)).mappings().one()
-        return SweepRecord(**row)
+        (row,) = self.fence.read(select(*SWEEP_COLUMNS).where(SWEEPS.c.id == self.sweep_id))
+        return SweepRecord(*row)
 
     def change_sweep(self, **facts: Any) -> None:
         """Change fields of the sweep's record.
@@ -227,8 +226,7 @@ class Ledger:
         conditions += [REQUESTS.c.kind.in_(kinds)] if kinds else []
         conditions += [REQUESTS.c.taken_s.is_(None)] if waiting else []
         statement = select(*_REQUEST_COLUMNS).where(*conditions).order_by(REQUESTS.c.id)
-        with self._engine.connect() as connection:
-            return [SweepRequest(*row) for row in connection.execute(statement)]
+        return [SweepRequest(*row) for row in self.fence.read(statement)]
 
     def take_request(self, number: int) -> None:
         """Mark a request as taken: it was carried out, or no longer counts."""
@@ -285,8 +283,7 @@ class Ledger:
             .where(columns.sweep_id == self.sweep_id, pending)
             .order_by(columns.id)
         )
-        with self._engine.connect() as connection:
-            return [PendingTrial(*row) for row in connection.execute(statement)]
+        return [PendingTrial(*row) for row in self.fence.read(statement)]
 
     def mark_trial(self, tracker: str, kind: str, number: int, **marks: Any) -> None:
         """Record what a tracker has of a trial.
@@ -306,8 +303,7 @@ class Ledger:
     def read_delivered_report(self, tracker: str) -> int:
         """Return the id of the last report that a tracker has; 0 before the first."""
         mine = (DELIVERIES.c.sweep_id == self.sweep_id) & (DELIVERIES.c.tracker == tracker)
-        with self._engine.connect() as connection:
-            return int(connection.execute(select(DELIVERIES.c.report).where(mine)).scalar() or 0)
+        return max((int(report) for (report,) in self.fence.read(select(DELIVERIES.c.report).where(mine))), default=0)
 
     def mark_reports(self, tracker: str, report: int) -> None:
         """Record that a tracker has all reports up to this id."""
@@ -332,9 +328,7 @@ class Ledger:
             .order_by(REPORTS.c.id)
             .limit(limit)
         )
-        with self._engine.connect() as connection:
-            rows: Sequence[Any] = connection.execute(newer).all()
-        return [(int(row[0]), str(row[1]), make_report(*row[2:])) for row in rows]
+        return [(report_id, kind, make_report(*values)) for report_id, kind, *values in self.fence.read(newer)]
 
     def forget_mlflow(self, tracker: str) -> None:
         """Forget the runs of MLflow and everything delivered to it: another store is to get all of it."""

@@ -7,15 +7,15 @@ so that a second snapshot of a thousand trials has to cost milliseconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, and_, or_, select
 
-from rltune.ledger.tables import LEASES, REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS
-from rltune.ledger.trial_table import COLUMNS, make_record, make_report
+from rltune.ledger.ledger import SWEEP_COLUMNS
+from rltune.ledger.tables import LEASES, REPORTS, SWEEP_TRIALS, SWEEPS
+from rltune.ledger.trial_table import COLUMNS, make_record, make_report, read_newest_numbers, read_users
 from rltune.records import TRIALS, Report, SweepRecord, TrialRecord
 
-_SWEEP = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
 _REPORT = (
     REPORTS.c.id,
     REPORTS.c.trial_id,
@@ -112,31 +112,24 @@ def _read_sweeps(
     connection: Connection, sweep_ids: Iterable[int]
 ) -> tuple[dict[int, SweepRecord], dict[int, str | None]]:
     """Read the sweeps' own rows and the ids of their last drivers."""
-    statement = select(SWEEPS.c.id.label("row"), LEASES.c.driver_id, *_SWEEP)
-    statement = statement.outerjoin(LEASES, LEASES.c.sweep_id == SWEEPS.c.id).where(SWEEPS.c.id.in_(sweep_ids))
+    statement = select(SWEEPS.c.id, LEASES.c.driver_id, *SWEEP_COLUMNS).join_from(SWEEPS, LEASES, isouter=True)
     records, drivers = {}, {}
-    for row in connection.execute(statement.order_by(SWEEPS.c.id)).mappings():
-        records[row["row"]] = SweepRecord(**{column.name: row[column.name] for column in _SWEEP})
-        drivers[row["row"]] = row["driver_id"]
+    for sweep_id, driver_id, *values in connection.execute(
+        statement.where(SWEEPS.c.id.in_(sweep_ids)).order_by(SWEEPS.c.id)
+    ):
+        records[sweep_id], drivers[sweep_id] = SweepRecord(*values), driver_id
     return records, drivers
 
 
 def _read_trials(connection: Connection, *conditions: ColumnElement[bool]) -> dict[int, _ChangedTrial]:
     """Read trials that meet one of the conditions, without their reports."""
-    enqueued = {}
-    requests = select(REQUESTS.c.sweep_id, REQUESTS.c.trial, REQUESTS.c.requested_by).where(
-        REQUESTS.c.trial.is_not(None)
-    )
     trials = select(SWEEP_TRIALS.c.id, SWEEP_TRIALS.c.sweep_id, *COLUMNS).where(or_(*conditions))
     rows = connection.execute(trials.order_by(SWEEP_TRIALS.c.id)).mappings().all()
-    sweep_ids = {row["sweep_id"] for row in rows}
-    if sweep_ids:
-        for sweep_id, number, requested_by in connection.execute(requests.where(REQUESTS.c.sweep_id.in_(sweep_ids))):
-            enqueued[sweep_id, number] = requested_by
+    users = read_users(connection, {row["sweep_id"] for row in rows}) if rows else {}
     changed = {}
     for row in rows:
-        requested_by = enqueued.get((row["sweep_id"], row["number"])) if row["kind"] == TRIALS else None
-        changed[row["id"]] = _ChangedTrial(row["id"], row["sweep_id"], make_record(dict(row), {}, {}, requested_by))
+        record = make_record(row, {}, {}, users.get((row["sweep_id"], row["number"])))
+        changed[row["id"]] = _ChangedTrial(row["id"], row["sweep_id"], record)
     return changed
 
 
@@ -150,7 +143,7 @@ def _add_reports(
 
     Only of the newest report of each trial are all numbers read: these are most of a ledger.
     """
-    newest: dict[int, int] = {}
+    grown: set[int] = set()  # The rows of the trials that have new reports.
     for report_id, row_id, nominal_steps, env_steps, objective, time_s in connection.execute(
         select(*_REPORT).where(condition).order_by(REPORTS.c.id)
     ):
@@ -160,16 +153,14 @@ def _add_reports(
             continue
         report = make_report(trial.record.number, nominal_steps, env_steps, objective, {}, time_s)
         trial.reports.append((report_id, report))
-        newest[row_id] = report_id
-    if len(newest) > 100:  # As in a first read, where a list of all ids would be too long for a statement.
-        last = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
-        last = last.where(SWEEP_TRIALS.c.sweep_id.in_({changed[row_id].sweep_id for row_id in newest}))
-        is_newest = REPORTS.c.id.in_(last.group_by(REPORTS.c.trial_id))
+        grown.add(row_id)
+    if len(grown) > 100:  # As in a first read, where a list of all ids would be too long for a statement.
+        has_grown = SWEEP_TRIALS.c.sweep_id.in_({changed[row_id].sweep_id for row_id in grown})
     else:
-        is_newest = REPORTS.c.id.in_(newest.values())
-    if newest:
-        for row_id, numbers in connection.execute(select(REPORTS.c.trial_id, REPORTS.c.numbers).where(is_newest)):
-            if row_id in newest:
+        has_grown = SWEEP_TRIALS.c.id.in_(grown)
+    if grown:
+        for row_id, numbers in read_newest_numbers(connection, has_grown).items():
+            if row_id in grown:
                 changed[row_id].numbers = numbers
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from rltune.config.criteria import NO_CRITERIA
@@ -66,9 +66,7 @@ class TrialTable:
     def num_trials(self) -> int:
         """How many trials were proposed so far."""
         if self._num_trials is None:
-            with self._engine.connect() as connection:
-                count = connection.execute(select(func.count()).where(self._of_kind)).scalar_one()
-            self._num_trials = int(count)
+            ((self._num_trials,),) = self._fence.read(select(func.count()).where(self._of_kind))
         return self._num_trials
 
     def clear_cache(self) -> None:
@@ -227,8 +225,7 @@ class TrialTable:
         columns = SWEEP_TRIALS.c
         delivered = select(TRIAL_DELIVERIES.c.trial_id).where(TRIAL_DELIVERIES.c.checkpoint != "")
         sent = select(columns.number).where(self._of_kind, columns.state == "COMPLETE", columns.id.in_(delivered))
-        with self._engine.connect() as connection:
-            numbers = [int(number) for (number,) in connection.execute(sent)]
+        numbers = [number for (number,) in self._fence.read(sent)]
         forgotten = []
         for record in self.records(numbers) if numbers else ():
             if record.latest and record.checkpoint and trial_dir_of(self.kind, record.number) not in keep:
@@ -281,8 +278,7 @@ class TrialTable:
         """Return the id of a trial's row."""
         if number not in self._row_ids:
             statement = select(SWEEP_TRIALS.c.id).where(self._of_kind, SWEEP_TRIALS.c.number == number)
-            with self._engine.connect() as connection:
-                self._row_ids[number] = connection.execute(statement).scalar_one()
+            ((self._row_ids[number],),) = self._fence.read(statement)
         return self._row_ids[number]
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -299,28 +295,16 @@ class TrialTable:
             rows = connection.execute(trials).mappings().all()
             curves: dict[int, dict[int, float]] = {row["id"]: {} for row in rows}
             points = select(REPORTS.c.trial_id, REPORTS.c.nominal_steps, REPORTS.c.objective)
-            points = points.join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(condition)
+            points = points.join(SWEEP_TRIALS).where(condition)
             for row_id, nominal_steps, objective in connection.execute(points.order_by(REPORTS.c.id)):
                 curves.setdefault(row_id, {})[nominal_steps] = math.nan if objective is None else objective
-            newest = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
-            newest = newest.where(condition).group_by(REPORTS.c.trial_id)
-            last = select(REPORTS.c.trial_id, REPORTS.c.numbers).where(REPORTS.c.id.in_(newest))
-            numbers_by_row = {row.trial_id: row.numbers for row in connection.execute(last)}
-        users = self._read_users()
+            newest = read_newest_numbers(connection, condition)
+            users = read_users(connection, [self._sweep_id])
         records = (
-            make_record(dict(row), curves[row["id"]], numbers_by_row.get(row["id"], {}), users.get(row["number"]))
+            make_record(row, curves[row["id"]], newest.get(row["id"], {}), users.get((self._sweep_id, row["number"])))
             for row in rows
         )
         return [self.criteria.judge(record) for record in records]
-
-    def _read_users(self) -> dict[int, str]:
-        """Read the users who have enqueued trials, by the trials' numbers."""
-        if self.kind != TRIALS:
-            return {}
-        conditions = REQUESTS.c.sweep_id == self._sweep_id, REQUESTS.c.trial.is_not(None)
-        with self._engine.connect() as connection:
-            rows = connection.execute(select(REQUESTS.c.trial, REQUESTS.c.requested_by).where(*conditions)).all()
-        return {int(number): str(user) for number, user in rows}
 
     def record(self, number: int) -> TrialRecord:
         """Return a trial by its number."""
@@ -336,25 +320,36 @@ class TrialTable:
         """Read what the sampler remembers in each trial, by the trials' numbers, and in the study."""
         states = SWEEP_TRIALS.c.sampler_state
         by_trial = select(SWEEP_TRIALS.c.number, states).where(self._of_kind, states.is_not(None))
-        with self._engine.connect() as connection:
-            trial_states = {int(number): state for number, state in connection.execute(by_trial)}
-            of_study = connection.execute(select(SWEEPS.c.sampler_state).where(SWEEPS.c.id == self._sweep_id))
-            return trial_states, of_study.scalar_one() or {}
+        ((of_study,),) = self._fence.read(select(SWEEPS.c.sampler_state).where(SWEEPS.c.id == self._sweep_id))
+        return {row.number: row.sampler_state for row in self._fence.read(by_trial)}, of_study or {}
 
     def read_curves(self) -> list[Report]:
         """Read the reports of all trials in their order of arrival, without their numbers besides the objective."""
         columns = (SWEEP_TRIALS.c.number, *REPORT_COLUMNS[:3], REPORTS.c.time_s)
-        statement = select(*columns).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(self._of_kind)
-        with self._engine.connect() as connection:
-            rows = connection.execute(statement.order_by(REPORTS.c.id)).all()
-        return [make_report(*row[:4], {}, row.time_s) for row in rows]
+        statement = select(*columns).join_from(REPORTS, SWEEP_TRIALS).where(self._of_kind).order_by(REPORTS.c.id)
+        rows = self._fence.read(statement)
+        return [make_report(number, mark, steps, value, {}, time_s) for number, mark, steps, value, time_s in rows]
 
     def read_reports(self, number: int) -> list[Report]:
         """Read the reports of a trial in the order of their marks."""
         statement = select(*REPORT_COLUMNS).where(REPORTS.c.trial_id == self._find_row(number))
-        with self._engine.connect() as connection:
-            rows = connection.execute(statement.order_by(REPORTS.c.nominal_steps))
-            return [make_report(number, *row) for row in rows]
+        rows = self._fence.read(statement.order_by(REPORTS.c.nominal_steps))
+        return [make_report(number, *row) for row in rows]
+
+
+def read_newest_numbers(connection: Connection, condition: ColumnElement[bool]) -> dict[int, Mapping[str, float]]:
+    """Read all numbers of the newest report of each trial that meets a condition, by the trials' rows."""
+    newest = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS).where(condition).group_by(REPORTS.c.trial_id)
+    statement = select(REPORTS.c.trial_id, REPORTS.c.numbers).where(REPORTS.c.id.in_(newest))
+    return {row.trial_id: row.numbers for row in connection.execute(statement)}
+
+
+def read_users(connection: Connection, sweep_ids: Iterable[int]) -> dict[tuple[int, int], str]:
+    """Read the users who have enqueued trials of sweeps, by the sweep's row and the trial's number."""
+    columns = REQUESTS.c
+    statement = select(columns.sweep_id, columns.trial, columns.requested_by)
+    statement = statement.where(columns.sweep_id.in_(list(sweep_ids)), columns.trial.is_not(None))
+    return {(sweep_id, number): user for sweep_id, number, user in connection.execute(statement)}
 
 
 def make_report(
@@ -389,19 +384,20 @@ def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_record(
-    row: Mapping[str, Any], curve: Mapping[int, float], numbers: Mapping[str, float], enqueued_by: str | None
+    row: Mapping[Any, Any], curve: Mapping[int, float], numbers: Mapping[str, float], user: str | None
 ) -> TrialRecord:
     """Make the record of a trial of a row of `SWEEP_TRIALS`.
 
     Args:
-        row: Its `COLUMNS` by name; its ``id`` is left out.
+        row: The `COLUMNS` by name; others are left out.
         curve: The objective by nominal steps.
         numbers: All numbers of the newest report.
-        enqueued_by: See `TrialRecord`.
+        user: Who has enqueued a trial of this number. A run of the certification may have the same number as a trial.
     """
     values = {name: value for name, value in row.items() if name in _NAMES}
     for name in CHECKPOINTS.values():
         values[name] = CheckpointRecord(**values[name]) if values[name] else None
     for name in ("seeds", "returns"):
         values[name] = tuple(values[name] or ())
+    enqueued_by = user if row["kind"] == TRIALS else None
     return TrialRecord(reports=curve, numbers=numbers, enqueued_by=enqueued_by, **values)
