@@ -84,7 +84,7 @@ def test_an_error_without_words_is_told_by_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(mlflow_artifacts, "_find_artifact", lambda uri, part: uri)
     monkeypatch.setattr("mlflow.artifacts.download_artifacts", fail)
     with pytest.raises(PolicyError, match="policy=runs:/1: FileNotFoundError"):
-        mlflow_artifacts.download_part("runs:/1", "policy", str(tmp_path))
+        mlflow_artifacts.download_part(Source("runs:/1"), "policy", str(tmp_path))
 
 
 def test_mlflow_is_imported_with_its_telemetry_off():

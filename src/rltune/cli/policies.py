@@ -111,8 +111,7 @@ def record(settings: DictConfig) -> int:
     source = make_source(settings, "record")
     use_tracking(settings)
     from rltune.algorithms.datasets import record_episodes
-    from rltune.policies.multi_agent import require_single_agent
-    from rltune.policies.policy import load_bundle
+    from rltune.policies.policy import load_bundle, require_single_agent
 
     policy = require_single_agent(load_bundle(source), "a dataset")
     out = Path(settings.out).expanduser().absolute()

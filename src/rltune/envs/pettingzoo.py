@@ -117,6 +117,31 @@ def spaces_by_agent(env: Any) -> dict[str, tuple[Any, Any]]:
     return {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
 
 
+class TeamEnv:
+    """A PettingZoo environment that resets and steps as a Gymnasium one does: all agents share one reward and one end.
+
+    Args:
+        env: A ``pettingzoo.ParallelEnv``.
+
+    Attributes:
+        observation_space: The agents' spaces, as one Dict space.
+        action_space: The same of their actions.
+    """
+
+    def __init__(self, env: Any) -> None:
+        from gymnasium.spaces import Dict
+
+        spaces = spaces_by_agent(env)
+        self.observation_space = Dict({agent: pair[0] for agent, pair in spaces.items()})
+        self.action_space = Dict({agent: pair[1] for agent, pair in spaces.items()})
+        self._env, self.reset, self.close = env, env.reset, env.close
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Step all agents; the reward is the sum of theirs, and the episode ends with the last agent's."""
+        obs, rewards, *_ = self._env.step(actions)
+        return obs, sum(map(float, rewards.values())), not self._env.agents, False, {}
+
+
 def check_agents(spec: EnvSpec) -> None:
     """Build an environment of several agents and step it once, to find what is wrong before the first trial.
 

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 FORMAT = 1
+POLICIES = "policies"  # The folder with the bundles of several agents' policies, beside a policy.json of its own.
 # The settings that a layer needs beside its weights, by torch's class name. New layer types are added here.
 LAYERS: dict[str, tuple[str, ...]] = {
     "Linear": ("in_features", "out_features"),
@@ -385,9 +386,7 @@ class Policy:
             ValueError: Its files are damaged or of a later format.
         """
         root = Path(folder)
-        spec = json.loads((root / "policy.json").read_text(encoding="utf-8"))
-        if spec.get("format") != FORMAT:
-            raise ValueError(f"{root} has format {spec.get('format')}, this rltune reads {FORMAT}")
+        spec = _read_description(root)
         try:
             with np.load(root / "weights.npz", allow_pickle=False) as arrays:
                 return cls(spec, dict(arrays))
@@ -399,7 +398,7 @@ class Policy:
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
         trial = "" if self.info.get("trial") is None else f", trial {self.info['trial']}"
         origin = f"{trial} of {self.info['sweep']}" if trial and self.info.get("sweep") else trial
-        sees, does = (describe(self.spaces[key]) for key in ("observation", "action"))
+        sees, does = (format_space(self.spaces[key]) for key in ("observation", "action"))
         return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}>"
 
     @property
@@ -574,15 +573,28 @@ def _check_finite(values: np.ndarray, what: str) -> None:
         raise ValueError(f"{what} holds {flat[~np.isfinite(flat)][0]}, which is no finite number")
 
 
-def describe(space: dict[str, Any]) -> str:
-    """Name a space for a person, without gymnasium: ``Box(4,)``, ``Discrete(2)``."""
-    size = space["n"] if space["type"] == "Discrete" else ",".join(map(str, [*space.get("shape", ()), ""]))
-    return f"{space['type']}({size.strip() if isinstance(size, str) else size})"
+def read_owners(folder: Path) -> dict[str, str]:
+    """Read which policy acts for which of several agents.
+
+    Returns:
+        The name of each agent's policy, which is its folder's under ``policies/``. Empty for the bundle of one agent.
+
+    Raises:
+        ValueError: The folder is of a later format.
+    """
+    return dict(_read_description(folder)["owners"]) if (folder / POLICIES).is_dir() else {}
 
 
-def load_bundle(folder: str | Path) -> Policy:
-    """Read a bundle; see ``Policy.load``."""
-    return Policy.load(folder)
+def _read_description(folder: Path) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
+    if about.get("format") != FORMAT:
+        raise ValueError(f"{folder} has format {about.get('format')}, this rltune reads {FORMAT}")
+    return about
+
+
+def format_space(description: dict[str, Any]) -> str:
+    """Return a space in short, without its bounds: ``Box(4,)``, ``Discrete(2)``."""
+    return f"Discrete({description['n']})" if description["type"] == "Discrete" else f"Box{tuple(description['shape'])}"
 
 
 def build_space(description: dict[str, Any]) -> Any:

@@ -1,7 +1,8 @@
 """Write a policy's files: from RLlib's live module to a folder that needs neither RLlib nor pickle.
 
 A bundle is a folder with ``policy.json`` (network, spaces, pre- and post-processing, where it came from) and
-``weights.npz`` (arrays). A trial's worker writes one per checkpoint, so that writing must take a few milliseconds only.
+``weights.npz`` (arrays). The policies of several agents are a folder with ``policy.json`` (which acts for which agent)
+and a bundle for each policy. A trial's worker writes one per checkpoint, which must take a few milliseconds only.
 ``bundle_reader`` reads it and acts; ``uri`` finds it. RLlib's modules are walked by their attributes and class names
 (ray 2.60), so that importing this file does not import ray.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +20,9 @@ from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
-from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, CategoricalHead, Head, Permute
+from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces
+from rltune.envs.spec import spec_of
+from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, POLICIES, CategoricalHead, Head, Permute
 
 # RLlib's containers whose forward pass is just their inner stack, and where that stack is (ray 2.60).
 _CONTAINERS = {
@@ -73,8 +77,39 @@ def write_bundle(
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     np.savez(root / "weights.npz", **weights)  # type: ignore[arg-type]  # its stub mixes up the keywords
-    # Last, so that a folder with a policy.json is a whole one.
-    (root / "policy.json").write_text(json.dumps(spec, indent=1, allow_nan=False), encoding="utf-8")
+    _write_description(spec, root)
+
+
+def write_policies(
+    modules: Mapping[str, Any],
+    folder: Path,
+    *,
+    info: dict[str, Any],
+    actions: Literal["normalize", "clip", "raw"] = "normalize",
+) -> None:
+    """Write the modules of several agents' policies, each as a bundle in a folder of its own.
+
+    Args:
+        modules: A live RLModule for each policy.
+        folder: Where to; made if missing.
+        info: Where they came from; ``info["env"]`` says who acts by which.
+        actions: As for `write_bundle`.
+
+    Raises:
+        ValueError: A module cannot be expressed.
+    """
+    spec = spec_of(info["env"])
+    env = make_parallel_env(spec)
+    spaces, owners = policy_spaces(spec, env), assign_policies(spec.policies or "", env.possible_agents)
+    env.close()
+    for name, module in modules.items():
+        write_bundle(module, folder / POLICIES / name, info=info, observation_space=spaces[name][0], actions=actions)
+    _write_description({"format": FORMAT, "owners": owners}, folder)
+
+
+def _write_description(description: dict[str, Any], folder: Path) -> None:
+    """Write ``policy.json``, which is written last, so that a folder with a policy.json is a whole one."""
+    (folder / "policy.json").write_text(json.dumps(description, indent=1, allow_nan=False), encoding="utf-8")
 
 
 def read_filter_stats(connector: Any) -> dict[str, Any] | None:

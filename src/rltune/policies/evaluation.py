@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ import numpy as np
 import torch
 
 from rltune.envs.objective import Objective, Score, make_score
+from rltune.envs.pettingzoo import TeamEnv
 from rltune.errors import PolicyError
 from rltune.formatting import format_interval
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
-from rltune.policies.multi_agent import MultiAgentPolicy, TeamEnv
-from rltune.policies.policy import load_playable
-from rltune.policies.rllib_policy import RLlibPolicy
+from rltune.policies.policy import AnyPolicy, load_playable
 from rltune.policies.uri import Source, require_own_environment
 from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
@@ -71,7 +69,7 @@ class Evaluation:
 
 
 def evaluate(
-    policy: bundle_reader.Policy | MultiAgentPolicy | RLlibPolicy | str | Path,
+    policy: AnyPolicy | str | Path,
     episodes: int = 100,
     seed: int = 0,
     env: str | Mapping[str, Any] | None = None,
@@ -102,14 +100,8 @@ def evaluate(
     report = _limit_reports(progress or (lambda done, total: None))
     with _limit_threads(policy.network):
         spec = environment_of(policy, env)
-        make: Callable[[], Any]
-        settings: Mapping[str, Any] = {}
-        if isinstance(policy, MultiAgentPolicy):
-            make, num_envs = partial(TeamEnv, policy, spec), NUM_TEAM_ENVS
-        else:
-            make, num_envs = _make_env_factory(policy, spec), NUM_ENVS
-            settings = spec.get("objective") or {}
-        envs = min(episodes, num_envs)
+        make, settings = _make_env_factory(policy, spec), spec.get("objective") or {}
+        envs = min(episodes, NUM_TEAM_ENVS if spec.get("policies") else NUM_ENVS)
         returns, lengths = _play(policy, make, envs, episodes, seed, deterministic, report, make_score(settings))
     return _summarise(returns, lengths, Objective.from_settings(settings).direction)
 
@@ -134,9 +126,7 @@ def evaluate_checkpoint(
     return evaluate(load_playable(Source(str(folder), trust=True)), episodes, seed, progress=progress)
 
 
-def environment_of(
-    policy: bundle_reader.Policy | MultiAgentPolicy | RLlibPolicy, env: str | Mapping[str, Any] | None = None
-) -> Mapping[str, Any]:
+def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """Return the environment to play: the policy's own, or another one.
 
     Args:
@@ -169,12 +159,16 @@ def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _make_env_factory(policy: bundle_reader.Policy | RLlibPolicy, spec: Mapping[str, Any]) -> Callable[[], Any]:
+def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[], Any]:
     """Return a function that builds one environment, after checking its spaces against the policy's."""
     from rltune.envs.build import make_env
 
-    # Gymnasium's checker looks at each step, which takes half the time of a small environment's.
-    make = partial(make_env, spec, disable_env_checker=True)
+    def make() -> Any:
+        if spec.get("policies"):
+            return TeamEnv(make_env(spec))
+        # Gymnasium's checker looks at each step, which takes half the time of a small environment's.
+        return make_env(spec, disable_env_checker=True)
+
     trial = make()
     try:
         seen = (_describe_form(trial.observation_space), _describe_form(trial.action_space))
@@ -192,12 +186,13 @@ def _make_env_factory(policy: bundle_reader.Policy | RLlibPolicy, spec: Mapping[
 
 def _describe_form(space: Any) -> str:
     """Describe a space without its bounds, which an observation filter changes."""
-    about = describe_space(space)
-    return f"Discrete({about['n']})" if about["type"] == "Discrete" else f"Box{tuple(about['shape'])}"
+    if hasattr(space, "spaces"):
+        return ", ".join(f"{agent}: {_describe_form(part)}" for agent, part in space.spaces.items())
+    return bundle_reader.format_space(describe_space(space))
 
 
 def _play(
-    policy: bundle_reader.Policy | MultiAgentPolicy | RLlibPolicy,
+    policy: AnyPolicy,
     make: Callable[[], Any],
     num_envs: int,
     episodes: int,

@@ -25,8 +25,7 @@ from torch import nn
 from rltune.config.capabilities import list_algos
 from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.bundle_reader import Policy
-from rltune.policies.multi_agent import MultiAgentPolicy, require_single_agent
-from rltune.policies.policy import load_policy
+from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
 
 FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # and the packages that each needs
 NUM_CHECKED, NUM_EPISODES = 1000, 25  # a policy with memory is checked over so many episodes side by side

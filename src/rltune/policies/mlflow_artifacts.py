@@ -7,16 +7,17 @@ import re
 from pathlib import Path
 
 from rltune.errors import PolicyError, choices, describe_exception
+from rltune.policies.uri import Source
 
 # MLflow reads it when it is imported, which is done below. Who sets it, or has imported MLflow, has decided.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
-def download_part(uri: str, part: str, folder: str) -> Path:
+def download_part(source: Source, part: str, folder: str) -> Path:
     """Download one part of a registered model's or a run's checkpoint.
 
     Args:
-        uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>`` or ``runs:/<id>/<path>``.
+        source: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>`` or ``runs:/<id>/<path>``.
         part: ``policy`` or ``algorithm``.
         folder: Where to.
 
@@ -32,18 +33,18 @@ def download_part(uri: str, part: str, folder: str) -> Path:
     from sqlalchemy.exc import SQLAlchemyError  # MLflow's stores raise it where their database is damaged.
 
     if not _has_store():
-        raise PolicyError(
-            f"policy={uri}: there is no MLflow store at {mlflow.get_tracking_uri()}",
+        raise source.make_error(
+            f"there is no MLflow store at {mlflow.get_tracking_uri()}",
             "the store that the sweep logged to",
             "run this in the sweep's project folder, or set MLFLOW_TRACKING_URI",
         )
     try:
-        return Path(mlflow.artifacts.download_artifacts(artifact_uri=_find_artifact(uri, part), dst_path=folder))
+        return Path(mlflow.artifacts.download_artifacts(artifact_uri=_find_artifact(source, part), dst_path=folder))
     except (MlflowException, OSError, SQLAlchemyError) as error:
-        raise _make_missing_error(uri, error) from error
+        raise _make_missing_error(source, error) from error
 
 
-def find_run(uri: str) -> str | None:
+def find_run(source: Source) -> str | None:
     """Find the run that a model was registered from, or that the URI names itself.
 
     Returns:
@@ -51,13 +52,12 @@ def find_run(uri: str) -> str | None:
     """
     from mlflow.exceptions import MlflowException
 
-    kind, _, rest = uri.partition(":")
-    if kind.lower() == "runs":
-        return rest.strip("/").partition("/")[0]
-    if kind.lower() != "models" or not _has_store():
+    if source.scheme == "runs":
+        return source.path.partition("/")[0]
+    if source.scheme != "models" or not _has_store():
         return None
     try:
-        return _find_artifact(uri, "run").split("/")[1]
+        return _read_models_run(source)
     except MlflowException:
         return None
 
@@ -84,25 +84,17 @@ def _has_store() -> bool:
     return not store.startswith("sqlite:///") or Path(store.removeprefix("sqlite:///")).exists()
 
 
-def _find_artifact(uri: str, part: str) -> str:
+def _find_artifact(source: Source, part: str) -> str:
     """Find where the files are: a model's, or those of a run's checkpoint or model."""
     from mlflow import MlflowClient
 
-    client = MlflowClient()
-    kind, rest = uri.split(":", 1)
-    rest = rest.lstrip("/")
-    if kind.lower() == "models":
-        if part == "policy":
-            return uri
+    if source.scheme == "models":
         # A model is only the policy; the checkpoint to train on is with the run that it came from.
-        name, at, alias = rest.partition("@")
-        version = (
-            client.get_model_version_by_alias(name, alias) if at else client.get_model_version(*rest.rsplit("/", 1))
-        )
-        return f"runs:/{version.run_id}/checkpoint/{part}"
-    run_id, _, path = rest.partition("/")
+        return source.uri if part == "policy" else f"runs:/{_read_models_run(source)}/checkpoint/{part}"
+    run_id, _, path = source.path.partition("/")
     if path:
-        return uri
+        return source.uri
+    client = MlflowClient()
     if client.list_artifacts(run_id, f"checkpoint/{part}"):
         return f"runs:/{run_id}/checkpoint/{part}"
     outputs = client.get_run(run_id).outputs
@@ -111,19 +103,31 @@ def _find_artifact(uri: str, part: str) -> str:
     raise FileNotFoundError(f"run {run_id} has neither checkpoint/{part} nor a model")
 
 
-def _make_missing_error(uri: str, error: Exception) -> PolicyError:
+def _read_models_run(source: Source) -> str:
+    """Return the id of the run that a registered model came from."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    name, at, alias = source.path.partition("@")
+    version = client.get_model_version_by_alias(name, alias) if at else client.get_model_version(*name.rsplit("/", 1))
+    return str(version.run_id)
+
+
+def _make_missing_error(source: Source, error: Exception) -> PolicyError:
     """Put MLflow's refusal beside the names that would have been right, where MLflow can still be asked."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    what = f"policy={uri}: {describe_exception(error)}"
-    if uri.startswith("runs:"):
-        return PolicyError(what, "the run of a trial that ran to its end", "its id is in the run's page of `mlflow ui`")
+    problem = describe_exception(error)
+    if source.scheme == "runs":
+        return source.make_error(
+            problem, "the run of a trial that ran to its end", "its id is in the run's page of `mlflow ui`"
+        )
     try:
         names = [model.name for model in MlflowClient().search_registered_models(max_results=1000)]
     except (MlflowException, SQLAlchemyError):
-        return PolicyError(what, "a tracking store that answers", "check MLFLOW_TRACKING_URI")
-    wanted = re.split(r"[/@]", uri.split(":", 1)[1].lstrip("/"))[0]
+        return source.make_error(problem, "a tracking store that answers", "check MLFLOW_TRACKING_URI")
+    wanted = re.split(r"[/@]", source.path)[0]
     allowed = "an alias or version that it has" if wanted in names else choices(wanted, names)
-    return PolicyError(what, allowed, "see the Models page of `mlflow ui`")
+    return source.make_error(problem, allowed, "see the Models page of `mlflow ui`")

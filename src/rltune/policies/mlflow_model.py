@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rltune.policies.bundle_reader import Policy, load_bundle
-from rltune.policies.multi_agent import MultiAgentPolicy, is_multi_agent
+from rltune.policies.policy import MultiAgentPolicy, Policy, read_policy
 
 
 def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # the console shows the progress
     folder, here = Path(folder), Path(__file__).parent
-    policy = MultiAgentPolicy(folder) if is_multi_agent(folder) else load_bundle(folder)
+    policy = read_policy(folder)
     example, outputs = _make_example(policy)
     specs = [TensorSpec(values.dtype, (-1, *values.shape[1:]), name) for name, values in outputs.items()]
     return {

@@ -6,17 +6,19 @@ want to train on. ``uri`` finds the files, ``bundle_reader`` acts with them. Run
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from rltune.checkpoints.store import is_own_checkpoint
-from rltune.errors import PolicyError
+from rltune.errors import PolicyError, choices
+from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.policies import bundle_reader
-from rltune.policies.multi_agent import MultiAgentPolicy, is_multi_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import (
     NeedsRLlibError,
@@ -67,12 +69,148 @@ class Policy(bundle_reader.Policy):
         Raises:
             PolicyError: The policy's files name no environment, or one whose module somebody else has chosen.
         """
-        from rltune.envs.build import make_env
+        return _build_env(self, kwargs)
 
-        if not self.info.get("env"):
-            raise PolicyError("this policy does not name its environment", "info['env']", "give evaluate an env=")
-        require_own_environment(self.info["env"], self)
-        return make_env(self.info["env"], **kwargs)
+
+class MultiAgentPolicy:
+    """The policies of several agents, acting on observations by agent.
+
+    Attributes:
+        info: Where they came from, as for one agent's policy.
+        owners: The name of each agent's policy.
+        policies: By name; each acts for one agent, or for a batch of them.
+        network: All of their networks.
+        spaces: ``observation`` and ``action``, by agent.
+        is_trusted: As for one agent's policy.
+    """
+
+    is_trusted: Callable[[], bool] = staticmethod(lambda: False)
+
+    def __init__(self, folder: Path) -> None:
+        self.owners = bundle_reader.read_owners(folder)
+        names = dict.fromkeys(self.owners.values())
+        self.policies = {name: Policy.load(folder / bundle_reader.POLICIES / name) for name in names}
+        self.info: dict[str, Any] = next(iter(self.policies.values())).info
+        self.network = torch.nn.ModuleDict({name: policy.network for name, policy in self.policies.items()})
+        self.spaces = {
+            key: {agent: self.policies[owner].spaces[key] for agent, owner in self.owners.items()}
+            for key in ("observation", "action")
+        }
+
+    def __repr__(self) -> str:
+        """What they are: algorithm, environment, agents."""
+        env = (self.info.get("env") or {}).get("id", "an unnamed environment")
+        return f"<MultiAgentPolicy {self.info.get('algo', '?')} for {env}: {', '.join(self.owners)}>"
+
+    @property
+    def observation_space(self) -> Any:
+        """The observation spaces by agent, as one Dict space."""
+        return self._join_spaces("observation")
+
+    @property
+    def action_space(self) -> Any:
+        """The action spaces by agent, as one Dict space."""
+        return self._join_spaces("action")
+
+    def _join_spaces(self, key: str) -> Any:
+        from gymnasium.spaces import Dict
+
+        return Dict({agent: bundle_reader.build_space(space) for agent, space in self.spaces[key].items()})
+
+    def act(
+        self, obs: Mapping[str, Any], deterministic: bool = True, rng: np.random.Generator | int | None = None
+    ) -> dict[str, Any]:
+        """Choose the actions of the agents whose observations are given.
+
+        Args:
+            obs: By agent, one observation or a batch of them each.
+            deterministic: As for one agent's ``act``.
+            rng: As for one agent's ``act``.
+
+        Returns:
+            By agent, what ``env.step`` takes.
+
+        Raises:
+            PolicyError: There is no such agent, or an observation fits neither one nor a batch.
+        """
+        rng = np.random.default_rng(rng) if isinstance(rng, int) else rng
+        unknown = next((agent for agent in obs if agent not in self.owners), None)
+        if unknown is not None:
+            raise PolicyError(f"there is no agent {unknown!r}", choices(str(unknown), self.owners), "see policy.owners")
+        return {agent: self.policies[self.owners[agent]].act(seen, deterministic, rng) for agent, seen in obs.items()}
+
+    def predict(
+        self,
+        obs: Sequence[Mapping[str, Any]],
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        rng: np.random.Generator | int | None = None,
+    ) -> tuple[list[dict[str, Any]], None]:
+        """Choose the actions of the agents of several environments, with one forward pass for each policy.
+
+        Args:
+            obs: For each environment, the observations by agent.
+            state: Not used: these policies have no memory.
+            episode_start: Not used.
+            deterministic: As for `act`.
+            rng: As for `act`.
+
+        Returns:
+            For each environment, the actions by agent; and no state.
+        """
+        groups: dict[str, list[tuple[int, str]]] = {}
+        for i, agents in enumerate(obs):
+            for agent in agents:
+                groups.setdefault(self.owners[agent], []).append((i, agent))
+        actions: list[dict[str, Any]] = [{} for _ in obs]
+        for name, pairs in groups.items():
+            batch = np.stack([obs[i][agent] for i, agent in pairs])
+            for (i, agent), action in zip(pairs, self.policies[name].act(batch, deterministic, rng), strict=True):
+                actions[i][agent] = action
+        return actions, None
+
+    def env(self, **kwargs: Any) -> Any:
+        """Build the PettingZoo environment that they were trained in.
+
+        Args:
+            kwargs: Further arguments of the environment, such as ``render_mode="rgb_array"``.
+
+        Raises:
+            PolicyError: As for one agent's policy.
+        """
+        return _build_env(self, kwargs)
+
+
+def _build_env(policy: Policy | MultiAgentPolicy, arguments: Mapping[str, Any]) -> Any:
+    from rltune.envs.build import make_env
+
+    if not policy.info.get("env"):
+        raise PolicyError("this policy does not name its environment", "info['env']", "give evaluate an env=")
+    require_own_environment(policy.info["env"], policy)
+    return make_env(policy.info["env"], **arguments)
+
+
+AnyPolicy: TypeAlias = bundle_reader.Policy | MultiAgentPolicy | RLlibPolicy
+
+
+def require_single_agent(policy: bundle_reader.Policy | MultiAgentPolicy, what: str) -> bundle_reader.Policy:
+    """Return the policy if it is of one agent.
+
+    Args:
+        policy: The policy of one agent, or of several.
+        what: What is done with it and takes that of one agent, for the error.
+
+    Raises:
+        PolicyError: It is of several agents.
+    """
+    if isinstance(policy, MultiAgentPolicy):
+        raise PolicyError(
+            f"{what} takes the policy of one agent; this one has {', '.join(policy.owners)}",
+            "the policy of one agent",
+            f"rltune.load_policy gives all of them, {spell_command('evaluate')} plays them",
+        )
+    return policy
 
 
 def load_policy(
@@ -113,7 +251,7 @@ def load_bundle(source: Source) -> Policy | MultiAgentPolicy:
     """
     with locate_policy(source) as folder:
         try:
-            policy = MultiAgentPolicy(folder) if is_multi_agent(folder) else Policy.load(folder)
+            policy = read_policy(folder)
         except (ValueError, OSError) as error:
             raise PolicyError(
                 f"policy={source.uri}: {error}",
@@ -123,6 +261,18 @@ def load_bundle(source: Source) -> Policy | MultiAgentPolicy:
         # Asked only when it matters: the files of a checkpoint may be large.
         policy.is_trusted = (lambda: True) if source.trust else partial(is_own_checkpoint, folder.parent)
         return policy
+
+
+def read_policy(folder: Path) -> Policy | MultiAgentPolicy:
+    """Read a policy's files.
+
+    Args:
+        folder: A bundle, or the policies of several agents.
+
+    Raises:
+        ValueError: The files are damaged or of a later format.
+    """
+    return MultiAgentPolicy(folder) if bundle_reader.read_owners(folder) else Policy.load(folder)
 
 
 def load_playable(source: Source) -> Policy | MultiAgentPolicy | RLlibPolicy:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +18,6 @@ import mlflow.models
 import numpy as np
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PythonModel
-
-POLICIES = "policies"  # the folder of several agents' policies
 
 
 def _load_reader() -> ModuleType:
@@ -56,67 +54,58 @@ def _describe_space(space: dict[str, Any]) -> str:
     return f"finite numbers of shape {tuple(space['shape'])}, or (n, ...), from {space['low']} to {space['high']}"
 
 
-class SingleAgent:
-    """A policy for one agent.
+def act(policy: Any, model_input: Any, agent: str = "") -> Any:
+    """Act on observations, or on a dict with them under ``obs``; a recurrent policy returns its state too.
 
     Args:
-        folder: Its bundle.
+        policy: A policy of one agent.
+        model_input: As for `PolicyModel.predict`.
+        agent: The agent's name for the error, if there are several.
+
+    Raises:
+        MlflowException: They are no observations of this policy.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._policy = _load_reader().load_bundle(folder)
-
-    def __call__(self, model_input: Any) -> Any:
-        """Act on observations, or on a dict with them under ``obs``; a recurrent policy returns its state too.
-
-        Raises:
-            MlflowException: They are no observations of this policy.
-        """
-        with _refuse_by_mlflow(_describe_space(self._policy.spaces["observation"])):
-            return self._act(model_input)
-
-    def _act(self, model_input: Any) -> Any:
+    space = policy.spaces["observation"]
+    with _refuse_by_mlflow(f"{agent and f'for {agent} '}{_describe_space(space)}"):
         given = model_input if isinstance(model_input, dict) else {"obs": model_input}
         obs = np.asarray(given["obs"])  # a data frame becomes its values
-        space = self._policy.spaces["observation"]
         shape = tuple(space.get("shape", ()))
         if obs.shape == shape:
             obs = obs[None]
         if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
             obs = obs.reshape(-1, *shape)  # a data frame is flat, the space need not be
-        self._policy.check_range(obs)
-        actions, state = self._policy.predict(obs, given.get("state"), given.get("episode_start"))
-        return {"actions": actions, "state": state} if self._policy.memory_size else np.asarray(actions)
+        policy.check_range(obs)
+        actions, state = policy.predict(obs, given.get("state"), given.get("episode_start"))
+        return {"actions": actions, "state": state} if policy.memory_size else np.asarray(actions)
 
 
-class SeveralAgents:
-    """Policies of several agents.
+def act_together(policies: Mapping[str, Any], model_input: Mapping[str, Any]) -> dict[str, Any]:
+    """Act for several agents.
 
     Args:
-        folder: As `rltune.policies.multi_agent` writes it.
+        policies: By agent.
+        model_input: Observations by agent, of all agents or some.
+
+    Raises:
+        MlflowException: There is no such agent, or they are no observations of its policy.
     """
+    with _refuse_by_mlflow(f"observations by agent, of {', '.join(policies)}"):
+        acting = {agent: policies[agent] for agent in model_input}
+    return {agent: act(policy, model_input[agent], agent) for agent, policy in acting.items()}
 
-    def __init__(self, folder: Path) -> None:
-        reader = _load_reader()
-        self._owners: dict[str, str] = json.loads((folder / "policy.json").read_text(encoding="utf-8"))["owners"]
-        self._policies = {name: reader.load_bundle(folder / POLICIES / name) for name in set(self._owners.values())}
 
-    def __call__(self, model_input: Any) -> dict[str, np.ndarray]:
-        """Act on observations by agent; returns actions by agent.
+def load_model(folder: Path) -> Callable[[Any], Any]:
+    """Return the function that acts on a model's input.
 
-        Raises:
-            MlflowException: There is no such agent, or they are no observations of its policy.
-        """
-        actions = {}
-        for agent, given in model_input.items():
-            with _refuse_by_mlflow(f"observations by agent, of {', '.join(self._owners)}"):
-                policy = self._policies[self._owners[agent]]
-            with _refuse_by_mlflow(f"of {agent} {_describe_space(policy.spaces['observation'])}"):
-                obs = np.asarray(given)
-                policy.check_range(obs)
-                shape = tuple(policy.spaces["observation"].get("shape", ()))
-                actions[agent] = np.asarray(policy.act(obs[None] if obs.shape == shape else obs))
-        return actions
+    Args:
+        folder: A bundle, or the policies of several agents as `rltune.policies.bundle_writer` writes them.
+    """
+    reader = _load_reader()
+    owners: dict[str, str] = reader.read_owners(folder)
+    if not owners:
+        return partial(act, reader.Policy.load(folder))
+    policies = {name: reader.Policy.load(folder / reader.POLICIES / name) for name in set(owners.values())}
+    return partial(act_together, {agent: policies[owner] for agent, owner in owners.items()})
 
 
 class PolicyModel(PythonModel):
@@ -124,8 +113,7 @@ class PolicyModel(PythonModel):
 
     def load_context(self, context: Any) -> None:
         """Read the policy among the model's artifacts."""
-        folder = Path(context.artifacts["policy"])
-        self._act = SeveralAgents(folder) if (folder / POLICIES).is_dir() else SingleAgent(folder)
+        self._act = load_model(Path(context.artifacts["policy"]))
 
     # The hint names only one of the types, because MLflow (3.17) warns in red of no hint, of dicts and of Any.
     def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> Any:

@@ -32,8 +32,8 @@ FORMS = (
     "models:/<name>@champion, models:/<name>/<version>, runs:/<id>, sweep:<name or latest>, "
     "sweep:<name>/<trial>, or a checkpoint's folder"
 )
+MLFLOW = ("models", "runs")  # The schemes whose files are in a tracking store.
 TRUST = "add trust=true to the command if you trust its author"
-_SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,21 @@ class Source:
     sweeps: SweepRef = field(default_factory=SweepRef)
     trust: bool = False
 
+    @property
+    def scheme(self) -> str:
+        """What stands before the colon, in lower case, such as ``models``; empty for a folder."""
+        match = re.match(r"([a-z][a-z0-9+.-]+):", self.uri, re.IGNORECASE)
+        return match[1].lower() if match else ""
+
+    @property
+    def path(self) -> str:
+        """What stands after the colon, without slashes around it, such as ``<name>/<version>``."""
+        return self.uri.partition(":")[2].strip("/")
+
+    def make_error(self, problem: str, allowed: str, fix: str) -> PolicyError:
+        """Make the error that says that there is no policy at this URI, or none to be taken."""
+        return PolicyError(f"policy={self.uri}: {problem}", allowed, fix)
+
 
 class NeedsRLlibError(PolicyError):
     """A checkpoint whose network needs RLlib to act."""
@@ -62,19 +77,19 @@ def locate_trusted_algorithm(source: Source) -> Iterator[Path]:
     Raises:
         PolicyError: There is no such checkpoint, or its files are not as a sweep of this user wrote them.
     """
-    if not source.trust and source.uri.lower().startswith(("models:", "runs:")):
-        raise _make_trust_error(source.uri, "comes from a tracking store")
+    if not source.trust and source.scheme in MLFLOW:
+        raise _make_trust_error(source, "comes from a tracking store")
     with locate_policy(source, "algorithm") as folder:
         if not source.trust and not is_own_checkpoint(folder.parent):
-            raise _make_trust_error(source.uri, f"{folder.parent} is not as a sweep of yours wrote it")
+            raise _make_trust_error(source, f"{folder.parent} is not as a sweep of yours wrote it")
         yield folder
 
 
-def _make_trust_error(uri: str, reason: str) -> PolicyError:
-    return PolicyError(
-        f"policy={uri}: {reason}, and RLlib's checkpoints run code when they are loaded",
+def _make_trust_error(source: Source, reason: str) -> PolicyError:
+    return source.make_error(
+        f"{reason}, and RLlib's checkpoints run code when they are loaded",
         "checkpoints of sweeps that you ran",
-        f"{TRUST}; rltune.load_algorithm({uri!r}, trust=True)",
+        f"{TRUST}; rltune.load_algorithm({source.uri!r}, trust=True)",
     )
 
 
@@ -112,22 +127,20 @@ def locate_policy(source: Source, part: str = "policy") -> Iterator[Path]:
     Raises:
         PolicyError: There is no checkpoint at the URI, or it lacks this part.
     """
-    scheme = _SCHEME.match(source.uri)
-    kind = scheme.group(1).lower() if scheme else ""
-    if kind in ("models", "runs"):
+    if source.scheme in MLFLOW:
         from rltune.policies.mlflow_artifacts import download_part
 
         with tempfile.TemporaryDirectory(prefix="rltune-policy-") as copy:
-            yield _find_part(download_part(source.uri, part, copy), part, source.uri)
-    elif kind == "sweep":
-        yield _find_part(_locate_sweep_checkpoint(source), part, source.uri)
-    elif kind and not Path(source.uri).exists():
-        raise PolicyError(f"policy={source.uri}: unknown kind of address '{kind}:'", FORMS, "policy=sweep:latest")
+            yield _find_part(download_part(source, part, copy), part, source)
+    elif source.scheme == "sweep":
+        yield _find_part(_locate_sweep_checkpoint(source), part, source)
+    elif source.scheme and not Path(source.uri).exists():
+        raise source.make_error(f"unknown kind of address '{source.scheme}:'", FORMS, "policy=sweep:latest")
     else:
-        yield _find_part(Path(source.uri).expanduser().absolute(), part, source.uri)
+        yield _find_part(Path(source.uri).expanduser().absolute(), part, source)
 
 
-def _find_part(folder: Path, part: str, uri: str) -> Path:
+def _find_part(folder: Path, part: str, source: Source) -> Path:
     """Find one part of a checkpoint in a folder, which is the checkpoint, the part itself or an MLflow model."""
     mark = "policy.json" if part == "policy" else "rllib_checkpoint.json"
     for candidate in (folder, folder / part, folder / "artifacts" / part):
@@ -139,13 +152,13 @@ def _find_part(folder: Path, part: str, uri: str) -> Path:
     reason = folder / "policy-missing.txt"
     if part == "policy" and reason.is_file():
         raise NeedsRLlibError(
-            f"policy={uri}: {reason.read_text().strip()}",
+            f"policy={source.uri}: {reason.read_text().strip()}",
             f"networks that act without RLlib: those of {list_algos(lambda row: row.network, 'and')}",
-            spell_command(f"evaluate policy=sweep:<name>, or rltune.load_algorithm({uri!r}): both run RLlib"),
+            spell_command(f"evaluate policy=sweep:<name>, or rltune.load_algorithm({source.uri!r}): both run RLlib"),
         )
     if not folder.exists():
-        raise PolicyError(f"policy={uri}: there is no folder {folder}", FORMS, "policy=sweep:latest")
-    raise PolicyError(f"policy={uri}: no {part} in {folder}", f"a folder that holds {mark} or {part}/{mark}", FORMS)
+        raise source.make_error(f"there is no folder {folder}", FORMS, "policy=sweep:latest")
+    raise source.make_error(f"no {part} in {folder}", f"a folder that holds {mark} or {part}/{mark}", FORMS)
 
 
 # -- sweeps -----------------------------------------------------------------------------
@@ -164,19 +177,19 @@ def _locate_sweep_checkpoint(source: Source) -> Path:
 
 def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
     """Split ``sweep:<name>/<trial>`` into the sweep's folder and the trial's number, None for ``sweep:<name>``."""
-    name, _, trial = source.uri.split(":", 1)[1].strip("/").partition("/")
+    name, _, trial = source.path.partition("/")
     try:
         folder = replace(source.sweeps, name=name).folder()
     except StoreError:
         raise
     except StudyError as error:
-        raise PolicyError(
-            f"policy={source.uri}: {error.what.partition(': ')[2]}",
+        raise source.make_error(
+            f"{error.what.partition(': ')[2]}",
             error.allowed,
             f"{error.fix}, from the folder that holds outputs/",
         ) from None
     if trial and not trial.isdigit():
-        raise PolicyError(f"policy={source.uri}: '{trial}' is no trial", "a number", f"policy=sweep:{name}/0")
+        raise source.make_error(f"'{trial}' is no trial", "a number", f"policy=sweep:{name}/0")
     return folder, int(trial) if trial else None
 
 
@@ -186,8 +199,8 @@ def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
     try:
         winner: Mapping[str, Any] | None = json.loads(summary.read_text()).get("winner") if summary.is_file() else None
     except (ValueError, AttributeError):
-        raise PolicyError(
-            f"policy={source.uri}: {summary} is damaged",
+        raise source.make_error(
+            f"{summary} is damaged",
             "the summary as the sweep wrote it",
             f"policy=sweep:{folder.name}/<trial>, or rm {summary} to take the best trial of the ledger",
         ) from None
@@ -201,10 +214,8 @@ def _read_trials(folder: Path, source: Source) -> tuple[Sequence[TrialRecord], D
     try:
         ledger = open_ledger(folder, source.sweeps.ledger_url)
     except StudyError as error:
-        raise PolicyError(
-            f"policy={source.uri}: {error.what}",
-            error.allowed,
-            f"{error.fix}; or policy={folder}/trials/<number>/<checkpoint>",
+        raise source.make_error(
+            error.what, error.allowed, f"{error.fix}; or policy={folder}/trials/<number>/<checkpoint>"
         ) from None
     with closing(ledger):
         return ledger.trials.records(), ledger.criteria.direction
@@ -216,16 +227,12 @@ def _read_trial_checkpoint(folder: Path, number: int, source: Source) -> Checkpo
     checkpoints = {trial.number: trial.checkpoint for trial in trials if trial.checkpoint}
     allowed = f"trials with a checkpoint: {', '.join(map(str, checkpoints)) or 'none'}"
     if number >= len(trials):
-        raise PolicyError(
-            f"policy={source.uri}: {folder.name} has {len(trials)} trials",
-            allowed,
-            spell_command(f"show sweep={folder.name}"),
+        raise source.make_error(
+            f"{folder.name} has {len(trials)} trials", allowed, spell_command(f"show sweep={folder.name}")
         )
     if number not in checkpoints:
-        raise PolicyError(
-            f"policy={source.uri}: trial {number} ({trials[number].state}) has no checkpoint",
-            allowed,
-            f"policy=sweep:{folder.name}",
+        raise source.make_error(
+            f"trial {number} ({trials[number].state}) has no checkpoint", allowed, f"policy=sweep:{folder.name}"
         )
     return checkpoints[number]
 
@@ -240,13 +247,11 @@ def _read_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
         if trial.checkpoint:
             return trial.checkpoint
     if nearest := find_nearest(trials):
-        raise PolicyError(
-            f"policy={source.uri}: {explain_no_winner(trials)}",
-            "a trial by its number",
-            f"policy=sweep:{folder.name}/{nearest.number}",
+        raise source.make_error(
+            explain_no_winner(trials), "a trial by its number", f"policy=sweep:{folder.name}/{nearest.number}"
         )
-    raise PolicyError(
-        f"policy={source.uri}: no trial of {folder.name} has a checkpoint yet",
+    raise source.make_error(
+        f"no trial of {folder.name} has a checkpoint yet",
         "a sweep with at least one finished episode",
         make_resume_command(folder),
     )
@@ -256,14 +261,14 @@ def _verify_checkpoint(folder: Path, record: CheckpointRecord, source: Source) -
     """Return the folder of a checkpoint, after verifying that its files are those that the ledger recorded."""
     checkpoint = find_store(folder).find(record.path)
     if checkpoint is None:
-        raise PolicyError(
-            f"policy={source.uri}: its checkpoint {folder / record.path} is gone",
+        raise source.make_error(
+            f"its checkpoint {folder / record.path} is gone",
             "a trial whose checkpoint is still there",
             f"policy=sweep:{folder.name} is the winner; policy=runs:/<the trial's MLflow run>",
         )
     if not source.trust and compute_digest(checkpoint) != record.digest:
-        raise PolicyError(
-            f"policy={source.uri}: the files in {checkpoint} are not those that the ledger recorded",
+        raise source.make_error(
+            f"the files in {checkpoint} are not those that the ledger recorded",
             "an unchanged checkpoint",
             f"rltune.load_policy({source.uri!r}, trust=True) takes them as they are",
         )
@@ -286,8 +291,7 @@ def keep_with_run(source: Source, folder: Path, name: str) -> str | None:
     """
     from rltune.policies.mlflow_artifacts import find_run, upload_folder
 
-    kind = source.uri.partition(":")[0].lower()
-    run_id = _find_run_in_ledger(source) if kind == "sweep" else find_run(source.uri)
+    run_id = _find_run_in_ledger(source) if source.scheme == "sweep" else find_run(source)
     return run_id if run_id and upload_folder(run_id, folder, name) else None
 
 

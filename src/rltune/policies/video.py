@@ -24,7 +24,7 @@ from rltune.envs.objective import Objective
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import Policy
 from rltune.policies.evaluation import Evaluation, environment_of
-from rltune.policies.multi_agent import MultiAgentPolicy, require_single_agent
+from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
 FPS = 30  # where the environment does not say
@@ -48,9 +48,7 @@ class Film:
     episode_return: float
 
 
-def check_filmable(
-    policy: Policy | MultiAgentPolicy | RLlibPolicy, env: str | Mapping[str, Any] | None = None
-) -> Policy:
+def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Policy:
     """Refuse what cannot be filmed here, before anything is played.
 
     Args:
@@ -92,7 +90,7 @@ def check_filmable(
 
 
 def film_episodes(
-    policy: Policy | MultiAgentPolicy | RLlibPolicy,
+    policy: AnyPolicy,
     result: Evaluation,
     folder: Path,
     seed: int = 0,

@@ -31,9 +31,8 @@ from rltune.envs.build import make_env
 from rltune.envs.rewards import Episodes, collect_returns, read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
-from rltune.policies.bundle_writer import read_filter_stats, write_bundle
+from rltune.policies.bundle_writer import read_filter_stats, write_bundle, write_policies
 from rltune.policies.evaluation import evaluate
-from rltune.policies.multi_agent import write_policies
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import leave_reason
 from rltune.trial.gpu_memory import cap_memory, free_memory

@@ -22,8 +22,7 @@ from rltune.records import TRIALS
 from rltune.views.sweep_view import SweepView, TrialSnapshot, read_folder
 
 if TYPE_CHECKING:
-    from rltune.policies.multi_agent import MultiAgentPolicy
-    from rltune.policies.policy import Policy
+    from rltune.policies.policy import MultiAgentPolicy, Policy
 
 ALL_REPORTS = 10**9  # More reports than any sweep has.
 MAX_ROWS = 10  # Trials that a notebook displays.
