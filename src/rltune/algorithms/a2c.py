@@ -95,9 +95,6 @@ class A2CConfig(PPOConfig):
             rmsprop_alpha: Smoothing of the squared gradients; None leaves it.
             rmsprop_epsilon: Added to their root; None leaves it.
             kwargs: PPO's settings.
-
-        Returns:
-            This config.
         """
         super().training(**kwargs)
         if rmsprop_alpha is not None:

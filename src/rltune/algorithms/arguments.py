@@ -56,7 +56,6 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
     """Find the path of an argument in an algo file.
 
     Args:
-        algo: The algo file.
         name: The argument's name, or the last parts of its path joined by dots if the name is ambiguous.
         key: How the user wrote it, for the error; None is ``space.<name>``.
 
@@ -145,8 +144,6 @@ def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> No
 
     Args:
         algo: The algo file. It contains the arguments that are searched, too.
-        space: The search space.
-        row: The capabilities of the algorithm.
 
     Raises:
         ConfigError: Names the first of them, and what to use instead.
@@ -187,7 +184,6 @@ def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float
     """Return the number of GPUs of a trial, from ``resources`` or from the learners in the algo file.
 
     Args:
-        algo: The algo file.
         per_trial: The number in ``resources``; 0 if it has none.
         setting: How that number was typed, for the error.
 

@@ -36,7 +36,6 @@ class Build:
 
     Attributes:
         algo: The algo file: name, class and sections.
-        env: The environment.
         vectorize: How copies of the environment step together: auto, sync, async or vector_entry_point.
         gpus: The number of GPUs of the trial, or a fraction of one.
         replicates: The number of algorithms in a trial, one for each seed; they take turns.

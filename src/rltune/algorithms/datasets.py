@@ -27,7 +27,6 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
     Args:
         policy: The policy, as `rltune.load_policy` returns it.
         path: The file to write; its folder is created.
-        episodes: The number of episodes.
         seed: The seed of the first episode; the next episode has the next seed.
         deterministic: False samples the actions, which covers more of the environment.
 

@@ -23,9 +23,6 @@ class ParallelEnvAdapter(MultiAgentEnv):
     """Adapts a ``pettingzoo.ParallelEnv`` to RLlib.
 
     RLlib's own adapter (Ray 2.60) never ends an episode in which some agents are terminated and others truncated.
-
-    Args:
-        env: The environment of PettingZoo.
     """
 
     def __init__(self, env: Any) -> None:

@@ -21,11 +21,7 @@ from rltune.config.capabilities import capabilities_of
 
 
 class RecordedEpisodes(OfflineData):
-    """Makes batches from arrays through RLlib's learner connectors, as RLlib's ``offline_data_class``.
-
-    Args:
-        config: The config of the algorithm.
-    """
+    """Makes batches from arrays through RLlib's learner connectors, as RLlib's ``offline_data_class``."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -131,8 +131,6 @@ def check_actions(algo: Mapping[str, Any], env_id: str, action_space: Any) -> No
     An algorithm that is not in our table is imported only if RLlib has been imported already.
 
     Args:
-        algo: The algo file.
-        env_id: The environment's id.
         action_space: Its action space; None for several agents, each of which has its own.
     """
     import gymnasium

@@ -11,11 +11,7 @@ from rltune.envs.spec import EnvSpec
 
 
 class Creator:
-    """The function that RLlib calls to build an environment; `name_for_rllib` registers it.
-
-    Args:
-        spec: The environment.
-    """
+    """The function that RLlib calls to build an environment; `name_for_rllib` registers it."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self.spec = spec

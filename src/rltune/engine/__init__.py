@@ -102,7 +102,7 @@ def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: st
         config: Built with RLlib's fluent methods; not changed. `rltune.config.capabilities` lists the algorithms that
             have a class of ours.
         engine: ``fast``, or ``rllib`` for stock RLlib whatever the config.
-        precision: Of the networks' products, ``float32`` or ``bfloat16``.
+        precision: The precision of the networks' products, ``float32`` or ``bfloat16``.
 
     Returns:
         An RLlib algorithm; call its ``stop()`` when done.

@@ -42,9 +42,7 @@ class FastAlgorithm(StockCheckpoint):
     """Mixin: the parts of an RLlib algorithm around its hot loop.
 
     Args:
-        config: RLlib's.
-        precision: Of the networks' products, one of ``precisions``.
-        kwargs: The other arguments of RLlib's algorithms.
+        precision: The precision of the networks' products, one of ``precisions``.
     """
 
     runner_class: type = ArrayEnvRunner

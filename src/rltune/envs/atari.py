@@ -38,7 +38,6 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
     """Build the vector environment that does what a specification's wrappers do.
 
     Args:
-        spec: The environment, with its wrappers.
         num_envs: How many games step together.
 
     Returns:

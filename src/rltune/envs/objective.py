@@ -75,7 +75,6 @@ def check_objective(objective: Mapping[str, Any], *, env_runners: int, vectorize
         objective: ``kind``, ``key`` and ``direction``; empty for the return.
         env_runners: The number of processes that sample besides the trial's own.
         vectorize: ``env.vectorize``.
-        several_agents: Whether the environment has several agents.
 
     Raises:
         ConfigError: Names the key.

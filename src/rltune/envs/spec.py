@@ -32,7 +32,6 @@ class EnvSpec:
 
     Attributes:
         id: Gymnasium id; ``module:Name-v0`` imports the module first, as Gymnasium does.
-        kwargs: Arguments of the environment.
         wrappers: Applied in order, each ``{"entry_point": "module:Class", "kwargs": {...}}``.
         normalise_observations: Whether training normalises observations; policies contain the statistics.
         rewards: ``normalise``, ``scale`` and ``clip``, without those that change nothing.
@@ -111,12 +110,7 @@ def spec_of(config: Any) -> EnvSpec:
 
 
 def specify_env(env: Any, objective: Any) -> EnvSpec:
-    """Return the specification of a request's environment, as `spec_of` does, with the request's objective.
-
-    Args:
-        env: Its ``env``.
-        objective: Its ``objective``.
-    """
+    """Return the specification of a request's environment, as `spec_of` does, with the request's objective."""
     # Only these keys say what an episode is worth; the others are about trials.
     wanted = {key: value for key, value in asdict(objective).items() if key not in ("second", "over")}
     return replace(spec_of(env), objective={} if wanted == PLAIN_RETURN else wanted)

@@ -184,7 +184,6 @@ def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
     """Refuse shaped rewards where other processes sample: the true returns, the objective, would stay there.
 
     Args:
-        spec: The environment.
         env_runners: How many processes sample besides the trial's own.
         vectorize: ``async`` steps each copy of the environment in a process of its own.
 

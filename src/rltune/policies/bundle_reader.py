@@ -325,10 +325,9 @@ class ActionScaling(NamedTuple):
 
     Attributes:
         mode: ``normalize`` (map [-1, 1] to the bounds where there are any), ``clip`` or ``raw``.
-        shape: An action's.
-        low: The least action.
-        high: The greatest action.
-        half_range: Half of the distance between them; None where a bound is infinite.
+        shape: The shape of one action.
+        low: The least action, of this shape, and ``high`` the greatest one; infinite where there is no bound.
+        half_range: Half of the distance between the bounds; None where a bound is infinite.
     """
 
     mode: str
@@ -356,7 +355,6 @@ class Policy:
     Attributes:
         info: Where it came from: ``algo``, ``env``, ``params``, ``env_steps``, ``objective``, ``seed``,
             ``sweep``, ``trial``, as far as its writer knew.
-        network: The torch module behind it.
         spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
@@ -540,9 +538,6 @@ class Policy:
 
     def check_range(self, obs: Any) -> None:
         """Refuse observations that lie far outside of a Box, as those in other units do; for served models.
-
-        Args:
-            obs: As for ``act``.
 
         Raises:
             ValueError: A number of an integer space is outside its bounds, or one of another space by more than

@@ -37,13 +37,10 @@ class Evaluation:
         returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed. Scores in their
             place where the sweep had another objective (`rltune.envs.objective`).
         lengths: Environment steps, one an episode.
-        mean: Of the returns.
-        std: Of the returns (n - 1 in the denominator; 0 for one episode).
+        std: Standard deviation of the returns (n - 1 in the denominator; 0 for one episode).
         iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
         low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None below five episodes.
-        high: Its upper end.
-        min: The lowest return.
-        max: The highest return.
+        high: Upper end of the interval.
     """
 
     returns: tuple[float, ...]
@@ -82,8 +79,8 @@ def evaluate(
 
     Args:
         policy: A policy, or its URI.
-        episodes: How many.
-        seed: Of the first episode, and of sampled actions.
+        episodes: The number of episodes, at least 1.
+        seed: The seed of the first episode, and of sampled actions.
         env: Another environment with the same spaces: an id, which is put under the policy's own wrappers, or a
             specification as in conf/env. None: the one that it was trained in.
         deterministic: As for ``Policy.act``.
@@ -130,7 +127,6 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     """Return the environment to play: the policy's own, or another one.
 
     Args:
-        policy: The policy.
         env: As for `evaluate`.
 
     Raises:

@@ -37,7 +37,6 @@ class ExportedPolicy:
     """A file that was written.
 
     Attributes:
-        path: Where.
         num_checked: Observations on which it acted as the policy does.
         difference: The greatest difference between any two actions.
     """

@@ -19,10 +19,6 @@ def download_part(source: Source, part: str, folder: str) -> Path:
     Args:
         source: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>`` or ``runs:/<id>/<path>``.
         part: ``policy`` or ``algorithm``.
-        folder: Where to.
-
-    Returns:
-        The copy.
 
     Raises:
         PolicyError: There is no such model, run or file; the nearest name is given.

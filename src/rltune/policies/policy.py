@@ -79,9 +79,7 @@ class MultiAgentPolicy:
         info: Where they came from, as for one agent's policy.
         owners: The name of each agent's policy.
         policies: By name; each acts for one agent, or for a batch of them.
-        network: All of their networks.
         spaces: ``observation`` and ``action``, by agent.
-        is_trusted: As for one agent's policy.
     """
 
     is_trusted: Callable[[], bool] = staticmethod(lambda: False)

@@ -93,7 +93,6 @@ class RLlibPolicy:
         """Act in several episodes at once, as `rltune.policies.policy.Policy.predict` does.
 
         Args:
-            obs: A batch.
             state: As the last call returned it, to be used once; None where all episodes begin.
             episode_start: Which episodes begin with their observation.
             deterministic: Take the mode of the distribution of actions.

@@ -58,7 +58,6 @@ def act(policy: Any, model_input: Any, agent: str = "") -> Any:
     """Act on observations, or on a dict with them under ``obs``; a recurrent policy returns its state too.
 
     Args:
-        policy: A policy of one agent.
         model_input: As for `PolicyModel.predict`.
         agent: The agent's name for the error, if there are several.
 
@@ -120,13 +119,11 @@ class PolicyModel(PythonModel):
         """Act on a batch.
 
         Args:
-            context: Not needed.
             model_input: Observations (n, ...) as an array or nested lists, the same under the key ``obs``,
                 or a data frame with one row an observation and one column a feature. One observation is a
                 batch of one. For a recurrent policy also ``state`` (n, memory_size), as the last call returned it,
                 and ``episode_start`` (n): where it is true, or without a state, an episode begins.
                 Of several agents, a dict of observations by agent, any of them.
-            params: Not needed.
 
         Raises:
             MlflowException: What came in is no observation: text, NaN, infinite numbers, another shape, values that

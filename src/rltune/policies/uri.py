@@ -118,7 +118,6 @@ def locate_policy(source: Source, part: str = "policy") -> Iterator[Path]:
     """Yield the folder of one part of a checkpoint, which exists for as long as the context is open.
 
     Args:
-        source: Where the policy is.
         part: ``policy`` (the bundle) or ``algorithm`` (RLlib's checkpoint).
 
     Yields:
@@ -282,8 +281,6 @@ def keep_with_run(source: Source, folder: Path, name: str) -> str | None:
     """Upload a folder's files to the MLflow run that a policy came from.
 
     Args:
-        source: The policy.
-        folder: The folder with the files.
         name: The folder among the run's artifacts.
 
     Returns:

@@ -36,9 +36,7 @@ class Film:
     """One episode's file.
 
     Attributes:
-        path: The MP4.
         which: best, median or worst.
-        seed: The environment's.
         episode_return: As it was played for the film.
     """
 
@@ -52,7 +50,6 @@ def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     """Refuse what cannot be filmed here, before anything is played.
 
     Args:
-        policy: The policy.
         env: As for `rltune.policies.evaluation.evaluate`.
 
     Returns:
@@ -100,7 +97,6 @@ def film_episodes(
 
     Args:
         policy: As it was evaluated: deterministic.
-        result: The evaluation.
         folder: Where to. Each policy, and each evaluation of it, gets a folder of its own in it.
         seed: The evaluation's.
         env: The evaluation's.

@@ -57,7 +57,6 @@ class Dimension:
     Attributes:
         name: The argument that it sets.
         kind: One of KINDS.
-        args: The arguments of the kind.
         when: The parents: other searched parameters, and for each the values at which this one is drawn. Empty for a
             parameter that is always drawn.
     """
@@ -163,7 +162,6 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     Args:
         name: The argument that is searched.
         kind: One of KINDS.
-        args: The arguments after the kind.
 
     Raises:
         ConfigError: The kind is unknown, or its arguments are invalid.

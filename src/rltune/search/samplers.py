@@ -110,7 +110,6 @@ def build_sampler(
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
-        args: Arguments of the class.
         seed: The trial's seed, if the class takes a ``seed``.
         conditional: Whether trials may lack some parameters. TPE then models each group of parameters by itself;
             otherwise it would draw at random whatever not all trials have (Optuna 5).
@@ -135,7 +134,6 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
-        space: The search space.
 
     Returns:
         Notes on the parameters that the searcher draws at random.
@@ -214,8 +212,6 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
-        args: Arguments of the class.
-        space: What is searched.
 
     Raises:
         ConfigError: The kind or an argument is unknown, or the class refuses its value.

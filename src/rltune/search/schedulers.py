@@ -164,8 +164,6 @@ def make_argument_error(name: str, value: Any, allowed: str, usual: float) -> Co
     """Return the error for a rule's argument that is out of range.
 
     Args:
-        name: The argument.
-        value: The value that was given.
         allowed: The allowed values, such as ``at least 2``.
         usual: A value to type instead.
     """

@@ -17,8 +17,6 @@ def derive_trial_seeds(sweep_seed: int, number: int, replicates: int) -> list[in
     """Return a trial's seeds, one per replicate; more replicates keep the first.
 
     Args:
-        sweep_seed: The sweep's seed.
-        number: The trial's number.
         replicates: The number of seeds that a trial trains with.
     """
     return _draw([sweep_seed, number], replicates)
@@ -33,8 +31,6 @@ def derive_certification_seeds(sweep_seed: int, count: int, searched: Collection
     """Return ``count`` seeds that no trial has seen; a larger count keeps the first.
 
     Args:
-        sweep_seed: The sweep's seed.
-        count: The number of seeds.
         searched: The seeds of all trials.
     """
     # Even if every seed of a trial is drawn again, enough of these are left.

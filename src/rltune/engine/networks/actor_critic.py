@@ -108,12 +108,7 @@ class MLPActorCritic:
 
 
 class AutogradActorCritic:
-    """Any stateless module with RLlib's ``_forward_train`` and ``compute_values`` (convolutions, layer norm).
-
-    Args:
-        module: The module.
-        flat: Its parameters.
-    """
+    """Any stateless module with RLlib's ``_forward_train`` and ``compute_values`` (convolutions, layer norm)."""
 
     def __init__(self, module: Any, flat: FlatParameters | None) -> None:
         self.module, self.flat = module, flat

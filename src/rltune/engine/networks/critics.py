@@ -40,7 +40,7 @@ class Critic:
         """Return the gradient by the action [rows, size]; the parameters' gradients stay as they are.
 
         Args:
-            grad: By the values [rows, 1].
+            grad: The loss's gradient by the values [rows, 1].
             rows: Which rows of the forward pass ``grad`` is of; None: all.
         """
         return self.stack.backward(grad, into_input=True, into_params=False, rows=rows)[:, -self._actions :]

@@ -21,7 +21,7 @@ class MixedPrecision:
 
     Args:
         network: Any with some of the methods below.
-        device: Of its parameters.
+        device: The device of its parameters.
     """
 
     def __init__(self, network: Any, device: torch.device) -> None:

@@ -21,7 +21,6 @@ def clip_gradients(flat: FlatParameters, limit: float | None, by: str) -> Tensor
     """Clip the gradient as RLlib's ``clip_gradients`` does, without asking the device for a number.
 
     Args:
-        flat: Whose gradient.
         limit: RLlib's ``grad_clip``; None leaves the gradient as it is.
         by: RLlib's ``grad_clip_by``: ``value``, ``norm`` (each tensor) or ``global_norm``.
 
@@ -49,7 +48,6 @@ class FlatOptimizer:
     """Shares its state with RLlib's optimizer, which owns it; subclasses step.
 
     Args:
-        flat: The parameters.
         optimizer: RLlib's optimizer of the same parameters, new or just restored.
 
     Attributes:
@@ -135,9 +133,8 @@ def compile_step(step: Step, optimizers: Sequence[Any], config: Any) -> Step:
     """Compile a gradient step where RLlib's ``torch_compile_learner`` says so.
 
     Args:
-        step: The gradient step.
-        optimizers: The flat ones that it calls.
-        config: RLlib's, with backend and mode.
+        optimizers: The flat optimizers that it calls.
+        config: RLlib's config, with backend and mode.
     """
     if not config.torch_compile_learner:
         return step

@@ -72,7 +72,6 @@ class AutogradValues:
     """Action values by any other stateless default module (convolutions, layer norm).
 
     Args:
-        module: The module.
         flat: Its trained parameters, or None.
         target: Compute with the target network.
     """

@@ -52,9 +52,7 @@ class DQNUpdate:
 
     Args:
         learner: RLlib's, already built.
-        config: The algorithm's.
-        layout: Of the batch's rows.
-        precision: Of the networks' products, ``float32`` or ``bfloat16``.
+        precision: The precision of the networks' products, ``float32`` or ``bfloat16``.
     """
 
     def __init__(self, learner: Any, config: Any, layout: RowLayout, precision: str = FLOAT32) -> None:

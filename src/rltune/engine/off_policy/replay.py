@@ -40,7 +40,6 @@ def check_memory(capacity: int, bytes_each: int) -> None:
 
     Args:
         capacity: Transitions.
-        bytes_each: Of one.
 
     Raises:
         ResourceError: With the largest capacity that would fit.
@@ -62,7 +61,7 @@ class SumTree:
     Sums draw by priority; the minimum gives the largest importance weight, by which RLlib scales all of them.
 
     Args:
-        capacity: Priorities.
+        capacity: The greatest number of priorities.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -123,13 +122,11 @@ class Replay:
         capacity: Transitions.
         width: Floats of one row.
         batch: Rows of a sample.
-        rng: Of the draws.
         alpha: Exponent of the priorities; None samples uniformly.
         beta: Exponent of the importance weights.
 
     Attributes:
         env_steps: Environment steps that it has seen. It begins empty again after a restore that has no copy of it.
-        rng: Of the draws.
 
     Raises:
         ResourceError: When the memory is not there.
@@ -231,7 +228,6 @@ class Replay:
         """Write the contents into an empty folder, as raw arrays that are nowhere copied whole.
 
         Args:
-            folder: Where.
             made_by: What the transitions' rewards and discounts depend on.
         """
         for name, part in self._contents().items():

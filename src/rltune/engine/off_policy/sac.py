@@ -35,7 +35,6 @@ def make_policy(module: Any, flat: FlatParameters | None) -> MLP:
     """Build the policy of RLlib's default SAC module.
 
     Args:
-        module: RLlib's.
         flat: Its policy's parameters; None for a copy that only samples.
 
     Raises:
@@ -92,8 +91,6 @@ class SACUpdate:
 
     Args:
         learner: RLlib's, already built; stays the owner of module, optimizers and temperature.
-        config: The algorithm's.
-        layout: Of the batch's rows.
     """
 
     def __init__(self, learner: Any, config: Any, layout: RowLayout) -> None:

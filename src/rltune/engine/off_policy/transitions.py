@@ -34,7 +34,6 @@ class RowLayout:
     """The positions of a transition's parts in a row.
 
     Attributes:
-        obs_shape: Of one observation.
         action_size: Floats of one action (1 for discrete ones).
     """
 
@@ -64,10 +63,7 @@ class TransitionPacker:
     """Turns vector steps into rows.
 
     Args:
-        layout: Of the rows.
-        num_envs: Environments.
         n_step: Steps of a return.
-        gamma: Discount.
     """
 
     def __init__(self, layout: RowLayout, num_envs: int, n_step: int, gamma: float) -> None:
@@ -164,12 +160,9 @@ class Stepper:
     """Steps environments and packs what happens, in the trial's process or in a remote env runner.
 
     Args:
-        envs: The environments.
         actions: Maps actions to the environments' bounds.
         choose: Maps observations and the step count so far to actions.
-        packer: Of the rows.
-        normaliser: For the observations, or None.
-        seeds: Of the environments' first reset, one each; None for random ones.
+        seeds: The seeds of the environments' first reset, one each; None for random ones.
     """
 
     def __init__(

@@ -19,10 +19,7 @@ def compute_advantages(rollout: Rollout, values: Array, gamma: float, lambda_: f
     lies in the next row of ``values``. No advantage flows back over either.
 
     Args:
-        rollout: The steps.
         values: [T + 1, N] of ``rollout.obs``.
-        gamma: Discount.
-        lambda_: Of the estimator.
     """
     alive = 1.0 - rollout.terminated
     # values[1:] is the value of the true last observation also where an episode ended: with autoreset NEXT_STEP the
@@ -55,7 +52,6 @@ def compute_artificial_advantages(first_returns: Array, last_values: Array, gamm
     Args:
         first_returns: Of each chunk's first step [chunks]: its value, and its advantage times lambda.
         last_values: Of the observation after each chunk's last step [chunks].
-        gamma: Discount.
     """
     result: Array = (gamma * np.append(first_returns[1:], 0.0) - last_values).astype(np.float32)
     return result

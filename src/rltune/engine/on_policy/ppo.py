@@ -64,9 +64,8 @@ class PPOUpdate:
 
     Args:
         learner: RLlib's, already built; it stays the owner of module, optimizer, schedules and KL coefficient.
-        config: The algorithm's.
-        seed: Of the shuffling; None for a random one.
-        precision: Of the network's products, ``float32`` or ``bfloat16``.
+        seed: The seed of the shuffling; None for a random one.
+        precision: The precision of the network's products, ``float32`` or ``bfloat16``.
     """
 
     def __init__(self, learner: Any, config: Any, seed: int | None, precision: str = FLOAT32) -> None:

@@ -166,8 +166,6 @@ def loss_statistics(
     Args:
         statistics: What `categorical_statistics` or `gaussian_statistics` gave.
         values: [rows].
-        batch: The minibatch.
-        c: The loss's numbers.
     """
     logp, entropy, kl = statistics
     ratio = torch.exp(logp - batch.logp)

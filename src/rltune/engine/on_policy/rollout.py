@@ -54,11 +54,7 @@ class Rollout:
 
 
 class EpisodeTracker:
-    """Sums up returns and lengths of episodes across rollouts.
-
-    Args:
-        num_envs: Environments.
-    """
+    """Sums up returns and lengths of episodes across rollouts."""
 
     def __init__(self, num_envs: int) -> None:
         self.returns = np.zeros(num_envs)
@@ -83,11 +79,9 @@ class Collector:
     """Steps environments with a policy into arrays.
 
     Args:
-        envs: The environments.
         actions: Draws actions from the distribution's inputs.
         policy: From observations [N, ...] to distribution inputs [N, inputs].
-        normaliser: For the observations, or None.
-        seeds: Of the environments' first reset, one each; None for random ones.
+        seeds: The seeds of the environments' first reset, one each; None for random ones.
         explore: Draw actions instead of taking the most likely ones.
     """
 

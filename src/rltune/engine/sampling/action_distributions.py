@@ -25,8 +25,7 @@ class Noise:
     """Rows of noise of one shape, drawn in blocks.
 
     Args:
-        rng: Source of randomness.
-        shape: One row.
+        shape: The shape of the noise for one step.
         gumbel: Gumbel noise instead of standard normal.
     """
 
@@ -71,13 +70,10 @@ class Actions:
 
     Args:
         head: The meaning of the outputs.
-        space: The action space.
         num_envs: Rows of a step.
-        rng: Source of randomness.
         config: RLlib's, for ``normalize_actions`` and ``clip_actions``.
 
     Attributes:
-        shape: The shape of an action.
         dtype: The type of actions. Discrete ones have the type of argmax, so that nothing is cast for the environment.
         num_inputs: The number of outputs that describe an action's distribution.
         best: Returns the most likely actions [envs, ...] of outputs [envs, num_inputs].
@@ -114,10 +110,7 @@ def make_actions(
     """Build the distribution that RLlib's default modules use for ``space``.
 
     Args:
-        space: The action space.
         num_envs: Rows of a step.
-        rng: Source of randomness.
-        config: RLlib's.
         continuous: The kind of head for continuous actions.
 
     Raises:

@@ -63,7 +63,6 @@ class SyncEnvs:
 
     Args:
         make: Builds environment number i.
-        num_envs: How many.
     """
 
     def __init__(self, make: Callable[[int], gym.Env[Any, Any]], num_envs: int) -> None:
@@ -191,7 +190,6 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
     to pay, single ones otherwise. ASYNC and VECTOR_ENTRY_POINT are taken literally.
 
     Args:
-        config: RLlib's algorithm config.
         worker_index: RLlib's number of the env runner, 0 for the local one.
         num_envs: Instead of the config's number, for a look at the spaces.
     """

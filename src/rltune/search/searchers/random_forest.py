@@ -114,7 +114,6 @@ def grow_trees(
         examples: Shape (examples, inputs).
         targets: The values to predict, shape (examples,).
         owners: Each example's trial, from 0; shape (examples,).
-        num_trees: The number of trees.
         rng: Draws the trials and the trees' seeds.
 
     Returns:
