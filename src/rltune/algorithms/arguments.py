@@ -13,7 +13,7 @@ from rltune.errors import ConfigError, choices, nearest
 from rltune.formatting import format_value
 from rltune.search.space import Space, parse_space
 
-Path = tuple[str, ...]  # From a section of an algo file down to an argument.
+Path = tuple[str, ...]  # Leads from a section of an algo file down to an argument.
 META = ("name", "class")
 _REPLAY = ("training", "replay_buffer_config")
 

@@ -152,7 +152,8 @@ class ForkServer:
         if self._closed and not content:
             raise ConnectionAbortedError("the fork server was closed")
         if not taken:
-            self._has_ray_started.wait()  # What registers with a Ray that is starting may start a second one (2.60).
+            # A process that registers with a Ray that is starting may start a second one (2.60).
+            self._has_ray_started.wait()
             if self._closed:
                 raise ConnectionAbortedError("the fork server was closed")
             return function(*arguments, **({"progress": progress} if progress else {}))

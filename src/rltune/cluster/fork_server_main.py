@@ -54,7 +54,7 @@ def main(listening: socket.socket) -> Callable[[], None]:
         In each forked process, the function that it has to run. In the fork server itself `main` never returns.
     """
     _import_modules(EARLY)
-    is_ready = False  # Whether the second half of the imports is done.
+    is_ready = False  # True once the second half of the imports is done.
     calls: list[tuple[socket.socket, bytes]] = []
     while True:
         if sys.stdin in select([listening, sys.stdin], [], [])[0]:

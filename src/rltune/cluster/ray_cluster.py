@@ -42,7 +42,7 @@ TUNE_SETTINGS = {
     "TUNE_RESULT_BUFFER_LENGTH": "1",
     "TUNE_WARN_THRESHOLD_S": "60",
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "0",
-    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # else Tune itself starts such a trial again, from where it began
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # Otherwise Tune itself restarts such a trial at its beginning.
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_DEDUP_LOGS": "0",
 }
@@ -230,7 +230,7 @@ def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]
     import ray
 
     ray.init(
-        address="local",  # without it Ray joins one that RAY_ADDRESS or an earlier `ray start` names
+        address="local",  # The default is a Ray that RAY_ADDRESS or `ray start` names.
         num_cpus=int(machine.cpus),
         num_gpus=int(machine.gpus),
         object_store_memory=OBJECT_STORE_BYTES,

@@ -17,7 +17,7 @@ from pathlib import Path
 from rltune.config.schema import MAX_ON_GPU
 from rltune.errors import ResourceError
 
-EPSILON = 1e-6  # For rounding: 3 x 0.3333 must fit in 1.
+EPSILON = 1e-6  # Allows for rounding: 3 x 0.3333 must fit in 1.
 GRAIN = 10_000  # Ray cuts fractions off after four digits (2.60): 1/6 becomes 0.1666, of which six fit.
 MIN_IDLE = 0.01  # The idle part of a GPU above which the user is told; three trials of 0.33 leave that much.
 WIDE_LAYER = 512  # The units from which a second torch thread pays, as measured; see `choose_cpus`.
@@ -278,7 +278,7 @@ def choose_cpus(request: Request, *nodes: Machine) -> float:
         nodes: What there is.
     """
     spare = sum(node.cpus for node in nodes) / request.limit - sum(request.beside.values())
-    pays = request.widest_layer >= WIDE_LAYER and not request.gpus  # with a GPU the learner's threads are there
+    pays = request.widest_layer >= WIDE_LAYER and not request.gpus  # The learner computes on the GPU if there is one.
     fits = any(node.cpus >= 2 - EPSILON for node in nodes)
     return 2.0 if pays and fits and spare >= 2 - EPSILON else 1.0
 

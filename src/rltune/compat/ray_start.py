@@ -67,7 +67,8 @@ def start_without_extras(dashboard: bool) -> Iterator[None]:
     """
     from ray._private import services
 
-    served = {} if dashboard else {"start_api_server": lambda *args, **kwargs: (None, None)}  # as where it cannot start
+    # Ray's own function returns this pair if the dashboard cannot start.
+    served = {} if dashboard else {"start_api_server": lambda *args, **kwargs: (None, None)}
     without = _replace_params(no_monitor=True, include_log_monitor=False)
     with without, replace_names(services, get_node=_get_node, **served):
         yield

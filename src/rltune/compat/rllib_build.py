@@ -14,7 +14,7 @@ from ray.rllib.utils import torch_utils
 from rltune.compat.patching import is_tested, switched
 
 COMPILER = "torch._inductor.config"
-LEFT_OUT = "__dynamo_disable"  # where torch keeps what such a method is called by
+LEFT_OUT = "__dynamo_disable"  # Torch calls such a method through the function that it keeps under this name.
 
 
 @switched(lambda: None)
@@ -73,7 +73,7 @@ def _is_left_out(method: Any) -> bool:
 def _replace_in(module: types.ModuleType, **others: Any) -> types.ModuleType:
     """Return the module with some names of its own replaced, for one who looks them up in it."""
     changed = types.ModuleType(module.__name__)
-    # what is imported later, too
+    # A name that the module imports later is looked up there, too.
     changed.__getattr__ = lambda name: getattr(module, name)  # type: ignore[method-assign]
     vars(changed).update(others)
     return changed

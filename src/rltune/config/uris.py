@@ -34,7 +34,7 @@ _QUOTES = "'\""
 _NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
 _WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
 _MIN_LETTERS = 4  # Shorter words occur in every text.
-_hidden: dict[str, re.Pattern[str]] = {}  # By the word, for all addresses that this process has used.
+_hidden: dict[str, re.Pattern[str]] = {}  # Patterns by word, for all addresses that this process has used.
 
 
 def hide_login(uri: str) -> None:

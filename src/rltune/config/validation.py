@@ -43,7 +43,7 @@ SECTIONS = (
 )
 MAX_NAME = 100  # Characters.
 _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
-WITH_VARIABLES = ("env.kwargs", "env.wrappers")  # In these settings ${oc.env:NAME} stays unresolved.
+WITH_VARIABLES = ("env.kwargs", "env.wrappers")  # ${oc.env:NAME} stays unresolved in these settings.
 T = TypeVar("T")
 _EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
 
@@ -245,7 +245,7 @@ def _check_notify(notify: str | None) -> None:
         return
     try:
         host = is_web(notify) and urlsplit(notify).hostname
-    except ValueError:  # For example an unclosed bracket of an IPv6 address.
+    except ValueError:  # An unclosed bracket of an IPv6 address is an example.
         host = None
     if not host:
         raise ConfigError(

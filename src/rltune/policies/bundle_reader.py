@@ -343,7 +343,7 @@ class ActionScaling(NamedTuple):
             actions = self.low + (actions + 1.0) * self.half_range
         elif self.mode != "clip":
             return actions
-        # Not clip, which takes 10 us longer on one action.
+        # NumPy's clip takes 10 us longer on one action.
         library: Any = torch if isinstance(chosen, torch.Tensor) else np
         clipped: Values = library.minimum(library.maximum(actions, self.low), self.high)
         return clipped
@@ -392,7 +392,7 @@ class Policy:
             raise ValueError(f"{root} is damaged: {error!r}") from error
 
     def __repr__(self) -> str:
-        """What it is: algorithm, environment, where it came from, what it sees and does."""
+        """Show the algorithm, the environment, the policy's origin and its spaces."""
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
         trial = "" if self.info.get("trial") is None else f", trial {self.info['trial']}"
         origin = f"{trial} of {self.info['sweep']}" if trial and self.info.get("sweep") else trial
@@ -520,7 +520,7 @@ class Policy:
             return self._encode_values(array.reshape(-1)), single
         rows = array.reshape(1 if single else len(array), -1)
         if self.observation_filter is not None:
-            _check_finite(rows, "an observation")  # a filter clips infinite numbers
+            _check_finite(rows, "an observation")  # The filter would clip infinite numbers.
             rows = self.observation_filter.apply(rows)
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         _check_finite(rows, "an observation")
@@ -562,7 +562,7 @@ def _check_finite(values: np.ndarray, what: str) -> None:
     Raises:
         ValueError: There are some.
     """
-    # Of few numbers Python's sum takes a fifth of the time.
+    # Python's sum takes a fifth of the time if there are few numbers.
     if not (np.isfinite(values).all() if values.size > 64 else math.isfinite(sum(values.ravel().tolist()))):
         flat = values.ravel()
         raise ValueError(f"{what} holds {flat[~np.isfinite(flat)][0]}, which is no finite number")
@@ -605,7 +605,7 @@ def build_space(description: dict[str, Any]) -> Any:
 def _read_bound(description: dict[str, Any], key: str) -> np.ndarray:
     """Give a Box's bound as an array of the space's shape and type."""
     shape = tuple(description["shape"])
-    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])  # float64 reads "inf" too
+    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])  # float64 also reads "inf".
     return np.broadcast_to(values, shape) if values.ndim == 0 else values.reshape(shape)
 
 

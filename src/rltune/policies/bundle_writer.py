@@ -76,7 +76,7 @@ def write_bundle(
     }
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    np.savez(root / "weights.npz", **weights)  # type: ignore[arg-type]  # its stub mixes up the keywords
+    np.savez(root / "weights.npz", **weights)  # type: ignore[arg-type]  # NumPy's stub mixes up the keywords.
     _write_description(spec, root)
 
 
@@ -198,7 +198,7 @@ def _flatten(container: Any) -> list[Any]:
         return [container]
     if isinstance(container, nn.Sequential):
         return [layer for child in container for layer in _flatten(child)]
-    if name == "TorchCNN":  # images flat in the bundle's rows, channels first inside, and last again (ray 2.60)
+    if name == "TorchCNN":  # Rows are flat images; channels come first inside, last again after it (ray 2.60).
         return [Permute([0, 3, 1, 2]), *_flatten(container.cnn), Permute([0, 2, 3, 1])]
     if name in _CONTAINERS:
         return _flatten(getattr(container, _CONTAINERS[name]))

@@ -138,7 +138,7 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     if env and not isinstance(env, str):
         return env
     spec = {**own, "id": env, "kwargs": {}} if env and env != own.get("id") else own
-    theirs = {**spec, "id": "", "policies": None} if env else spec  # wrappers alone where the caller named the rest
+    theirs = {**spec, "id": "", "policies": None} if env else spec  # The caller chose everything else.
     require_own_environment(theirs, policy)
     return spec
 
@@ -206,7 +206,7 @@ def _play(
         envs = [stack.enter_context(contextlib.closing(make())) for _ in range(num_envs)]
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
         rng = np.random.default_rng(seed)
-        current = list(range(len(envs)))  # the episode of each environment
+        current = list(range(len(envs)))  # The episode of each environment.
         obs = [env.reset(seed=seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)

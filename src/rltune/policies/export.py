@@ -27,9 +27,9 @@ from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.bundle_reader import Policy
 from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
 
-FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # and the packages that each needs
-NUM_CHECKED, NUM_EPISODES = 1000, 25  # a policy with memory is checked over so many episodes side by side
-TOLERANCE = 1e-5  # of continuous actions; discrete ones must be equal
+FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # The packages that each format needs.
+NUM_CHECKED, NUM_EPISODES = 1000, 25  # A policy with memory is checked over 25 episodes side by side.
+TOLERANCE = 1e-5  # The allowed difference of continuous actions; discrete ones must be equal.
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def export_policy(
         draft.replace(path)
     except PolicyError:
         raise
-    except Exception as error:  # torch's exporters raise whatever they like
+    except Exception as error:  # Torch's exporters raise errors of any type.
         raise PolicyError(
             f"policy={name} cannot be exported: {describe_exception(error)[:200]}",
             f"policies of {list_algos(lambda row: row.network)}, over Box or Discrete observations",
@@ -144,7 +144,7 @@ def _check_format(format: str) -> None:
         )
 
 
-Step = Callable[[np.ndarray, Any], Any]  # (observations, state) -> (actions, next state)
+Step = Callable[[np.ndarray, Any], Any]  # Maps (observations, state) to (actions, next state).
 
 
 def _play(policy: Policy, step: Step, observations: np.ndarray) -> np.ndarray:

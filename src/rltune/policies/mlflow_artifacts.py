@@ -23,7 +23,7 @@ def download_part(source: Source, part: str, folder: str) -> Path:
     Raises:
         PolicyError: There is no such model, run or file; the nearest name is given.
     """
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # a bar for a few kilobytes
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # The files are a few kilobytes.
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError  # MLflow's stores raise it where their database is damaged.
@@ -73,7 +73,7 @@ def upload_folder(run_id: str, folder: Path, name: str) -> bool:
 
 
 def _has_store() -> bool:
-    """Whether there is a store: MLflow would make an empty one in the current folder and then find nothing in it."""
+    """Return whether there is a store; MLflow would make an empty one in the current folder and find nothing in it."""
     import mlflow
 
     store = mlflow.get_tracking_uri()

@@ -96,7 +96,7 @@ class MultiAgentPolicy:
         }
 
     def __repr__(self) -> str:
-        """What they are: algorithm, environment, agents."""
+        """Show the algorithm, the environment and the agents."""
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
         return f"<MultiAgentPolicy {self.info.get('algo', '?')} for {env}: {', '.join(self.owners)}>"
 

@@ -25,7 +25,7 @@ from rltune.errors import PolicyError
 REASON_FILE, INFO_FILE = "policy-missing.txt", "policy-missing.json"
 BEFORE, AFTER = "algorithm/env_runner/env_to_module_connector", "algorithm/env_runner/module_to_env_connector"
 MODULE = "algorithm/learner_group/learner/rl_module/default_policy"
-KEPT_STEPS = 64  # of an episode while it goes on: more than connectors look back
+KEPT_STEPS = 64  # Steps of a running episode that are kept; connectors look back over fewer.
 
 
 def leave_reason(folder: Path, reason: str, info: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class RLlibPolicy:
     gives the same episodes, deterministic or not.
     """
 
-    is_trusted: Callable[[], bool] = staticmethod(lambda: True)  # its pickles have been
+    is_trusted: Callable[[], bool] = staticmethod(lambda: True)  # Its pickles have been loaded already.
 
     def __init__(self, folder: Path) -> None:
         """Load.
@@ -71,7 +71,7 @@ class RLlibPolicy:
         for name in ("ray.rllib", "ray._common.deprecation"):
             logging.getLogger(name).setLevel(logging.ERROR)
         whole = folder.absolute()
-        with warnings.catch_warnings(action="ignore"):  # of RLlib about its own environments and classes (2.60)
+        with warnings.catch_warnings(action="ignore"):  # RLlib warns about its own classes (2.60).
             self.network = RLModule.from_checkpoint(str(whole / MODULE))
             self._before = EnvToModulePipeline.from_checkpoint(str(whole / BEFORE))
             self._after = ModuleToEnvPipeline.from_checkpoint(str(whole / AFTER))
@@ -101,7 +101,7 @@ class RLlibPolicy:
         Returns:
             The actions, and the state for the next call: one object an episode.
         """
-        import torch  # whoever only asks whether a checkpoint plays need not wait for it
+        import torch  # Takes long, and `is_rllib_policy` does not need it.
 
         begins = np.ones(len(obs), dtype=bool) if state is None else np.asarray(episode_start, dtype=bool)
         episodes = [

@@ -67,12 +67,12 @@ def act(policy: Any, model_input: Any, agent: str = "") -> Any:
     space = policy.spaces["observation"]
     with _refuse_by_mlflow(f"{agent and f'for {agent} '}{_describe_space(space)}"):
         given = model_input if isinstance(model_input, dict) else {"obs": model_input}
-        obs = np.asarray(given["obs"])  # a data frame becomes its values
+        obs = np.asarray(given["obs"])  # A data frame becomes its values.
         shape = tuple(space.get("shape", ()))
         if obs.shape == shape:
             obs = obs[None]
         if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
-            obs = obs.reshape(-1, *shape)  # a data frame is flat, the space need not be
+            obs = obs.reshape(-1, *shape)  # A data frame is flat; the space need not be.
         policy.check_range(obs)
         actions, state = policy.predict(obs, given.get("state"), given.get("episode_start"))
         return {"actions": actions, "state": state} if policy.memory_size else np.asarray(actions)

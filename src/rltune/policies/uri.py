@@ -52,13 +52,13 @@ class Source:
 
     @property
     def scheme(self) -> str:
-        """What stands before the colon, in lower case, such as ``models``; empty for a folder."""
+        """The part before the colon in lower case, such as ``models``; empty for a folder."""
         match = re.match(r"([a-z][a-z0-9+.-]+):", self.uri, re.IGNORECASE)
         return match[1].lower() if match else ""
 
     @property
     def path(self) -> str:
-        """What stands after the colon, without slashes around it, such as ``<name>/<version>``."""
+        """The part after the colon without slashes around it, such as ``<name>/<version>``."""
         return self.uri.partition(":")[2].strip("/")
 
     def make_error(self, problem: str, allowed: str, fix: str) -> PolicyError:

@@ -27,8 +27,8 @@ from rltune.policies.evaluation import Evaluation, environment_of
 from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
-FPS = 30  # where the environment does not say
-PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # players refuse odd sizes
+FPS = 30  # Used if the environment does not name its own rate.
+PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # Players refuse odd sizes.
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
         with closing(_make_stage(spec)) as stage:
             stage.reset(seed=0)
             _draw_frame(stage)
-    except Exception as error:  # an environment raises whatever it likes
+    except Exception as error:  # An environment raises errors of any type.
         raise PolicyError(
             f"env={spec['id']} cannot be filmed: {describe_exception(error)[:200]}",
             "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
@@ -141,7 +141,7 @@ def _film_episode(policy: Policy, spec: Mapping[str, Any], seed: int, path: Path
 
 def _make_stage(spec: Mapping[str, Any]) -> Any:
     """Build an environment that draws itself without a screen."""
-    for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame would look for a sound card and a screen
+    for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # Otherwise pygame looks for a sound card and a screen.
         os.environ.setdefault(name, "dummy")
     return make_env(spec, render_mode="rgb_array")
 

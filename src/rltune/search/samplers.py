@@ -125,7 +125,7 @@ def build_sampler(
     if conditional and grouping and args.get("multivariate") is not False:
         given.setdefault("group", True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # Such as the warning about `group`.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # TPE warns about `group`.
         return cls(**given)
 
 

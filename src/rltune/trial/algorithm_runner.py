@@ -38,9 +38,9 @@ from rltune.policies.rllib_policy import leave_reason
 from rltune.trial.gpu_memory import cap_memory, free_memory
 from rltune.trial.metrics import Progress, read_result
 
-ANSWER_S = 5.0  # for an env runner that was sampling when its trial ended
+ANSWER_S = 5.0  # The longest wait for an env runner that samples when its trial ends.
 EPISODES_FILE = "episodes.json"
-OFFLINE_EPISODES = 10  # of the evaluation after each iteration of an algorithm that does not act itself
+OFFLINE_EPISODES = 10  # How many an algorithm that does not act itself is evaluated on after each iteration.
 
 
 class AlgorithmRunner:
@@ -60,7 +60,7 @@ class AlgorithmRunner:
 
     def __init__(self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int) -> None:
         torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
-        if not count_learners(build.algo):  # with remote ones the GPU is theirs
+        if not count_learners(build.algo):  # Remote learners have the GPU to themselves.
             cap_memory(build.gpus)
         self.config = build_config(build, params, seed)
         self._returns: Episodes = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
@@ -228,7 +228,7 @@ class AlgorithmRunner:
         self._returns.clear()
         self._returns.extend((total, length, *(score or [total])) for total, length, *score in kept["returns"])
         self._episodes = kept["evaluated"]
-        # Of the last update: the next iterations may have none, while a replay memory is filled.
+        # These describe the last update: the next iterations may have none, while a replay memory is filled.
         self._steps_trained, self._learner = kept["steps_trained"], kept["learner"]
         envs = self._shaped_envs()
         if envs is not None:

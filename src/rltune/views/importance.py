@@ -23,7 +23,7 @@ from rltune.search.space import Space
 
 MIN_TRIALS = 10  # With fewer trials no parameter stands out, whatever it does.
 NUM_TREES = 20
-NUM_SHUFFLES = 5  # Of one parameter's values; the importance is their mean.
+NUM_SHUFFLES = 5  # The importance is the mean over so many shuffles of a parameter's values.
 NUM_NULL_SWEEPS = 50  # One of 51 sweeps where nothing matters has a parameter that beats all of them: 2%.
 
 

@@ -31,7 +31,8 @@ def print_sections(out: Console, sections: Iterable[Section]) -> None:
         if section.table:
             out.print(make_rich_table(section.table))
         for number, line in enumerate(lines):
-            out.print(Text(line), soft_wrap=number < len(section.facts))  # What is copied must not be broken.
+            is_fact = number < len(section.facts)  # People copy the facts, so their lines must not break.
+            out.print(Text(line), soft_wrap=is_fact)
 
 
 def make_rich_table(table: TextTable) -> Table:

@@ -93,7 +93,8 @@ class RandomForestSampler(BaseSampler):
         candidates = cube.snap(self._rng.random((NUM_CANDIDATES, tried.shape[1])))
         predicted = _predict(trees, cube.expand(candidates))
         running = cube.place(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
-        is_tried = _is_among(candidates, np.concatenate([tried, running]))  # In a space of choices alone, many are.
+        # Many candidates have been tried already if all parameters are choices.
+        is_tried = _is_among(candidates, np.concatenate([tried, running]))
         predicted[is_tried & ~is_tried.all()] = -np.inf
         return cube.read(candidates[predicted.argmax()])
 
