@@ -372,7 +372,6 @@ class Policy:
         self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
         self.action_scaling = _read_scaling(spec["actions"], self.spaces["action"])
         self._shape: tuple[int, ...] = tuple(self.spaces["observation"].get("shape", ()))
-        self._rng = np.random.default_rng()
         self._memory: np.ndarray | None = None
 
     @classmethod
@@ -409,10 +408,6 @@ class Policy:
         """The environment's action space; needs gymnasium."""
         return build_space(self.spaces["action"])
 
-    def seed(self, seed: int | None) -> None:
-        """Seed the policy's own generator, which draws sampled actions where ``act`` is given none."""
-        self._rng = np.random.default_rng(seed)
-
     @property
     def memory_size(self) -> int:
         """How many numbers a recurrent policy remembers of an episode; 0 for a policy without memory."""
@@ -432,7 +427,7 @@ class Policy:
             obs: One observation, of the observation space's shape, or a batch with one more axis in front.
             deterministic: As RLlib with ``explore=False``: the most likely action, the mean, the best value.
                 Otherwise sampled from the policy's distribution; a Q policy explores with its last epsilon.
-            rng: Draws sampled actions: a generator, or a seed for this call alone. None: the policy's own.
+            rng: Draws sampled actions: a generator, or a seed for this call alone. None: a new generator in each call.
 
         Returns:
             A NumPy scalar or array to pass to ``env.step``; with a batch axis in front where ``obs`` has one.
@@ -440,8 +435,8 @@ class Policy:
         Raises:
             ValueError: ``obs`` fits neither one observation nor a batch.
         """
-        rows, single = self.encode_observations(obs)
-        actions, self._memory = self._decide(rows, self.check_memory(self._memory, len(rows)), deterministic, rng)
+        rows, memory, single = self.prepare_inputs(obs, self._memory)
+        actions, self._memory = self._decide(rows, memory, deterministic, rng)
         return actions[0] if single else actions
 
     def predict(
@@ -465,19 +460,29 @@ class Policy:
         Returns:
             The actions, and the state for the next call.
         """
-        rows, single = self.encode_observations(obs)
-        memory = self.check_memory(state if self.memory_size else None, len(rows))
+        rows, memory, single = self.prepare_inputs(obs, state)
         if episode_start is not None and self.memory_size:
             memory = np.where(np.asarray(episode_start, dtype=bool).reshape(-1, 1), np.float32(0), memory)
         actions, memory = self._decide(rows, memory, deterministic, rng)
         return np.asarray(actions[0] if single else actions), memory if self.memory_size else state
 
-    def check_memory(self, state: Any, num_episodes: int) -> np.ndarray:
-        """Give a memory as an array (batch, memory_size), zeros for None. Subclasses may override it.
+    def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Turn observations and a memory into the network's inputs. Subclasses may override it.
+
+        Returns:
+            Float32 rows (batch, features), the memory (batch, memory_size), which is zero if ``state`` is None, and
+            whether ``obs`` was a single observation.
 
         Raises:
-            ValueError: It is the memory of another number of episodes, or of another policy, or not finite.
+            ValueError: ``obs`` fits neither one observation nor a batch, or holds what is no observation: text, NaN, an
+                infinite number, or one that a discrete space does not have. A Box's bounds are not checked, because
+                environments leave them; see ``check_range``. Or ``state`` is the memory of another number of episodes
+                or of another policy, or not finite.
         """
+        rows, single = self._encode_observations(obs)
+        return rows, self._read_memory(state, len(rows)), single
+
+    def _read_memory(self, state: Any, num_episodes: int) -> np.ndarray:
         wanted = (num_episodes, self.memory_size)
         if state is None or not self.memory_size:
             return np.zeros(wanted, np.float32)
@@ -495,21 +500,10 @@ class Policy:
         if deterministic:
             chosen = self.network.head.choose_best(out.numpy())
         else:
-            generator = self._rng if rng is None else np.random.default_rng(rng)
-            chosen = self.network.head.sample(out.numpy(), generator)
+            chosen = self.network.head.sample(out.numpy(), np.random.default_rng(rng))
         return chosen if self.action_scaling is None else self.action_scaling.apply(chosen), after.numpy()
 
-    def encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
-        """Turn observations into the network's input. Subclasses may override it.
-
-        Returns:
-            Float32 rows (batch, features), and whether ``obs`` was a single observation.
-
-        Raises:
-            ValueError: ``obs`` fits neither one observation nor a batch, or holds what is no observation: text, NaN, an
-                infinite number, or one that a discrete space does not have. A Box's bounds are not checked, because
-                environments leave them; see ``check_range``.
-        """
+    def _encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
         array = np.asarray(obs)
         if array.dtype.kind not in "fiub":
             raise ValueError(f"observations are numbers; got {array.dtype} ({str(obs)[:40]})")

@@ -58,7 +58,9 @@ def write_bundle(
     Raises:
         ValueError: The module, a layer or a space cannot be expressed; names its type.
     """
-    spec, weights = _describe_network(_unwrap(module))
+    module = module.unwrapped()  # Learners that share gradients wrap it.
+    _check_forward_pass(type(module))
+    spec, weights = _describe_network(module)
     space = describe_space(observation_space if observation_space is not None else module.observation_space)
     if observation_stats is not None:
         spec["observation_filter"] = {
@@ -124,23 +126,18 @@ def read_filter_stats(connector: Any) -> dict[str, Any] | None:
     return None
 
 
-def _unwrap(module: Any) -> Any:
-    """Return the single-agent module under DDP, or under a multi-agent container with one policy.
+def _check_forward_pass(module_class: type) -> None:
+    """Refuse a module that changes RLlib's forward pass.
 
     Raises:
-        ValueError: The module changes RLlib's forward pass.
+        ValueError: It does; the error names the methods.
     """
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        module = module.module
-    if "MultiRLModule" in {c.__name__ for c in type(module).__mro__}:
-        module = module["default_policy"]
-    for cls in type(module).__mro__:
+    for cls in module_class.__mro__:
         if cls.__module__.startswith("ray.rllib."):
             break
         changed = [name for name in FORWARD_METHODS if name in vars(cls)]
         if changed:
             raise ValueError(f"{cls.__name__} overrides {', '.join(changed)}: a bundle cannot express its forward pass")
-    return module
 
 
 def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

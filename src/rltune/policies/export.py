@@ -11,7 +11,6 @@ import importlib.util
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from rltune.policies.bundle_reader import Policy
 from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
 
 FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # The packages that each format needs.
+SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 NUM_CHECKED, NUM_EPISODES = 1000, 25  # A policy with memory is checked over 25 episodes side by side.
 TOLERANCE = 1e-5  # The allowed difference of continuous actions; discrete ones must be equal.
 
@@ -112,7 +112,7 @@ def export_policy(
     path = Path(out).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     observations = _draw_observations(policy)
-    draft = path.with_name(f".{path.stem}-draft{'.onnx' if format == 'onnx' else '.pt2'}")
+    draft = path.with_name(f".{path.stem}-draft{SUFFIXES[format]}")
     try:
         step = _write(policy, observations, draft, format)
         difference = _measure_difference(
@@ -235,4 +235,4 @@ def _measure_difference(wanted: np.ndarray, got: np.ndarray, format: str) -> flo
 def default_export_name(policy: Policy | MultiAgentPolicy, format: str) -> str:
     """Return a file's name where none was given."""
     env = str((policy.info.get("env") or {}).get("id", "policy")).rpartition("/")[2]
-    return f"{env}-{policy.info.get('algo', 'policy')}{os.extsep}{'onnx' if format == 'onnx' else 'pt2'}".lower()
+    return f"{env}-{policy.info.get('algo', 'policy')}{SUFFIXES[format]}".lower()

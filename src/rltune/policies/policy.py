@@ -32,32 +32,21 @@ from rltune.policies.uri import (
 class Policy(bundle_reader.Policy):
     """A trained policy that knows the environment it was trained in, and raises errors in three parts."""
 
-    def encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
-        """Turn observations into the network's input.
+    def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Turn observations and a memory into the network's inputs.
 
         Raises:
-            PolicyError: ``obs`` fits neither one observation nor a batch, or holds what is no observation.
+            PolicyError: ``obs`` fits neither one observation nor a batch, or holds what is no observation. Or the
+                memory is of another number of episodes, or of another policy.
         """
         try:
-            return super().encode_observations(obs)
+            return super().prepare_inputs(obs, state)
         except ValueError as error:
+            memory = " and one observation of each episode that it remembers" if self.memory_size else ""
             raise PolicyError(
-                str(error), "observations of policy.observation_space", "policy.env().reset() gives one"
-            ) from None
-
-    def check_memory(self, state: Any, num_episodes: int) -> np.ndarray:
-        """Give a memory as an array, zeros for None.
-
-        Raises:
-            PolicyError: It is the memory of another number of episodes, or of another policy.
-        """
-        try:
-            return super().check_memory(state, num_episodes)
-        except ValueError as error:
-            raise PolicyError(
-                f"this policy remembers its episodes: {error}",
-                "one observation of each episode, as many as in the call before, and a state as it was returned",
-                "policy.reset() where episodes begin, or policy.predict(obs, state, episode_start)",
+                str(error),
+                f"observations of policy.observation_space{memory}",
+                f"policy.env().reset() gives one{'; policy.reset() begins other episodes' if memory else ''}",
             ) from None
 
     def env(self, **kwargs: Any) -> Any:

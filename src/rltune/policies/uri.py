@@ -142,12 +142,9 @@ def locate_policy(source: Source, part: str = "policy") -> Iterator[Path]:
 def _find_part(folder: Path, part: str, source: Source) -> Path:
     """Find one part of a checkpoint in a folder, which is the checkpoint, the part itself or an MLflow model."""
     mark = "policy.json" if part == "policy" else "rllib_checkpoint.json"
-    for candidate in (folder, folder / part, folder / "artifacts" / part):
-        if (candidate / mark).is_file():
-            return candidate
-    parts = sorted(path.parent for path in (folder / "artifacts").glob(f"*/{mark}"))
-    if parts:
-        return parts[0]
+    places = (folder / mark, folder / part / mark, *sorted(folder.glob(f"artifacts/*/{mark}")))
+    if file := next(filter(Path.is_file, places), None):
+        return file.parent
     reason = folder / "policy-missing.txt"
     if part == "policy" and reason.is_file():
         raise NeedsRLlibError(

@@ -191,15 +191,10 @@ class Trial(tune.Trainable):
 
     def play(self, folder: Path) -> list[float]:
         """Play the task's number of episodes with a checkpoint's policy; tests replace this method."""
-        from rltune.policies.evaluation import evaluate
-        from rltune.policies.policy import load_playable
-        from rltune.policies.uri import Source
+        from rltune.policies.evaluation import evaluate_checkpoint
 
-        result = evaluate(
-            load_playable(Source(str(folder), trust=True)),
-            self.task.episodes,
-            self.task.evaluation_seed,
-            progress=lambda done, total: self._report_episode(),
+        result = evaluate_checkpoint(
+            folder, self.task.episodes, self.task.evaluation_seed, lambda done, total: self._report_episode()
         )
         return list(result.returns)
 
