@@ -119,7 +119,6 @@ def connect_ray(
     A Ray that runs in this process already (a test's, a notebook's) is used and left running.
 
     Args:
-        cluster: Which Ray.
         modules: What the processes of a Ray of our own import as soon as they start, before there is a trial.
         fork_server: Forks those processes, with their imports done; None lets Ray start them.
 

@@ -180,9 +180,6 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
         request: What one trial asks for.
         nodes: What there is. Without a CPU yet everything fits: nodes are still to come.
 
-    Returns:
-        One trial's share.
-
     Raises:
         ResourceError: Not even one trial fits, or a GPU fraction cannot be placed.
     """

@@ -36,7 +36,6 @@ class ProcessMark:
     Attributes:
         boot: Changes whenever the machine starts, and differs between machines.
         pid_namespace: Containers of one machine number their processes independently.
-        pid: The process's number.
         started: When the process started, in ticks since the machine did.
     """
 

@@ -31,7 +31,6 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     """Explain an error of Hydra or OmegaConf.
 
     Args:
-        error: The error.
         root: The command.
         schema: The dataclass of its settings.
         words: The overrides, as they were typed.

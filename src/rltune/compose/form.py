@@ -37,7 +37,6 @@ def read_keys(path: Path, prefix: str = "") -> list[Setting]:
     """Return the keys of a file in their order, without its list of defaults.
 
     Args:
-        path: The file.
         prefix: The group of its keys, with a dot at its end; empty for none.
     """
     text = path.read_text()

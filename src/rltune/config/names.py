@@ -13,7 +13,6 @@ def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
     """Return a sweep's name: that of its settings, or ``<env>-<algo>-<UTC time>-<4 hex>``.
 
     Args:
-        config: The sweep's settings.
         now: The time in the name; None is the present.
     """
     if config.name:

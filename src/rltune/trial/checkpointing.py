@@ -46,7 +46,6 @@ class TrialCheckpoints:
     """Saves and restores one trial.
 
     Args:
-        task: The trial.
         store: The sweep's.
 
     Attributes:

@@ -138,7 +138,6 @@ def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: 
     """Refuse sweeps that differ in a value by which their scores can be compared.
 
     Args:
-        compared: The sweeps.
         verb: Links a sweep to its value, in the error.
         link: Links the first sweep to its value, in the error.
         values: The value of each sweep.
@@ -163,7 +162,6 @@ def _make_row(view: SweepView, first_scores: Sequence[float]) -> ComparisonRow:
     """Make the row of a sweep.
 
     Args:
-        view: The sweep.
         first_scores: The scores of the first sweep's certified seeds; empty for the first sweep itself.
     """
     outcome = load_outcome(view.folder)

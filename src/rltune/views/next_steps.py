@@ -27,7 +27,6 @@ def describe_end(
     """Describe a sweep that has ended, and what to type next in this directory.
 
     Args:
-        view: The sweep.
         outcome: How it has ended.
         tracking_uri: MLflow's address, without a login; None without tracking.
         resume: The command that resumes the sweep; None if nothing is left to do.

@@ -60,7 +60,6 @@ def describe_sweep(view: SweepView, outcome: Outcome | None = None, max_trials: 
     """Describe a sweep's trials, certification, failures, cost and verdict.
 
     Args:
-        view: The sweep.
         outcome: How it has ended; None if it has not, or if that cannot be read.
         max_trials: The most trials that are listed; None lists all.
 

@@ -61,7 +61,6 @@ def draw_figures(view: SweepView, importance: Importance | None = None) -> dict[
     """Draw the figures for which the sweep has data, by name; several figures of one name stand side by side.
 
     Args:
-        view: The sweep.
         importance: What its scores depend on; drawn where a parameter stands out.
     """
     winner, order = view.winner_trial, list(STATES)

@@ -97,8 +97,6 @@ def _describe_trial(before: TrialSnapshot | None, trial: TrialSnapshot, view: Sw
 
     Args:
         before: The trial as it was before; None if it is new.
-        trial: The trial as it is.
-        view: The sweep.
     """
     if before is None and trial.record.enqueued_by:
         yield Line(f"trial {trial.number} has what {trial.record.enqueued_by} enqueued", "yellow")
@@ -162,7 +160,6 @@ def render_live_table(view: SweepView, height: int) -> RenderableType:
     """Render the live table.
 
     Args:
-        view: The sweep.
         height: The number of the terminal's lines.
     """
     counts, pace, score = describe_progress(view)

@@ -88,7 +88,6 @@ def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
     """Print the description of a sweep with all of its trials, the best first.
 
     Args:
-        ref: The sweep.
         stream: Where to print; None is standard output.
 
     Raises:
@@ -113,7 +112,6 @@ def show_evaluation(
     Args:
         uri: The policy's URI, as the user typed it.
         info: What the policy's files say about its origin.
-        result: The evaluation.
         env: The id of the environment, where it was not the one in which the policy was trained.
         stream: Where to print; None is standard output.
     """

@@ -67,7 +67,6 @@ def _hang(first: str, text: str, width: int, later: str | None = None) -> list[s
 
     Args:
         first: The beginning of the first line.
-        text: The text.
         width: The terminal's width in characters.
         later: The beginning of the other lines; None is as many blanks as ``first`` has characters.
     """

@@ -69,7 +69,6 @@ class Sweep:
 
     Attributes:
         folder: The sweep's folder.
-        name: The sweep's name.
     """
 
     def __init__(self, folder: Path, ledger_url: str | None = None) -> None:
