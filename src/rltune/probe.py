@@ -91,7 +91,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the trials of one combination achieved.
+    """The measurements of the trials of one combination.
 
     Attributes:
         combination: How they used the machine.
@@ -312,7 +312,7 @@ class WorkerError(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker trains: the values of a space that take most memory, and for how long it is measured.
+    """The work of a measured worker: the values of a space that take most memory, and for how long it trains.
 
     With 0 seconds only the memory is measured.
     """

@@ -1,1 +1,1 @@
-"""What a person asks for, by a command or a call, composed by Hydra from ``conf/`` and their own files."""
+"""Compose settings by Hydra from ``conf/``, the user's own files and overrides, for a command or a call."""

@@ -1,1 +1,1 @@
-"""What a person asked for, as typed values. Imports nothing heavy."""
+"""The settings of a sweep as typed values. Imports nothing heavy."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 @dataclass(frozen=True)
 class PolicyNetwork:
-    """Where an RLModule keeps the network that acts, for writing it to a bundle.
+    """The attributes of an RLModule that hold the network that acts, which a bundle contains.
 
     Attributes:
         module: The RLModule's class, ``module:Class``.
@@ -88,7 +88,7 @@ _EVERY_STATISTIC = tuple(sorted({*_V_TRACE, *_KL, *_SOFT_ACTOR_CRITIC, "vf_expla
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an algorithm can do.
+    """The features of an algorithm.
 
     The defaults are those of an algorithm without a row: RLlib trains it, and RLlib refuses what it cannot do.
 

@@ -71,7 +71,7 @@ class EnvConfig:
 
 @dataclass
 class SecondObjectiveConfig:
-    """What trials are compared by besides the objective: something that they measure; None is nothing."""
+    """A second quantity that trials measure and are compared by besides the objective; None is nothing."""
 
     key: str | None = None
     direction: str = bounded("min", choices=("min", "max"))
@@ -79,7 +79,7 @@ class SecondObjectiveConfig:
 
 @dataclass
 class ObjectiveConfig:
-    """What an episode is worth: its return, a value of its last info or a function's, to be large or small."""
+    """The score of an episode: its return, a value of its last info or a function's, to be large or small."""
 
     kind: str = bounded("return", choices=("return", "info", "package.module:function"))
     key: str | None = None
@@ -89,7 +89,7 @@ class ObjectiveConfig:
 
 @dataclass
 class SearcherConfig:
-    """Which sampler proposes trials, its arguments, and the earlier sweeps from which it learns."""
+    """The sampler that proposes trials, its arguments, and the earlier sweeps from which it learns."""
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class SearcherConfig:
 
 @dataclass
 class SchedulerConfig:
-    """Which rule stops weak trials, and its arguments."""
+    """The rule that stops weak trials, and its arguments."""
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class ResourcesConfig:
 
 @dataclass
 class TrackingConfig:
-    """Where a sweep is shown; ``uri`` None means MLflow's own default store in the working directory."""
+    """The tracker that shows a sweep; ``uri`` None means MLflow's own default store in the working directory."""
 
     kind: str = bounded(choices=(*MLFLOW, "wandb", "off", "package.module:Class"))
     uri: str | None = None
@@ -127,7 +127,7 @@ class TrackingConfig:
 
 @dataclass
 class ClusterConfig:
-    """Which Ray runs the trials; ``address`` None starts one on this machine."""
+    """The Ray that runs the trials; ``address`` None starts one on this machine."""
 
     address: str | None = None
     num_cpus: int | None = bounded(None, minimum=1, example=2)
@@ -146,7 +146,7 @@ class CheckpointConfig:
 
 @dataclass
 class FailuresConfig:
-    """What is done about trials that go wrong."""
+    """The handling of trials that go wrong."""
 
     max_retries: int = bounded(minimum=0, example=1)
     stall_s: float = bounded(minimum=1, example=300)
@@ -165,14 +165,14 @@ class CertifyConfig:
 
 @dataclass
 class StudyConfig:
-    """Where the ledger is kept; ``storage`` None is a file in the sweep's folder."""
+    """The place of the ledger; ``storage`` None is a file in the sweep's folder."""
 
     storage: str | None = None
 
 
 @dataclass
 class PublishedConfig:
-    """What a file of conf/tuned says of its source; ``env_steps`` None where no such file is in use."""
+    """The source of a file of conf/tuned; ``env_steps`` None where no such file is in use."""
 
     env_steps: int | None = bounded(None, minimum=1, example=1_000_000)
 

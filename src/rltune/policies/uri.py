@@ -38,7 +38,7 @@ TRUST = "add trust=true to the command if you trust its author"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a policy is loaded from.
+    """The place that a policy is loaded from.
 
     Attributes:
         uri: The policy's URI, as the user wrote it.

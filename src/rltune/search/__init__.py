@@ -1,1 +1,1 @@
-"""Which configurations are tried and which are stopped. No Ray."""
+"""Choose the configurations that are tried and the trials that are stopped, without Ray."""

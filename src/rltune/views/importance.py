@@ -29,7 +29,7 @@ NUM_NULL_SWEEPS = 50  # One of 51 sweeps where nothing matters has a parameter t
 
 @dataclass(frozen=True)
 class Importance:
-    """What a sweep's scores depend on.
+    """The parameters that a sweep's scores depend on.
 
     Attributes:
         num_trials: Trials that were used: all with a score, and those that diverged.

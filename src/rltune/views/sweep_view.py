@@ -56,7 +56,7 @@ class Episodes:
 
 @dataclass(frozen=True)
 class DriverState:
-    """What only the sweep's driver knows. A view that another process reads goes without it.
+    """Facts that only the sweep's driver knows. A view that another process reads goes without it.
 
     Attributes:
         env_steps: Environment steps of each seed that running trials have taken in all, as their workers say between

@@ -1,1 +1,1 @@
-"""What makes a command of a function: its settings by Hydra, its errors in three parts, its end by a signal."""
+"""Make commands of functions: settings by Hydra, errors in three parts, an orderly end by a signal."""
