@@ -278,6 +278,7 @@ def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
     from sqlalchemy import insert
 
     from rltune.ledger import tables
+    from rltune.ledger.database import connect_ledger
 
     luck, now, rows, reports = random.Random(0), time.time(), [], []
     for number in range(trials):
@@ -292,7 +293,7 @@ def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
             numbers = dict.fromkeys(("objective", "return_min", "return_max", *OTHERS), value)
             about = {"trial_id": number + 1, "nominal_steps": steps, "env_steps": steps}
             reports.append(about | {"objective": value, "numbers": numbers, "time_s": now})
-    engine = tables.connect_ledger(ledger.url)
+    engine = connect_ledger(ledger.url)
     with engine.begin() as connection:
         connection.execute(insert(tables.SWEEP_TRIALS), rows)
         connection.execute(insert(tables.REPORTS), reports)

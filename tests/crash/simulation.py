@@ -29,8 +29,8 @@ from sqlalchemy.pool import Pool
 
 from rltune.checkpoints import store
 from rltune.cluster import stale_processes
-from rltune.ledger import journal, lease, ledger, tables, trial_table
-from rltune.ledger.tables import IDLE_S
+from rltune.ledger import database, lease, ledger, trial_table
+from rltune.ledger.database import IDLE_S
 from rltune.tracking import feed
 
 EPOCH_S = 1_750_000_000.0
@@ -480,12 +480,14 @@ def simulate(world: World) -> Iterator[None]:
     clock, threads = SimulatedTime(world), SimulatedThreading(world)
     logging.disable(logging.CRITICAL)  # To format the tracebacks of the faults takes longer than to cause them.
     with pytest.MonkeyPatch.context() as patch, _database_faults(world, patch):
-        for module in (lease, ledger, tables, trial_table, feed):
+        for module in (lease, ledger, database, trial_table, feed):
             for attribute, simulated in (("time", clock), ("threading", threads)):
                 if hasattr(module, attribute):
                     patch.setattr(module, attribute, simulated)
-        patch.setattr(journal, "TIMEOUT_S", 0.0)  # The process that holds a lock runs only when this one has given way.
-        patch.setattr(tables, "create_engine", _create_engine)
+        patch.setattr(
+            database, "TIMEOUT_S", 0.0
+        )  # The process that holds a lock runs only when this one has given way.
+        patch.setattr(database, "create_engine", _create_engine)
         patch.setattr(lease, "LOOK_S", 2.0)  # Seconds pass quickly here, and each look costs a query.
         patch.setattr(store, "NUM_THREADS", 1)  # Their order would be left to chance.
         _simulate_processes(world, patch)

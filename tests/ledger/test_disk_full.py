@@ -14,7 +14,7 @@ from toy import ToyTrial
 
 from rltune.driver.run import resume_sweep
 from rltune.errors import UnavailableError
-from rltune.ledger import tables
+from rltune.ledger import database
 from rltune.ledger.disk_full import is_disk_full, names_full_disk
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
@@ -60,7 +60,7 @@ def test_a_checkpoint_without_room_stops_the_sweep_and_fails_no_trial(
 def test_a_full_database_stops_the_sweep_and_keeps_what_it_has(
     toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    folder, plain = tmp_path / "outputs" / "tight", tables.set_pragmas
+    folder, plain = tmp_path / "outputs" / "tight", database.set_pragmas
     room: dict[str, int] = {}
 
     def tight(connection: Any, _: Any) -> None:
@@ -69,11 +69,11 @@ def test_a_full_database_stops_the_sweep_and_keeps_what_it_has(
         if pages > 1:  # its tables are made: not a page more, and SQLite meets the end of the disk
             connection.execute(f"PRAGMA max_page_count={room.setdefault('pages', pages)}")
 
-    monkeypatch.setattr(tables, "set_pragmas", tight)
+    monkeypatch.setattr(database, "set_pragmas", tight)
     with pytest.raises(UnavailableError) as full:
         toy_run("name=tight", "budget.trials=16", "scheduler=none", "tracking=off")
     assert full.value.exit_code == 75
-    monkeypatch.setattr(tables, "set_pragmas", plain)
+    monkeypatch.setattr(database, "set_pragmas", plain)
     before = states(folder)
     assert before
     assert set(before) <= {"COMPLETE", "RUNNING"}

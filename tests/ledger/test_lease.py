@@ -185,7 +185,7 @@ def test_a_stopped_driver_is_replaced_and_writes_no_more(
 
 def test_a_writer_that_stands_still_keeps_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite lets nobody break the lock of a process that was stopped in the middle of a transaction."""
-    monkeypatch.setattr("rltune.ledger.journal.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("rltune.ledger.database.TIMEOUT_S", 0.1)
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "mine", create=True)
     with sqlite3.connect(tmp_path / "ledger.db") as writer:
         writer.execute("BEGIN IMMEDIATE")

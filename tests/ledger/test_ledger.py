@@ -17,8 +17,9 @@ from sqlalchemy.exc import OperationalError
 
 from rltune.config.settings_file import FORMAT
 from rltune.errors import StudyError
-from rltune.ledger import tables
-from rltune.ledger.ledger import Ledger, MissingSweepError, check_storage, make_storage_error
+from rltune.ledger import database
+from rltune.ledger.database import check_storage, make_storage_error
+from rltune.ledger.ledger import Ledger, MissingSweepError
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, SweepRecord
 
 
@@ -231,7 +232,7 @@ def test_a_ledger_of_another_format_is_refused(ledger: Ledger, url: str, tmp_pat
 
 
 def test_a_disk_without_room_for_a_new_ledger_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "set_pragmas", lambda connection, _: connection.execute("pragma max_page_count=2"))
+    monkeypatch.setattr(database, "set_pragmas", lambda connection, _: connection.execute("pragma max_page_count=2"))
     with pytest.raises(StudyError) as refused:
         Ledger(url, "sweep", create=True)
     assert (refused.value.key, refused.value.exit_code) == ("study.storage", 75)

@@ -13,13 +13,12 @@ from typing import Any
 import optuna
 import postgres
 import pytest
-from ended import damage_table
 from ledger import SPACE, add_reports, ask, make_ledger
 from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from rltune.errors import StudyError
-from rltune.ledger import tables
+from rltune.ledger import database
 from rltune.ledger.ledger import Ledger, MissingSweepError
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.tracker import SweepDescription, TrackingSettings
@@ -35,31 +34,6 @@ def test_marks_of_reports_only_grow(tmp_path: Path) -> None:
             raw.execute("delete from reports")
         add_reports(ledger, 0, {300: 3.0})
         assert ledger.read_reports_after(last, 10), "an id that was used once would be taken for sent"
-
-
-def test_damage_that_a_read_meets_is_named_with_its_file_and_can_be_repaired(tmp_path: Path) -> None:
-    with closing(make_ledger(tmp_path)) as ledger:
-        ask(ledger)
-    damage_table(tmp_path / "ledger.db", "sweep_trials")
-    with (
-        closing(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "sweep")) as ledger,
-        pytest.raises(StudyError, match=r"ledger\.db") as refused,
-    ):
-        ledger.trials.records()
-    assert refused.value.exit_code == 2
-    assert ".recover" in refused.value.fix
-
-
-def test_text_that_cannot_be_decoded_counts_as_damage(tmp_path: Path) -> None:
-    with closing(make_ledger(tmp_path)) as ledger:
-        ask(ledger)
-    with closing(sqlite3.connect(tmp_path / "ledger.db")) as raw, raw:
-        raw.execute("UPDATE sweep_trials SET params = CAST(x'a5a5' AS TEXT)")
-    with (
-        closing(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "sweep")) as ledger,
-        pytest.raises(StudyError, match=r"ledger\.db"),
-    ):
-        ledger.trials.records()
 
 
 # -- PostgreSQL ----------------------------------------------------------------------------------------------------
@@ -201,7 +175,7 @@ def test_a_server_that_starts_again_is_waited_for(address: str, monkeypatch: pyt
     monkeypatch.setattr(engine.dialect, "connect", refuse)
     assert ledger.sweep().name == "sweep"
     assert refusals == []
-    monkeypatch.setattr(tables, "RESTART_S", 0.0)
+    monkeypatch.setattr(database, "RESTART_S", 0.0)
     engine.dispose()
     refusals.append(psycopg.OperationalError("refused"))
     with pytest.raises(OperationalError):  # A server that stays away is not waited for without end.

@@ -8,7 +8,7 @@ from typing import Any
 
 import optuna
 
-from rltune.ledger.journal import choose_journal
+from rltune.ledger.database import choose_journal
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import suggest
 from rltune.records import Report, TrialRecord

@@ -22,7 +22,7 @@ from joined import needs_mounts
 from omegaconf import OmegaConf
 
 from rltune.cli.application.program import load_commands
-from rltune.ledger.journal import choose_journal, has_write_ahead_log
+from rltune.ledger.database import choose_journal, has_write_ahead_log
 
 LATE = ("ray", "torch", "mlflow", "optuna")  # seconds each: nothing that a typo should wait for
 

@@ -20,7 +20,7 @@ from server import Server
 from sqlalchemy import MetaData, create_engine
 
 from rltune.errors import RltuneError
-from rltune.ledger.ledger import check_storage
+from rltune.ledger.database import check_storage
 from rltune.tracking.uri_check import check_uri
 
 SIGNS = "/ @:#%'\"\\?&=+,;$<>{}[]()|^~`!*üß中§"

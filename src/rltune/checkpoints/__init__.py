@@ -1,1 +1,1 @@
-"""Where a sweep's checkpoints and files lie: on a disk or in remote storage, behind one store."""
+"""Store a sweep's checkpoints and files, on a disk or in remote storage, by the same code."""

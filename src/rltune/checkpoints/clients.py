@@ -31,7 +31,7 @@ QUICK_S = 3.0  # The same for a request that must not hold up its caller.
 CONNECT_S, ANSWER_S = 3.0, 10.0  # The time-outs of one request: a loaded server may take seconds to answer.
 RETRY_S = 1.0  # The pause between two attempts.
 POLL_S = 0.1  # How soon a caller that waits notices that time has become short.
-STORAGE_AWAY = "the storage does not answer"  # The reason of a sweep that ends for it.
+STORAGE_AWAY = "the storage does not answer"  # The reason of a sweep that ends because of that.
 _OUTAGE = re.compile("|".join((r"HTTP status (code: )?(429|5\d\d)", *(kind.outage for kind in BUCKETS.values()))))
 T = TypeVar("T")
 
@@ -212,7 +212,7 @@ def _open_s3(address: str) -> FileSystem:
         options["region"] = fs.resolve_s3_region(parts.hostname)
     return fs.S3FileSystem(
         **options,
-        allow_delayed_open=True,  # one request for a small file instead of three
+        allow_delayed_open=True,  # One request for a small file instead of three.
         connect_timeout=CONNECT_S,
         request_timeout=ANSWER_S,
         retry_strategy=fs.AwsStandardS3RetryStrategy(1),

@@ -183,7 +183,7 @@ def _check_places(config: RunConfig) -> None:
     """Check that the sweep's folder, ledger and storage can be written."""
     _check_writable(Path(config.output_dir).expanduser().absolute())
     if config.study.storage:
-        from rltune.ledger.ledger import check_storage  # It imports SQLAlchemy, which takes a moment.
+        from rltune.ledger.database import check_storage  # It imports SQLAlchemy, which takes a moment.
 
         check_storage(config.study.storage)
     if config.storage:

@@ -1,1 +1,1 @@
-"""What a sweep leaves on disk: the ledger, checkpoints, folder, lock and outcome."""
+"""Keep what is true of a sweep: its ledger, lease, folder and outcome, and Optuna's study, which is made of it."""

@@ -1,6 +1,6 @@
-"""Recognise a full disk beneath other errors, and tell a person what to do. Imports nothing heavy.
+"""Recognize a full disk beneath other errors, and explain what to do. Imports nothing heavy.
 
-A sweep whose disk is full stops as if it had been interrupted: it is no trial's fault, so none fails of it.
+A sweep whose disk is full stops as if it had been interrupted. No trial is to blame for that, so none fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rltune.errors import RltuneError, StudyUnavailableError
 from rltune.ledger.sweep_folder import make_resume_command
 
 DISK_FULL = "no room is left on the disk"
-# The last two are SQLite's and torch's words, whose errors carry no number.
+# The last two are the words of SQLite and torch, whose errors have no number.
 WORDS = (
     "No space left on device",
     "Disk quota exceeded",
@@ -25,26 +25,26 @@ WORDS = (
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether this error, or one that led to it, says that nothing more can be written."""
-    seen: list[BaseException] = []
-    now: BaseException | None = error
-    while now is not None and now not in seen:
-        if isinstance(now, OSError) and now.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    """Return whether this error, or one that led to it, says that nothing more can be written."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return True
-        if names_full_disk(str(now)):
+        if names_full_disk(str(cause)):
             return True
-        seen.append(now)
-        now = now.__cause__ or now.__context__
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
     return False
 
 
 def names_full_disk(text: str) -> bool:
-    """Whether a text, such as a worker's traceback, speaks of a full disk."""
+    """Return whether a text, such as a worker's traceback, speaks of a full disk."""
     return any(word in text for word in WORDS)
 
 
 def make_disk_full_error(folder: Path) -> StudyUnavailableError:
-    """Make the error that tells a person of it, with the command that goes on."""
+    """Make the error of a sweep whose disk is full, with the command that resumes the sweep."""
     return StudyUnavailableError(
         f"{folder}: {DISK_FULL}; what was recorded before is whole",
         "room for the ledger and the trials' checkpoints",
@@ -54,10 +54,10 @@ def make_disk_full_error(folder: Path) -> StudyUnavailableError:
 
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turn an error that a full disk led to into one for a person; leave others alone.
+    """Turn an error that a full disk has caused into one that says what to do; pass on all others.
 
     Args:
-        folder: The sweep's.
+        folder: The sweep's folder.
 
     Raises:
         StudyUnavailableError: The disk is full.

@@ -111,24 +111,28 @@ def hand_over(store: Store, driver_id: str) -> None:
         store.publish([DRIVER_FILE])
 
 
-def refresh_sweep(folder: Path, storage: str | None) -> None:
+def refresh_sweep(folder: Path, storage: str | None) -> Path:
     """Fetch a sweep's files if the storage has newer ones and nothing would be lost that only this machine has.
 
     Args:
-        folder: The sweep's.
-        storage: The sweeps' ``storage``; None leaves the folder as it is.
+        folder: The sweep's folder.
+        storage: The setting ``storage``; None leaves the folder as it is.
+
+    Returns:
+        The folder.
 
     Raises:
         StoreError: The storage cannot be used.
     """
     if storage is None:
-        return
+        return folder
     store = open_store(folder, make_address(storage, folder.name))
     with _lock_folder(folder):
         stored, local = read_stored_driver(store), _read_local_driver(store)
         has_own_state = (folder / LEDGER).exists() if local is None else not local.ended
         if not (folder / SETTINGS).exists() or not (has_own_state or has_newest(store)):
             _fetch_sweep(store, stored, with_ledger=stored is None or stored.ended)
+    return folder
 
 
 @contextlib.contextmanager

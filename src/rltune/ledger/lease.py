@@ -26,7 +26,8 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from rltune.cluster.stale_processes import GONE, RUNNING, ProcessMark, mark_process
 from rltune.errors import StudyUnavailableError
-from rltune.ledger.tables import LEASES, connect_ledger, file_of
+from rltune.ledger.database import connect_ledger, file_of, make_storage_error
+from rltune.ledger.tables import LEASES
 
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
@@ -236,9 +237,9 @@ class Lease:
         with self._losing:
             is_first = self._lost is None
             if self._lost is None:
-                where = f", {_make_record(row.driver).describe()}" if row and row.driver else ""
+                location = f", {_make_record(row.driver).describe()}" if row and row.driver else ""
                 self._lost = LeaseLostError(
-                    f"sweep={self._name}: another driver has taken it over{where}",
+                    f"sweep={self._name}: another driver has taken it over{location}",
                     "one driver at a time; this one stood still for longer than its lease",
                     "nothing, the other driver goes on with it",
                 )
@@ -319,11 +320,9 @@ def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Le
         StudyUnavailableError: Another driver has it.
         StudyError: The ledger cannot be written.
     """
-    from rltune.ledger.ledger import make_storage_error
-
     watch = LeaseWatch(ledger.read_lease)
     driver = DriverRecord(id=secrets.token_hex(16), host=socket.gethostname(), **mark_process(psutil.Process()))
-    _held_ids.add(driver.id)  # before the row says so: another thread may look at it at once
+    _held_ids.add(driver.id)  # Before the row says so, because another thread may look at it at once.
     while True:
         try:
             if watch.wait():
@@ -336,7 +335,7 @@ def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Le
         except Exception as error:
             _held_ids.discard(driver.id)
             if isinstance(error, OperationalError) and "database is locked" in str(error):
-                raise _make_held_error(ledger, watch) from None  # a driver was stopped in the middle of a transaction
+                raise _make_held_error(ledger, watch) from None  # A driver was stopped in the middle of a transaction.
             if isinstance(error, SQLAlchemyError):
                 raise make_storage_error(ledger.url, error) from None
             raise
@@ -348,9 +347,9 @@ def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Le
 
 def _make_held_error(ledger: Ledger, watch: LeaseWatch) -> StudyUnavailableError:
     """Say that another driver works on the sweep, and where."""
-    where = f", {watch.driver.describe()}" if watch.driver else ""
+    location = f", {watch.driver.describe()}" if watch.driver else ""
     return StudyUnavailableError(
-        f"sweep={ledger.name}: another driver is working on it{where}",
+        f"sweep={ledger.name}: another driver is working on it{location}",
         "one driver at a time",
         "wait for it, or end it with Ctrl-C where it runs",
     )

@@ -7,7 +7,6 @@ The ledger is the source of truth and commits first. Optuna's study (`rltune.led
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -15,14 +14,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, delete, func, insert, or_, select, update
-from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.config.criteria import Criteria
 from rltune.config.settings_file import FORMAT
-from rltune.config.uris import redact_address, redact_error
-from rltune.errors import StudyError, StudyUnavailableError, describe_exception
+from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.ledger.disk_full import is_disk_full
+from rltune.ledger.database import connect_ledger, file_of, make_storage_error
 from rltune.ledger.lease import Fence, Lease, LeaseState, read_lease
 from rltune.ledger.tables import (
     DELIVERIES,
@@ -34,8 +32,6 @@ from rltune.ledger.tables import (
     TRIAL_DELIVERIES,
     add_tables,
     begin_alone,
-    connect_ledger,
-    file_of,
     has_table,
 )
 from rltune.ledger.trial_table import REPORT_COLUMNS, TrialTable, make_report
@@ -44,8 +40,6 @@ from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, T
 _REQUEST_COLUMNS = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
 SWEEP_COLUMNS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
 _REOPENED = "to be tried again"  # The stop reason of a failed trial that was reopened and has not started yet.
-# A wrong login or database is known by PostgreSQL's message alone: its driver has no class of its own for these errors.
-_REFUSED = re.compile(r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry")
 
 
 class MissingSweepError(StudyError):
@@ -381,42 +375,3 @@ def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, int]:
 def _read_sweep(connection: Connection, name: str) -> tuple[int, int] | None:
     row = connection.execute(select(SWEEPS.c.id, SWEEPS.c.format).where(SWEEPS.c.name == name)).first()
     return (int(row.id), int(row.format)) if row else None
-
-
-def check_storage(url: str) -> None:
-    """Refuse a database that cannot be used, before a sweep begins; a SQLite file is created later.
-
-    Args:
-        url: The setting ``study.storage``.
-
-    Raises:
-        StudyError: The database is of an unsupported kind, or cannot be reached.
-    """
-    try:
-        engine = connect_ledger(url)
-        if engine.dialect.name != "sqlite":
-            engine.connect().close()
-        engine.dispose()
-    except Exception as error:
-        raise make_storage_error(url, error) from None
-
-
-def make_storage_error(url: str, error: Exception) -> StudyError:
-    """Make the error of a database that cannot be used, without the login in its address.
-
-    It is unavailable if the disk is full or the server is down, but not if the server refuses the login.
-    """
-    if isinstance(error, StudyError):  # Damage is named already.
-        return error
-    is_away = isinstance(error, (OperationalError, InterfaceError)) and not url.startswith("sqlite")
-    is_unavailable = is_disk_full(error) or (is_away and not _REFUSED.search(str(error)))
-    return (StudyUnavailableError if is_unavailable else StudyError)(
-        f"study.storage={_redact_url(url)} cannot be opened: {redact_error(url, describe_exception(error))}",
-        "room for it on its disk" if is_disk_full(error) else "a database that can be reached",
-        "study.storage=postgresql+psycopg://user@host/database, or study.storage=null for a file in the sweep's folder",
-    )
-
-
-def _redact_url(url: str) -> str:
-    """Remove the login from an address; text that is no URL may hold a password anywhere."""
-    return redact_address(url) if "://" in url else "***"

@@ -49,7 +49,7 @@ class Outcome:
     folder: Path = field(default_factory=Path)
 
     def __repr__(self) -> str:
-        """How it ended, in a line."""
+        """Return how the sweep ended, in one line."""
         best = f", winner trial {self.winner['trial']}" if self.winner and self.winner["trial"] is not None else ""
         return f"<Outcome of {self.name}: {self.status}, {self.trials['total']} trials{best}; {self.folder}>"
 

@@ -17,11 +17,10 @@ from rltune.config.settings_file import FORMAT, read_settings
 from rltune.config.uris import HIDDEN
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
+from rltune.ledger.database import choose_journal, connect_file, file_of, make_storage_error
 from rltune.ledger.handover import make_distant_ledger_error
-from rltune.ledger.journal import choose_journal, connect_file
-from rltune.ledger.ledger import Ledger, make_storage_error
+from rltune.ledger.ledger import Ledger
 from rltune.ledger.sweep_folder import LEDGER, SETTINGS
-from rltune.ledger.tables import file_of
 
 STUDY = "study.db"
 _STUDY_SECTION = re.compile(r"^study:\n(?: .*\n)+", re.MULTILINE)

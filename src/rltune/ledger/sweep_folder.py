@@ -21,19 +21,19 @@ HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")  # How the entries 
 
 
 def is_half_made(folder: Path) -> bool:
-    """Whether a driver was killed between making this folder and writing its settings: nothing is lost in it.
+    """Return whether a driver was killed between making this folder and writing its settings, so that it holds nothing.
 
-    A folder with anything in it that such a driver does not leave is somebody's own.
+    A folder with anything else in it is somebody's own.
     """
     return folder.is_dir() and all(entry.name.startswith(HALF_MADE) for entry in folder.iterdir())
 
 
 def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
-    """Make what to type to go on with a sweep: from the present folder, or on any machine if it has remote storage.
+    """Make the command that resumes a sweep: from the present folder, or on any machine if it has remote storage.
 
     Args:
-        folder: The sweep's.
-        settings: Its own; None reads them, where they are there already.
+        folder: The sweep's folder.
+        settings: The sweep's; None reads them from the folder, if they are there already.
     """
     if settings is None:
         with contextlib.suppress(StudyError):
@@ -42,7 +42,7 @@ def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None)
     words = [_format_override("sweep", folder.name) + spell_output_dir(folder.parent)]
     if storage := values.get("storage"):
         words.append(_format_override("storage", redact_address(storage)))
-    for group, key in (("study", "storage"), ("tracking", "uri")):  # a login is kept in no file
+    for group, key in (("study", "storage"), ("tracking", "uri")):  # A login is kept in no file.
         if HIDDEN in ((values.get(group) or {}).get(key) or ""):
             words.append(f"{group}.{key}=...")
     return spell_command(f"resume {' '.join(words)}")

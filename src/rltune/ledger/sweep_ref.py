@@ -1,4 +1,4 @@
-"""Name a sweep and say where it is kept: the one value that everything takes which reads a sweep. Runs anywhere."""
+"""Name a sweep and where it is kept, in the one value from which everything reads a sweep. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rltune.ledger.handover import refresh_sweep
 from rltune.ledger.sweep_folder import (
     SETTINGS,
     is_half_made,
-    make_resume_command,
     spell_output_dir,
 )
 
@@ -82,7 +81,7 @@ class SweepRef:
         name = max(times, key=lambda name: times[name]) if self.name == LATEST and times else self.name
         folder = self.root / name
         if name in times:
-            return self._update(folder)
+            return refresh_sweep(folder, self.storage)
         if is_half_made(folder):
             raise StudyError(
                 f"{key}={name}: nothing was begun in {folder}",
@@ -98,7 +97,7 @@ class SweepRef:
             StudyError: The storage cannot be used.
         """
         for name in self._list_stored():
-            self._update(self.root / name)
+            refresh_sweep(self.root / name, self.storage)
         return sorted(self._list_local(), key=_read_time)
 
     def is_stored(self) -> bool:
@@ -120,14 +119,6 @@ class SweepRef:
 
         return open_ledger(folder, self.ledger_url)
 
-    def resume_command(self) -> str:
-        """Return the command that resumes the sweep.
-
-        Raises:
-            StudyError: There is no such sweep.
-        """
-        return make_resume_command(self.folder())
-
     @property
     def root(self) -> Path:
         """The folder of all sweeps as an absolute path."""
@@ -147,11 +138,6 @@ class SweepRef:
         store = open_store(self.root, make_address(self.storage))
         store.check()
         return store.list_folders(holding=SETTINGS)
-
-    def _update(self, folder: Path) -> Path:
-        """Fetch a sweep's files where the storage has newer ones."""
-        refresh_sweep(folder, self.storage)
-        return folder
 
     def _redact(self) -> dict[str, Any]:
         redacted: dict[str, Any] = redact_settings(vars(self))

@@ -1,4 +1,4 @@
-"""Describe the ledger's tables, and open a connection to them.
+"""Describe the ledger's tables, and create them.
 
 A SQLite file holds nothing else. In PostgreSQL the tables are in a schema of their own, apart from Optuna's tables and
 the user's. Runs anywhere.
@@ -7,13 +7,8 @@ the user's. Runs anywhere.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-import shlex
-import sqlite3
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -31,22 +26,12 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
-    create_engine,
-    event,
     inspect,
-    make_url,
     text,
 )
-from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.schema import CreateSchema
 
-from rltune.config.uris import hide_login
-from rltune.errors import StudyError
-from rltune.ledger.journal import connect_file
-
 SCHEMA = "rltune"  # The schema of the tables in PostgreSQL.
-IDLE_S = 10.0  # PostgreSQL ends a transaction that idles for so long, which is less than a lease.
-RESTART_S = 30.0  # How long a connection waits for a database server that is being restarted.
 _ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite generates keys only for columns of the type INTEGER.
 _metadata = MetaData()
 
@@ -184,96 +169,6 @@ REQUESTS = Table(
     Column("taken_s", Float),  # NULL until a driver has taken the request.
     Column("trial", Integer),  # The number of the trial of an enqueued configuration.
 )
-
-
-def connect_ledger(url: str) -> Engine:
-    """Connect to a database that has the ledger or is going to have it.
-
-    Args:
-        url: The address of the database.
-
-    Raises:
-        ValueError: The database is neither SQLite nor PostgreSQL. MySQL rounds floats and cannot return inserted ids.
-    """
-    hide_login(url)
-    if not url.startswith("sqlite:"):
-        if make_url(url).get_backend_name() not in ("sqlite", "postgresql"):
-            raise ValueError("a ledger is kept in SQLite or PostgreSQL")
-        engine = create_engine(url, pool_pre_ping=True)
-        _wait_for_restarts(engine)
-        if engine.dialect.name == "postgresql":
-            event.listen(engine, "connect", _limit_idle_transactions)
-            return engine.execution_options(schema_translate_map={None: SCHEMA})
-        return engine
-    file = Path(make_url(url).database or "")
-    engine = create_engine(url, creator=functools.partial(connect_file, file))
-    event.listen(engine, "connect", set_pragmas)
-    event.listen(engine, "handle_error", functools.partial(_name_damaged_file, file))
-    return engine
-
-
-def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
-    """Raise SQLite's error of a damaged file as a `StudyError` that names the file.
-
-    SQLite notices damage only in the pages that it happens to read, so any read may be the first to fail.
-    """
-    error = context.original_exception
-    # Python raises an error without a code for bytes that are not text.
-    is_garbled = isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # The other bytes are SQLite's extended error code.
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled:
-        path, damaged = shlex.quote(str(file)), shlex.quote(f"{file}.damaged")
-        raise StudyError(
-            f"{file} is damaged: {error}",
-            "the file as rltune wrote it",
-            f"mv {path} {damaged} && sqlite3 {damaged} .recover | sqlite3 {path}",
-        ) from None
-
-
-def _wait_for_restarts(engine: Engine) -> None:
-    """Make new connections wait while the database server is being restarted, since a failure would end the sweep.
-
-    The first connection does not wait, so that a wrong address is reported at once.
-    """
-    has_answered = False
-
-    def connect(dialect: Any, _: Any, arguments: Any, options: Any) -> Any:
-        nonlocal has_answered
-        deadline = time.monotonic() + (RESTART_S if has_answered else 0.0)
-        while True:
-            try:
-                connection = dialect.connect(*arguments, **options)
-            except dialect.loaded_dbapi.OperationalError:
-                if time.monotonic() >= deadline:
-                    has_answered = False  # The next connection fails at once.
-                    raise
-                time.sleep(0.2)
-            else:
-                has_answered = True
-                return connection
-
-    event.listen(engine, "do_connect", connect)
-
-
-def _limit_idle_transactions(connection: Any, _: Any) -> None:
-    """Have the server end idle transactions: the locks of a stopped process would block the next driver."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S:g}s'")
-    connection.commit()
-
-
-def set_pragmas(connection: Any, _: Any) -> None:
-    """Skip the sync at each commit if the file has a write-ahead log: a killed process loses nothing then."""
-    cursor = connection.cursor()
-    (journal,) = cursor.execute("PRAGMA journal_mode").fetchone()
-    if journal == "wal":  # With another journal, a power failure could damage the file.
-        cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
-
-
-def file_of(url: str) -> Path | None:
-    """Return the file that a SQLite address names; None for a server's address."""
-    return Path(url.removeprefix("sqlite:///").partition("?")[0]) if url.startswith("sqlite:") else None
 
 
 def has_table(engine: Engine, table: Table) -> bool:

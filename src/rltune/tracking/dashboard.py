@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rltune.ledger.journal import TIMEOUT_S, choose_journal
+from rltune.ledger.database import TIMEOUT_S, choose_journal, file_of
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import STUDY, make_storage_url
-from rltune.ledger.tables import file_of
 from rltune.records import TRIALS, Report, TrialRecord
 from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings
 

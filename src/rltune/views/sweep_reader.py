@@ -17,10 +17,10 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.errors import StudyError
-from rltune.ledger.ledger import Ledger, find_sweeps, make_storage_error
+from rltune.ledger.database import connect_ledger, file_of, make_storage_error
+from rltune.ledger.ledger import Ledger, find_sweeps
 from rltune.ledger.storage import locate_ledger
 from rltune.ledger.sweep_folder import SETTINGS
-from rltune.ledger.tables import connect_ledger, file_of
 from rltune.views.sweep_view import SweepView, read_views
 
 _Version = tuple[int, ...]

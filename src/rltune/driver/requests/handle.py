@@ -20,14 +20,13 @@ from rltune.config.validation import parse_config
 from rltune.driver.requests.inbox import describe_user
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
+from rltune.ledger.database import file_of, has_write_ahead_log
 from rltune.ledger.handover import has_newest
-from rltune.ledger.journal import has_write_ahead_log
 from rltune.ledger.lease import LeaseWatch, find_driver
 from rltune.ledger.ledger import Ledger, MissingSweepError
 from rltune.ledger.storage import open_ledger, require_login
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
-from rltune.ledger.tables import file_of
 from rltune.views.sweep_view import SweepView
 
 POLL_S = 0.5  # The pause between two looks of a process that waits, in seconds.

@@ -1,4 +1,4 @@
-"""A write-ahead log on a local disk, a rollback journal where hosts share a file."""
+"""A write-ahead log on a local disk, a rollback journal where hosts share a file; damage is named."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ledger import SPACE, add_reports, ask
+from ended import damage_table
+from ledger import SPACE, add_reports, ask, make_ledger
 
 from rltune.config.settings_file import FORMAT
-from rltune.ledger import journal
-from rltune.ledger.journal import choose_journal, find_network_file_system
+from rltune.errors import StudyError
+from rltune.ledger import database
+from rltune.ledger.database import choose_journal, find_network_file_system
+from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import open_ledger, set_journal, start_ledger
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.tracker import SweepDescription, TrackingSettings
@@ -26,7 +29,7 @@ def mount(monkeypatch: pytest.MonkeyPatch):
     def say(**kinds: str) -> None:
         table = [SimpleNamespace(mountpoint="/", fstype="ext4")]
         table += [SimpleNamespace(mountpoint=folder, fstype=kind) for folder, kind in kinds.items()]
-        monkeypatch.setattr(journal.psutil, "disk_partitions", lambda all: table)
+        monkeypatch.setattr(database.psutil, "disk_partitions", lambda all: table)
 
     return say
 
@@ -129,7 +132,7 @@ def test_a_link_is_followed_to_where_the_file_lies(tmp_path: Path, mount) -> Non
 
 
 def test_a_file_that_somebody_writes_is_not_changed_under_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(database, "TIMEOUT_S", 0.1)
     file = tmp_path / "one.db"
     with closing(sqlite3.connect(file)) as writer:
         writer.execute("create table a (b)")
@@ -137,3 +140,28 @@ def test_a_file_that_somebody_writes_is_not_changed_under_them(tmp_path: Path, m
         writer.execute("insert into a values (1)")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             choose_journal(file)
+
+
+def test_damage_that_a_read_meets_is_named_with_its_file_and_can_be_repaired(tmp_path: Path) -> None:
+    with closing(make_ledger(tmp_path)) as ledger:
+        ask(ledger)
+    damage_table(tmp_path / "ledger.db", "sweep_trials")
+    with (
+        closing(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "sweep")) as ledger,
+        pytest.raises(StudyError, match=r"ledger\.db") as refused,
+    ):
+        ledger.trials.records()
+    assert refused.value.exit_code == 2
+    assert ".recover" in refused.value.fix
+
+
+def test_text_that_cannot_be_decoded_counts_as_damage(tmp_path: Path) -> None:
+    with closing(make_ledger(tmp_path)) as ledger:
+        ask(ledger)
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as raw, raw:
+        raw.execute("UPDATE sweep_trials SET params = CAST(x'a5a5' AS TEXT)")
+    with (
+        closing(Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "sweep")) as ledger,
+        pytest.raises(StudyError, match=r"ledger\.db"),
+    ):
+        ledger.trials.records()

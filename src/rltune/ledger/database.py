@@ -1,0 +1,232 @@
+"""Connect to the database of a ledger, a SQLite file or a server's, and explain why it cannot be used.
+
+The journal of a file depends on the file system. A write-ahead log shares memory between its readers and its writer, so
+all of them have to be on one host, and SQLite supports it on no network file system. A rollback journal works there,
+but a commit then waits for the disk twice, and readers let the writer wait. The driver chooses the journal; readers
+leave it as it is. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import re
+import shlex
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from rltune.config.uris import hide_login, redact_address, redact_error
+from rltune.errors import StudyError, StudyUnavailableError, describe_exception
+from rltune.ledger.disk_full import is_disk_full
+from rltune.ledger.tables import SCHEMA
+
+IDLE_S = 10.0  # PostgreSQL ends a transaction that idles for so long, which is less than a lease.
+RESTART_S = 30.0  # How long a connection waits for a database server that is being restarted.
+NETWORK_FILE_SYSTEMS = frozenset({
+    "9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+    "ocfs2", "orangefs", "panfs", "pvfs2", "smb", "smb2", "smb3", "smbfs", "virtiofs", "webdav", "wekafs",
+})  # fmt: skip
+LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})  # The root of a container without privileges.
+TIMEOUT_S = 60.0  # Another process may hold a file for a moment.
+# A wrong login or database is known by PostgreSQL's message alone: its driver has no class of its own for these errors.
+_REFUSED = re.compile(r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry")
+logger = logging.getLogger(__name__)
+
+
+def connect_ledger(url: str) -> Engine:
+    """Connect to a database that has the ledger or is going to have it.
+
+    Args:
+        url: The address of the database.
+
+    Raises:
+        ValueError: The database is neither SQLite nor PostgreSQL. MySQL rounds floats and cannot return inserted ids.
+    """
+    hide_login(url)
+    if not url.startswith("sqlite:"):
+        if make_url(url).get_backend_name() not in ("sqlite", "postgresql"):
+            raise ValueError("a ledger is kept in SQLite or PostgreSQL")
+        engine = create_engine(url, pool_pre_ping=True)
+        _wait_for_restarts(engine)
+        if engine.dialect.name == "postgresql":
+            event.listen(engine, "connect", _limit_idle_transactions)
+            return engine.execution_options(schema_translate_map={None: SCHEMA})
+        return engine
+    file = Path(make_url(url).database or "")
+    engine = create_engine(url, creator=functools.partial(connect_file, file))
+    event.listen(engine, "connect", set_pragmas)
+    event.listen(engine, "handle_error", functools.partial(_name_damaged_file, file))
+    return engine
+
+
+def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
+    """Raise SQLite's error of a damaged file as a `StudyError` that names the file.
+
+    SQLite notices damage only in the pages that it happens to read, so any read may be the first to fail.
+    """
+    error = context.original_exception
+    # Python raises an error without a code for bytes that are not text.
+    is_garbled = isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # The other bytes are SQLite's extended error code.
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled:
+        path, damaged = shlex.quote(str(file)), shlex.quote(f"{file}.damaged")
+        raise StudyError(
+            f"{file} is damaged: {error}",
+            "the file as rltune wrote it",
+            f"mv {path} {damaged} && sqlite3 {damaged} .recover | sqlite3 {path}",
+        ) from None
+
+
+def _wait_for_restarts(engine: Engine) -> None:
+    """Make new connections wait while the database server is being restarted, since a failure would end the sweep.
+
+    The first connection does not wait, so that a wrong address is reported at once.
+    """
+    has_answered = False
+
+    def connect(dialect: Any, _: Any, arguments: Any, options: Any) -> Any:
+        nonlocal has_answered
+        deadline = time.monotonic() + (RESTART_S if has_answered else 0.0)
+        while True:
+            try:
+                connection = dialect.connect(*arguments, **options)
+            except dialect.loaded_dbapi.OperationalError:
+                if time.monotonic() >= deadline:
+                    has_answered = False  # The next connection fails at once.
+                    raise
+                time.sleep(0.2)
+            else:
+                has_answered = True
+                return connection
+
+    event.listen(engine, "do_connect", connect)
+
+
+def _limit_idle_transactions(connection: Any, _: Any) -> None:
+    """Have the server end idle transactions: the locks of a stopped process would block the next driver."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S:g}s'")
+    connection.commit()
+
+
+def set_pragmas(connection: Any, _: Any) -> None:
+    """Skip the sync at each commit if the file has a write-ahead log: a killed process loses nothing then."""
+    cursor = connection.cursor()
+    (journal,) = cursor.execute("PRAGMA journal_mode").fetchone()
+    if journal == "wal":  # With another journal, a power failure could damage the file.
+        cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def file_of(url: str) -> Path | None:
+    """Return the file that a SQLite address names; None for a server's address."""
+    return Path(url.removeprefix("sqlite:///").partition("?")[0]) if url.startswith("sqlite:") else None
+
+
+# -- files of SQLite ---------------------------------------------------------------------------------------------------
+
+
+def find_network_file_system(path: Path) -> str | None:
+    """Return the kind of the network file system that a path lies on, such as ``nfs4``; None on a local one.
+
+    Everything that FUSE mounts except disks counts as a network, because which of these share memory is not known.
+    """
+    real = path.absolute().resolve()
+    mounts = {Path(mount.mountpoint): mount.fstype.lower() for mount in psutil.disk_partitions(all=True)}
+    kind = next((mounts[folder] for folder in (real, *real.parents) if folder in mounts), "")
+    return kind if kind in NETWORK_FILE_SYSTEMS or (kind.startswith("fuse.") and kind not in LOCAL_FUSE) else None
+
+
+def choose_journal(file: Path, shared: bool = False) -> None:
+    """Set a write-ahead log, with which readers do not block the sweep; a rollback journal if other hosts see the file.
+
+    Args:
+        file: A SQLite file, which keeps the choice.
+        shared: Whether other hosts see it, even if its file system here is a local one: a host may export its disk.
+
+    Raises:
+        sqlite3.Error: It cannot be written, or another process does not let go of it.
+    """
+    kind = find_network_file_system(file)
+    if kind:
+        logger.warning(
+            "%s lies on a network file system (%s): it is written without a write-ahead log, which is slower; "
+            "PostgreSQL is made for several hosts: study.storage=postgresql+psycopg://host/db",
+            file,
+            kind,
+        )
+    with contextlib.closing(sqlite3.connect(file, timeout=TIMEOUT_S)) as opened:
+        opened.execute(f"PRAGMA journal_mode={'DELETE' if kind or shared else 'WAL'}")
+
+
+def has_write_ahead_log(file: Path) -> bool:
+    """Return whether a SQLite file is marked as one whose journal is a write-ahead log."""
+    with file.open("rb") as opened:
+        return opened.read(20)[18:] == b"\2\2"  # as SQLite's file format defines the mark
+
+
+def connect_file(file: Path) -> sqlite3.Connection:
+    """Connect to a SQLite file, also in a folder that cannot be written.
+
+    Reading a file that has a write-ahead log needs a second file beside it for shared memory, which SQLite cannot make
+    in a read-only folder. If the log is empty, nobody writes the file, so it is read as one that does not change.
+    """
+    log = file.with_name(f"{file.name}-wal")
+    has_log_entries = log.exists() and log.stat().st_size > 0
+    is_read_only = file.is_file() and not os.access(file.parent, os.W_OK)
+    is_unchanging = is_read_only and not has_log_entries and has_write_ahead_log(file)
+    address = f"file:{quote(str(file.absolute()))}{'?immutable=1' if is_unchanging else ''}"
+    # SQLAlchemy hands connections from thread to thread, but never to two threads at once.
+    return sqlite3.connect(address, timeout=TIMEOUT_S, uri=True, check_same_thread=False)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def check_storage(url: str) -> None:
+    """Refuse a database that cannot be used, before a sweep begins; a SQLite file is created later.
+
+    Args:
+        url: The setting ``study.storage``.
+
+    Raises:
+        StudyError: The database is of an unsupported kind, or cannot be reached.
+    """
+    try:
+        engine = connect_ledger(url)
+        if engine.dialect.name != "sqlite":
+            engine.connect().close()
+        engine.dispose()
+    except Exception as error:
+        raise make_storage_error(url, error) from None
+
+
+def make_storage_error(url: str, error: Exception) -> StudyError:
+    """Make the error of a database that cannot be used, without the login in its address.
+
+    It is unavailable if the disk is full or the server is down, but not if the server refuses the login.
+    """
+    if isinstance(error, StudyError):  # Damage is named already.
+        return error
+    is_away = isinstance(error, (OperationalError, InterfaceError)) and not url.startswith("sqlite")
+    is_unavailable = is_disk_full(error) or (is_away and not _REFUSED.search(str(error)))
+    return (StudyUnavailableError if is_unavailable else StudyError)(
+        f"study.storage={_redact_url(url)} cannot be opened: {redact_error(url, describe_exception(error))}",
+        "room for it on its disk" if is_disk_full(error) else "a database that can be reached",
+        "study.storage=postgresql+psycopg://user@host/database, or study.storage=null for a file in the sweep's folder",
+    )
+
+
+def _redact_url(url: str) -> str:
+    """Remove the login from an address; text that is no URL may hold a password anywhere."""
+    return redact_address(url) if "://" in url else "***"
