@@ -14,7 +14,7 @@ import fsspec
 import pytest
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-from rltune.checkpoints.clients import make_address
+from rltune.checkpoints.clients import Client, make_address
 from rltune.checkpoints.store import MANIFEST, REPLAY, Store, compute_digest, find_replay, open_store, read_state
 from rltune.records import CheckpointRecord
 
@@ -54,7 +54,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
     else:
         memory = fsspec.filesystem("memory")
         filesystem = PyFileSystem(FSSpecHandler(memory))
-        yield Storage(kind, lambda machine: Store(filesystem, f"/{name}", tmp_path / machine))
+        yield Storage(kind, lambda machine: Store(Client(lambda: filesystem), f"/{name}", tmp_path / machine))
         memory.rm(f"/{name}", recursive=True) if memory.exists(f"/{name}") else None
 
 

@@ -28,6 +28,7 @@ from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from rltune.checkpoints.clients import Client
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import Store
 from rltune.errors import RltuneError, StudyUnavailableError
@@ -189,7 +190,7 @@ class Crashes(RuleBasedStateMachine):
     def open_store(self, process: Process) -> Store:
         """Open the sweep's checkpoints in a process."""
         cache = self.folder / process.name if self.has_remote_store else None
-        return Store(FaultyFileSystem(self.world, self.filesystem), self.root, cache)
+        return Store(Client(lambda: FaultyFileSystem(self.world, self.filesystem)), self.root, cache)
 
     def cut(self, process: Process) -> None:
         """Cut a process off from the database; a file of SQLite has no connections."""

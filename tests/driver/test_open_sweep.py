@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 from saved import write_checkpoint
 
+from rltune.checkpoints.clients import Client
 from rltune.checkpoints.store import REPLAY, Store
 from rltune.driver.folder import SweepContext
 from rltune.ledger.handover import take
@@ -72,7 +73,7 @@ def test_a_driver_drops_nothing_once_another_machine_took_over(
 
     def open_store(machine: Path) -> Store:
         machine.mkdir(exist_ok=True)
-        return Store(filesystem, "/taken-over", machine, address="memory://taken-over")
+        return Store(Client(lambda: filesystem), "/taken-over", machine, address="memory://taken-over")
 
     other = open_store(tmp_path / "other")
     monkeypatch.setattr(SweepContext, "open_store", lambda context: open_store(context.folder))

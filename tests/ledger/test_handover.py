@@ -13,6 +13,7 @@ import fsspec
 import pytest
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
+from rltune.checkpoints.clients import Client
 from rltune.checkpoints.store import Store, open_store
 from rltune.config.settings_file import FORMAT
 from rltune.ledger import handover
@@ -37,7 +38,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     filesystem = PyFileSystem(FSSpecHandler(memory))
 
     def open_on(folder: Path, *_: Any) -> Store:
-        return Store(filesystem, "/handed", folder, address="memory://handed")
+        return Store(Client(lambda: filesystem), "/handed", folder, address="memory://handed")
 
     def make(name: str) -> Store:
         (tmp_path / name).mkdir(exist_ok=True)

@@ -12,7 +12,7 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem
 from toy import ToyTrial, make_task
 
 from rltune.checkpoints import clients
-from rltune.checkpoints.clients import StoreUnavailableError, UnsharedStoreError, make_address
+from rltune.checkpoints.clients import Client, StoreUnavailableError, UnsharedStoreError, make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.trial import shared_store
 from rltune.trial.shared_store import check_node, leave_token, name_token
@@ -39,7 +39,11 @@ def test_a_node_that_sees_the_token_may_run_trials(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_remote", [False, True])
 def test_the_tokens_of_killed_drivers_go(is_remote: bool, tmp_path: Path) -> None:
     filesystem = PyFileSystem(FSSpecHandler(MemoryFileSystem()))
-    store = Store(filesystem, "/tokens", tmp_path, address="memory://tokens") if is_remote else open_store(tmp_path)
+    store = (
+        Store(Client(lambda: filesystem), "/tokens", tmp_path, address="memory://tokens")
+        if is_remote
+        else open_store(tmp_path)
+    )
     store.write("trials/0/state.json", b"{}")
     for driver_id in ("first", "second"):
         store.write(name_token(driver_id), b"")

@@ -45,11 +45,10 @@ class Store:
     """One sweep's files. Names are relative to the sweep, with slashes.
 
     Args:
-        filesystem: Where they lie.
+        client: Sends the requests to the file system.
         root: The sweep's folder there.
-        cache: The local folder for copies of remote files; None where the root is a local folder itself.
-        address: What another process needs to open this store, besides a folder; None where the root is a local folder.
-        client: Sends the requests; None sends them to the file system directly.
+        cache: The local folder for copies of remote files; None if the root is a local folder itself.
+        address: What another process needs to open this store, besides a folder; None if the root is a local folder.
 
     Attributes:
         address: See above.
@@ -58,17 +57,8 @@ class Store:
     """
 
     def __init__(
-        self,
-        filesystem: FileSystem | None,
-        root: str | Path,
-        cache: Path | None = None,
-        *,
-        address: str | None = None,
-        client: Client | None = None,
+        self, client: Client, root: str | Path, cache: Path | None = None, *, address: str | None = None
     ) -> None:
-        if client is None:
-            assert filesystem is not None
-            client = Client(lambda: filesystem)
         self.address, self.client = address, client
         self.folder = Path(root) if cache is None else cache
         self._root, self._is_local = str(root).rstrip("/"), cache is None
@@ -92,8 +82,8 @@ class Store:
         except FileNotFoundError:
             return None
 
-    def glance(self, name: str) -> bool:
-        """Return whether a file is there, as far as that is seen at once: False where it takes a request."""
+    def exists_locally(self, name: str) -> bool:
+        """Return whether a file is there, as far as this is known without a request: False for remote storage."""
         return self._is_local and (self.folder / name).exists()
 
     def write(self, name: str, content: bytes, *, is_quick: bool = False) -> None:
@@ -359,11 +349,15 @@ def open_store(folder: str | Path, address: str | None = None) -> Store:
             folder itself is the store.
     """
     if address is None:
-        from pyarrow.fs import LocalFileSystem
-
-        return Store(LocalFileSystem(), folder)
+        return Store(Client(_open_local), folder)
     client, root = connect(address)
-    return Store(None, root, Path(folder), address=address, client=client)
+    return Store(client, root, Path(folder), address=address)
+
+
+def _open_local() -> FileSystem:
+    from pyarrow.fs import LocalFileSystem
+
+    return LocalFileSystem()
 
 
 def find_store(folder: Path) -> Store:

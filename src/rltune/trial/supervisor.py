@@ -84,7 +84,7 @@ class Supervisor:
 
     def is_stop_requested(self) -> bool:
         """Return whether the sweep ends: as of now on a local disk, else as of the supervisor's last look."""
-        self._is_stopping = self._is_stopping or self._store.glance(STOP_FILE)
+        self._is_stopping = self._is_stopping or self._store.exists_locally(STOP_FILE)
         return self._is_stopping
 
     def close(self) -> None:
