@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from sqlalchemy import Connection, Engine, Select, or_, select, update
+from sqlalchemy import Connection, Engine, Executable, or_, select, update
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from rltune.cluster.stale_processes import GONE, RUNNING, ProcessMark, mark_process
@@ -382,7 +382,7 @@ class Fence:
         self.lease: Lease | None = None
         self._check = _CHECKS[engine.dialect.name]
 
-    def read(self, statement: Select[*tuple[Any, ...]]) -> Sequence[Any]:
+    def read(self, statement: Executable) -> Sequence[Any]:
         """Read rows, for which no lease is needed."""
         with self.engine.connect() as connection:
             return connection.execute(statement).all()

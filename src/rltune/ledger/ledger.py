@@ -297,7 +297,8 @@ class Ledger:
     def read_delivered_report(self, tracker: str) -> int:
         """Return the id of the last report that a tracker has; 0 before the first."""
         mine = (DELIVERIES.c.sweep_id == self.sweep_id) & (DELIVERIES.c.tracker == tracker)
-        return max((int(report) for (report,) in self.fence.read(select(DELIVERIES.c.report).where(mine))), default=0)
+        rows = self.fence.read(select(DELIVERIES.c.report).where(mine))
+        return int(rows[0].report) if rows else 0
 
     def mark_reports(self, tracker: str, report: int) -> None:
         """Record that a tracker has all reports up to this id."""
