@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rltune.envs.pettingzoo import assign_policies
+from rltune.envs.pettingzoo import TeamEnv, assign_policies, make_parallel_env
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
@@ -81,3 +81,17 @@ def test_what_an_agent_cannot_learn_from_is_refused(place, value, what, monkeypa
     with pytest.raises(ConfigError, match=f"agent_1: .*{what}") as refused:
         check_env(spec_of(SPREAD))
     assert refused.value.key == "env.id"
+
+
+def test_a_team_steps_like_one_agent_with_the_sum_of_the_rewards():
+    team, agents = TeamEnv(make_parallel_env(spec_of(SPREAD))), make_parallel_env(spec_of(SPREAD))
+    assert list(team.observation_space.spaces) == agents.possible_agents
+    assert team.reset(seed=3)[0].keys() == agents.reset(seed=3)[0].keys()
+    over, num_steps = False, 0
+    while not over:
+        actions = dict.fromkeys(agents.agents, 1)
+        _, reward, over, truncated, _ = team.step(actions)
+        _, rewards, *_ = agents.step(actions)
+        num_steps += 1
+        assert (reward, truncated, over) == (pytest.approx(sum(rewards.values())), False, not agents.agents)
+    assert num_steps == 5
