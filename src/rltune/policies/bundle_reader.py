@@ -358,7 +358,7 @@ class Policy:
         spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
-        action_scaling: From the network's choice to an action; None for discrete actions.
+        action_scaling: Maps the network's choice to an action; None for discrete actions.
         is_trusted: Tells whether the modules that its environment names may be imported.
     """
 

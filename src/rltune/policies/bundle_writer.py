@@ -47,7 +47,7 @@ def write_bundle(
 
     Args:
         module: A live RLModule of an algorithm with a ``network`` in `rltune.config.capabilities`; only read.
-        folder: Where to; made if missing, its two files are replaced.
+        folder: Made if it is missing; its two files are replaced.
         info: Where the policy came from; JSON-able, non-finite numbers become null.
         observation_stats: ``mean``, ``var``, ``clip`` (None: no clipping) and optionally ``eps`` of an
             observation filter: ``clip((x - mean) / (sqrt(var) + eps))``. None: no filter.
@@ -93,8 +93,8 @@ def write_policies(
 
     Args:
         modules: A live RLModule for each policy.
-        folder: Where to; made if missing.
-        info: Where they came from; ``info["env"]`` says who acts by which.
+        folder: Made if it is missing.
+        info: Where they came from; ``info["env"]`` assigns agents to policies.
         actions: As for `write_bundle`.
 
     Raises:

@@ -67,7 +67,7 @@ class MultiAgentPolicy:
     Attributes:
         info: Where they came from, as for one agent's policy.
         owners: The name of each agent's policy.
-        policies: By name; each acts for one agent, or for a batch of them.
+        policies: The policies by name; each acts for one agent or more.
         spaces: ``observation`` and ``action``, by agent.
     """
 
@@ -110,12 +110,12 @@ class MultiAgentPolicy:
         """Choose the actions of the agents whose observations are given.
 
         Args:
-            obs: By agent, one observation or a batch of them each.
+            obs: One observation or a batch of them by agent.
             deterministic: As for one agent's ``act``.
             rng: As for one agent's ``act``.
 
         Returns:
-            By agent, what ``env.step`` takes.
+            The actions by agent, as ``env.step`` takes them.
 
         Raises:
             PolicyError: There is no such agent, or an observation fits neither one nor a batch.
@@ -186,7 +186,7 @@ def require_single_agent(policy: bundle_reader.Policy | MultiAgentPolicy, what: 
 
     Args:
         policy: The policy of one agent, or of several.
-        what: What is done with it and takes that of one agent, for the error.
+        what: The use that takes the policy of one agent, for the error.
 
     Raises:
         PolicyError: It is of several agents.

@@ -49,7 +49,7 @@ class RLlibPolicy:
     is_trusted: Callable[[], bool] = staticmethod(lambda: True)  # Its pickles have been loaded already.
 
     def __init__(self, folder: Path) -> None:
-        """Load.
+        """Load the module and the connectors of a checkpoint.
 
         Args:
             folder: The checkpoint, whose files run code when they are loaded.

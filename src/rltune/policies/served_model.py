@@ -82,7 +82,7 @@ def act_together(policies: Mapping[str, Any], model_input: Mapping[str, Any]) ->
     """Act for several agents.
 
     Args:
-        policies: By agent.
+        policies: The policy of each agent.
         model_input: Observations by agent, of all agents or some.
 
     Raises:

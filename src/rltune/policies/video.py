@@ -97,7 +97,7 @@ def film_episodes(
 
     Args:
         policy: As it was evaluated: deterministic.
-        folder: Where to. Each policy, and each evaluation of it, gets a folder of its own in it.
+        folder: The folder of all films; each policy, and each evaluation of it, gets a folder of its own in it.
         seed: The evaluation's.
         env: The evaluation's.
 

@@ -20,8 +20,8 @@ class MLPActorCritic:
 
     Args:
         encoder: Encoder shared by both heads; None when each head's stack includes its own.
-        policy: Up to the distribution's inputs.
-        value: Up to the value.
+        policy: The layers up to the distribution's inputs.
+        value: The layers up to the value.
         log_std: Free log standard deviation parameter with its gradient view, or None.
         log_std_limit: RLlib's ``log_std_clip_param`` where the head clips, or None.
     """
@@ -151,7 +151,7 @@ def make_actor_critic(module: Any, flat: FlatParameters | None) -> ActorCritic:
     """Build the fastest network that computes what ``module`` (RLlib's default PPO module) computes.
 
     Args:
-        module: With or without its critic (``inference_only``).
+        module: RLlib's module, with or without its critic (``inference_only``).
         flat: Its parameters; None for a copy that only samples.
     """
     encoder = module.encoder

@@ -17,7 +17,7 @@ class Critic:
     """A value network of observation and action.
 
     Args:
-        stack: On the concatenated inputs.
+        stack: The layers that take the concatenated inputs.
     """
 
     def __init__(self, stack: MLP) -> None:
@@ -41,7 +41,7 @@ class Critic:
 
         Args:
             grad: The loss's gradient by the values [rows, 1].
-            rows: Which rows of the forward pass ``grad`` is of; None: all.
+            rows: The rows of the forward pass that ``grad`` belongs to; None is all.
         """
         return self.stack.backward(grad, into_input=True, into_params=False, rows=rows)[:, -self._actions :]
 
@@ -50,8 +50,8 @@ def make_critic(encoder: Any, head: Any, flat: FlatParameters | None) -> Critic:
     """Build the hand-written counterpart of RLlib's critic made of ``encoder`` and ``head``.
 
     Args:
-        encoder: Of observations and actions.
-        head: From the encoder's output to the values.
+        encoder: The layers that take observations and actions.
+        head: The layers from the encoder's output to the values.
         flat: Their parameters; None for a critic that is not trained (a target).
 
     Raises:

@@ -143,7 +143,7 @@ class MLP:
             grad: Gradient of the loss by the output [rows, outputs].
             into_input: Whether the gradient by the input is wanted.
             into_params: Whether to *overwrite* the parameters' gradients.
-            rows: Which rows of the forward pass ``grad`` is of, without ``into_params``; None: all.
+            rows: The rows of the forward pass that ``grad`` belongs to, without ``into_params``; None is all.
 
         Returns:
             The gradient by the input, or by the first layer's output where it is not wanted.

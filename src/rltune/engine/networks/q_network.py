@@ -21,8 +21,8 @@ class MLPValues:
 
     Args:
         encoder: Shared by the heads.
-        advantage: To one output an action.
-        value: To one output, or None without dueling (Wang et al. 2016).
+        advantage: The layers to one output an action.
+        value: The layers to one output, or None without dueling (Wang et al. 2016).
     """
 
     def __init__(self, encoder: MLP, advantage: MLP, value: MLP | None) -> None:
@@ -113,7 +113,7 @@ def make_action_values(module: Any, flat: FlatParameters | None, *, target: bool
     """Build the fastest network that computes the (target) action values of ``module``, RLlib's default one.
 
     Args:
-        module: With its target networks when ``target``.
+        module: RLlib's module, with its target networks if ``target``.
         flat: The trained parameters; None for a copy that is not trained.
         target: The target network instead of the online one.
     """

@@ -85,7 +85,7 @@ class DQNUpdate:
 
         Args:
             after: Next observations [rows, ...].
-            rewards: Of up to n steps [rows].
+            rewards: The discounted sum over up to n steps [rows].
             discounts: ``gamma`` to the power of these steps, zero where the episode terminated [rows]: no mask is
                 needed.
         """

@@ -29,7 +29,7 @@ class PPOBatch:
         dist: Log probabilities [rows, actions], or means and log standard deviations of the sampling policy.
         logp: Log probability of the action when it was sampled [rows].
         advantages: [rows].
-        targets: Of the values [rows].
+        targets: The values' targets [rows].
     """
 
     obs: Tensor

@@ -80,7 +80,7 @@ class Collector:
 
     Args:
         actions: Draws actions from the distribution's inputs.
-        policy: From observations [N, ...] to distribution inputs [N, inputs].
+        policy: Maps observations [N, ...] to distribution inputs [N, inputs].
         seeds: The seeds of the environments' first reset, one each; None for random ones.
         explore: Draw actions instead of taking the most likely ones.
     """

@@ -177,7 +177,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         """Set what `sampling_state` returned.
 
         Args:
-            state: Of a runner of the same configuration.
+            state: The state of a runner of the same configuration.
             steps: Environment steps of the trial so far.
 
         Returns:

@@ -131,7 +131,7 @@ class VectorEnvs:
     """A Gymnasium vector environment (native or asynchronous) under the same contract.
 
     Args:
-        env: In autoreset mode NEXT_STEP.
+        env: A vector environment in autoreset mode NEXT_STEP.
     """
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
