@@ -384,7 +384,8 @@ def test_a_second_signal_waits_for_no_trial_and_leaves_the_ledger_whole(
 
     monkeypatch.setattr(Recorder, "on_step_end", spy)
     monkeypatch.setattr(stopper, "GRACE_S", 600.0)  # only the supervisor would end the wait, and fail the trial
-    words = ("+space.fault=hang", "failures.stall_s=300", "failures.max_retries=0", "budget.trials=1")
+    # The process of the trial outlives the sweep in the tests' Ray, and holds one of its CPUs, until it has stalled.
+    words = ("+space.fault=hang", "failures.stall_s=20", "failures.max_retries=0", "budget.trials=1")
     first = toy_run(*words, "scheduler=none")
     assert (first.exit_code, first.status) == (143, "interrupted")
     assert f"resume sweep={first.name}" in stream.getvalue()
