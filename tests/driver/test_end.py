@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from joined import clean_environment, ray_head
+from joined import clean_environment
 from mlflow import MlflowClient
 from saved import write_checkpoint
 from server import put_store
@@ -39,9 +39,10 @@ STEPS = (
     "rltune.driver.publish.notify_end",
     "rltune.ledger.ledger.Ledger.change_sweep",
 )
-# This types one command again and again, with a toy in the place of a trial. Each run is forked, so that there is one
-# import. Each run but the last two is killed just before one of the steps.
+# This types one command again and again. Each run is forked, so that there is one import, and is killed just before one
+# of the steps, except for the last two. No run needs a Ray: the first one finds its trials trained.
 SCRIPT = """
+import contextlib
 import json
 import multiprocessing
 import os
@@ -54,17 +55,37 @@ import alembic.command
 import mlflow.pyfunc
 import rltune.driver.end
 import rltune.driver.plan
+import rltune.driver.run
 import rltune.driver.tune.fit
 import rltune.policies.mlflow_model
 import rltune.views.plotly_figures
 from composing import compose
-from tests.driver.policy_toy import PolicyToyTrial
+from rltune.cluster.resources import Machine
 from rltune.config.validation import parse_config
-from rltune.driver.run import run_sweep
+from rltune.records import Report
+from saved import write_checkpoint
+from tests.policies.bundles import BOX, write_linear
 from toy import TOY
 
 rltune.driver.plan.preflight = lambda plan: None
+rltune.driver.run._start_ray = lambda context: contextlib.nullcontext((context, [Machine(2, 0)]))
 steps, *words = sys.argv[1:]
+
+
+def run_trials(sweep):
+    env, steps = sweep.plan.build.env.to_dict(), sweep.config.budget.env_steps
+    for number, objective in enumerate((10.0, 30.0)):
+        sweep.ledger.trials.add({}, [1], drawn={})
+        sweep.ledger.trials.start(number)
+        state = {"env_steps": steps, "objective": objective}
+        saved = write_checkpoint(
+            sweep.folder, f"trials/{number}", "best", state, lambda folder: write_linear(folder / "policy", BOX, env)
+        )
+        sweep.ledger.trials.add_report(Report(number, steps, objective), {"checkpoint": saved}, train_s=1.0)
+        sweep.ledger.trials.end(number, "COMPLETE", "whole budget")
+
+
+rltune.driver.tune.fit.run_trials = run_trials
 
 
 def kill_before(step):
@@ -83,8 +104,8 @@ def kill_before(step):
 def run(step):
     if step:
         kill_before(step)
-    words_of_run = ("name=toy", "resume=auto", "cluster=address", *words)
-    sys.exit(run_sweep(parse_config(compose("run", *TOY, *words_of_run)), trainable=PolicyToyTrial).exit_code)
+    words_of_run = ("name=toy", "resume=auto", *words)
+    sys.exit(rltune.driver.run.run_sweep(parse_config(compose("run", *TOY, *words_of_run))).exit_code)
 
 
 ends = []
@@ -105,13 +126,12 @@ with open("ends", "w") as file:
 @pytest.mark.slow
 def test_the_same_command_repairs_a_kill_at_every_step(tmp_path: Path) -> None:
     put_store(tmp_path)
-    with ray_head(num_cpus=2, RAY_AUTH_MODE="disabled") as address:
-        words = (f"cluster.address={address}", "budget.trials=2", "report=true", "tracking.register=true")
-        words += ("certify.champion_episodes=2", "notify='cat >> notified; echo >> notified'")
-        env = clean_environment(tmp_path, {"RAY_AUTH_MODE": "disabled"})
-        command = [sys.executable, "-c", SCRIPT, " ".join(STEPS), *words]
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
-        assert done.returncode == 0, done.stdout + done.stderr
+    words = ("budget.trials=2", "report=true", "tracking.register=true", "certify.champion_episodes=2")
+    words += ("notify='cat >> notified; echo >> notified'",)
+    command = [sys.executable, "-c", SCRIPT, " ".join(STEPS), *words]
+    env = clean_environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
     ends = json.loads((tmp_path / "ends").read_text())
     assert ends == [
         *([-9, "running", 0] for _ in STEPS[:-1]),
