@@ -27,6 +27,7 @@ needs_namespaces = pytest.mark.skipif(
     subprocess.run([*APART, "true"], capture_output=True).returncode != 0, reason="namespaces need root"
 )
 LEASE_S = 6.0
+SHORT_LEASE_S = 3.0
 WORDS = ("cluster.address=null", "scheduler=none", "checkpoint.every_s=0")
 TABLES = ("sweeps", "sweep_trials", "reports")
 
@@ -77,13 +78,15 @@ def address() -> Iterator[str]:
         yield address
 
 
-def start_driver(verb: str, folder: Path, database: Database | None, *words: str, before: Any = ()) -> Any:
+def start_driver(
+    verb: str, folder: Path, database: Database | None, *words: str, before: Any = (), lease_s: float = LEASE_S
+) -> Any:
     """Start a driver of the sweep in a folder; another folder is another machine: no file is shared."""
     folder.mkdir(exist_ok=True)
     if database:
         address = f"study.storage={database.url!r}" if verb == "run" else f"study.storage={database.url}"
         words = (address, *words)
-    home = {"XDG_STATE_HOME": str(folder.parent / "state"), "RLTUNE_TESTS_LEASE_S": str(LEASE_S)}
+    home = {"XDG_STATE_HOME": str(folder.parent / "state"), "RLTUNE_TESTS_LEASE_S": str(lease_s)}
     return start_sweep(verb, folder, *words, before=before, **home)
 
 
@@ -210,12 +213,12 @@ def test_a_driver_that_was_replaced_writes_nothing(address: str, tmp_path: Path)
 
 
 def test_in_one_folder_a_replaced_driver_writes_nothing(tmp_path: Path) -> None:
-    words = ("+space.seconds=0.5", "budget.trials=2")
-    first = start_driver("run", tmp_path / "one", None, *WORDS, *words)
+    words = ("+space.seconds=0.2", "budget.trials=1", "resources.max_concurrent=1")
+    first = start_driver("run", tmp_path / "one", None, *WORDS, *words, lease_s=SHORT_LEASE_S)
     try:
-        wait_for(lambda: len((read_file(tmp_path / "one") or [[], [], []])[2]) >= 4, first)
+        wait_for(lambda: len((read_file(tmp_path / "one") or [[], [], []])[2]) >= 2, first)
         first.send_signal(signal.SIGSTOP)
-        code, out = finish(start_driver("resume", tmp_path / "one", None), 180)
+        code, out = finish(start_driver("resume", tmp_path / "one", None, lease_s=SHORT_LEASE_S), 180)
         assert code == 0, out
         rows, files = read_file(tmp_path / "one"), list_files(tmp_path / "one")
         summary = (tmp_path / "one/outputs/toy/summary.json").read_bytes()
@@ -265,12 +268,12 @@ def test_an_observer_that_slept_as_well_takes_nothing_over(tmp_path: Path) -> No
 
 def test_of_two_drivers_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one" / "outputs" / "toy").mkdir(parents=True)  # half made: the ledger decides
-    words = ("+space.seconds=0.1", "budget.trials=4")
+    words = ("+space.seconds=0.1", "budget.trials=1", "resources.max_concurrent=1")
     drivers = [start_driver("run", tmp_path / "one", None, *WORDS, *words) for _ in range(2)]
     ends = sorted((finish(driver, 240) for driver in drivers), key=lambda end: end[0])
     assert ends[0][0] == 0, ends
     assert ends[1][0] in (2, 75), ends  # 2 where the other one had begun already
-    assert len(read_file(tmp_path / "one")[1]) == 4
+    assert len(read_file(tmp_path / "one")[1]) == 1
 
 
 @pytest.mark.nightly
