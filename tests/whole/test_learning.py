@@ -28,7 +28,7 @@ def first_reports(config: RunConfig, folder: Path, params: dict[str, Any]) -> li
         params=params,
         seeds=tuple(made.seeds(0)),
         sweep=str(folder),
-        env_steps=12000,
+        env_steps=6000,
         reports=6,
         checkpoint_every_s=3600,
         replay_gb=0,
@@ -81,7 +81,6 @@ def test_a_seed_repeats_a_trial_also_after_another_one_in_the_same_process(
     assert first_reports(request_of("seed=7"), tmp_path / "after", params) == alone
 
 
-@pytest.mark.nightly
 def test_ppo_solves_cartpole_within_100k_steps_with_the_tuned_settings(
     request_of: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
