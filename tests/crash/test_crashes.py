@@ -58,7 +58,7 @@ SETTINGS = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
-CRASH_S = float(os.environ.get("RLTUNE_CRASH_S", "30"))
+CRASH_S = float(os.environ.get("RLTUNE_CRASH_S", "15"))
 SEED = int(os.environ.get("RLTUNE_CRASH_SEED", "0"))
 ROOM = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -728,6 +728,7 @@ def test_nothing_is_lost_whatever_crashes(machine: type[Crashes]) -> None:
     search(machine)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 def test_nothing_is_lost_in_postgresql_whatever_crashes() -> None:
     with postgres.server() as address:
