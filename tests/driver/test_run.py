@@ -406,6 +406,7 @@ def test_a_signal_waits_for_no_champion_of_an_mlflow_that_is_away(
 
     monkeypatch.setattr("rltune.driver.plan.check_uri", lambda uri: None)  # It goes away after the check.
     monkeypatch.setattr("rltune.tracking.feed.CHAMPION_S", 60.0)
+    monkeypatch.setattr("rltune.tracking.feed.AWAY_S", 0.5)
     monkeypatch.setattr("rltune.driver.end.register_champion", register)
     away = ("tracking=server", "tracking.uri=http://127.0.0.1:9", "tracking.register=true")
     assert toy_run(*away, "budget.trials=1", "scheduler=none").exit_code == 143

@@ -38,11 +38,9 @@ def test_a_resume_changes_budgets_and_addresses_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("is_stored", [False, True])
-def test_auto_stores_the_ledger_that_a_killed_driver_did_not(
-    toy_run: Callable[..., Outcome], monkeypatch: Any, is_stored: bool
-) -> None:
+def test_auto_stores_the_ledger_that_a_killed_driver_did_not(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
     folder = toy_run(*AUTO).folder
-    monkeypatch.setattr(starting, "read_stored_driver", lambda store: Driver("a", "host", ended=is_stored))
-    end = starting.find_end(folder, parse_config(read_settings(folder)))
-    assert (end is not None) is is_stored, "the sweep is opened again to store it"
+    for is_stored in (False, True):
+        monkeypatch.setattr(starting, "read_stored_driver", lambda store: Driver("a", "host", ended=is_stored))  # noqa: B023
+        end = starting.find_end(folder, parse_config(read_settings(folder)))
+        assert (end is not None) is is_stored, "the sweep is opened again to store it"

@@ -28,7 +28,7 @@ def learner_weights(algorithm: Any) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("make", [ppo_config, dqn_config, sac_config])
+@pytest.mark.parametrize("make", [ppo_config, dqn_config, pytest.param(sac_config, marks=pytest.mark.nightly)])
 def test_remote_env_runners_hand_back_what_the_learner_trains_on(make: Any) -> None:
     config = normalise_observations(make(envs=2).env_runners(num_env_runners=1))
     algorithm = build_algorithm(config)
@@ -56,7 +56,7 @@ def test_remote_env_runners_begin_other_episodes_after_a_restore(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Theirs are in no checkpoint, and the first ones again would teach nothing new."""
-    config = ppo_config(envs=2).env_runners(num_env_runners=2)
+    config = ppo_config(envs=2).env_runners(num_env_runners=1)
     source = build_algorithm(config)
     source.train()
     source.save_to_path(tmp_path)
@@ -66,7 +66,7 @@ def test_remote_env_runners_begin_other_episodes_after_a_restore(
     assert list_seeds(target) == begun
     target.restore_from_path(tmp_path)
     assert "new episode" in caplog.text
-    assert len({*begun, *list_seeds(target)}) == 8
+    assert len({*begun, *list_seeds(target)}) == 4
     target.train()
     target.stop()
 
