@@ -260,6 +260,7 @@ SMALL = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_typed_probe_measures_an_environment_of_ones_own(tmp_path):
     from real import Project

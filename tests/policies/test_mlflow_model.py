@@ -10,12 +10,14 @@ from pathlib import Path
 
 import mlflow
 import numpy as np
+import pytest
 from checkpoints import OBSERVATIONS
 
 from rltune.policies.mlflow_model import make_model_arguments
 from tests.policies.rllib_modules import some_observations
 
 
+@pytest.mark.nightly
 def test_a_registered_model_acts_alike_without_ray_and_rltune(store, actions, tmp_path):
     np.save(tmp_path / "obs.npy", OBSERVATIONS)
     code = f"""

@@ -98,6 +98,7 @@ def test_the_champion_acts_equally_without_ray_and_rltune(
     np.testing.assert_array_equal(np.load("actions.npy"), trial.act(observations))
 
 
+@pytest.mark.nightly
 def test_the_champion_is_served_over_http(finished_sweep: Project) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

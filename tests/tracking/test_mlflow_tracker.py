@@ -555,6 +555,7 @@ def test_the_next_driver_sends_what_a_dead_server_did_not_get(folder, server):
     assert [file.path for file in kept] == ["checkpoint/weights.bin"]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("short_pauses")
 def test_a_server_that_dies_while_it_is_sent_to_loses_nothing(folder, server):
     sweep = Sweep(folder, server.uri, "dies").begin(trials=8)

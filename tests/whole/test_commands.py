@@ -265,7 +265,7 @@ def test_cfg_job_prints_the_composed_settings_and_runs_nothing(typed):
     assert settings.budget.trials == 24
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])
 def test_a_signal_while_ray_starts_leaves_nothing(tmp_path, number):
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_"))}
     env["HOME"] = str(tmp_path)  # where Ray would leave its token for all to read

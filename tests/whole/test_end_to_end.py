@@ -211,7 +211,7 @@ def test_list_and_show_name_the_sweep_and_its_trials(finished_sweep: Project, re
 # -- interrupted and resumed --------------------------------------------------------------------------------------
 
 
-LONG = 40_000  # environment steps of a trial that is to be interrupted
+LONG = 15_000  # environment steps of a trial that is to be interrupted
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +242,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.nightly
 def test_sigterm_ends_a_sweep_with_143_and_the_resume_command(interrupted: dict[str, Any]) -> None:
     first = interrupted["first"]
     assert first.code == 143, first.out
@@ -257,6 +258,7 @@ def test_sigterm_ends_a_sweep_with_143_and_the_resume_command(interrupted: dict[
         assert entry.latest.env_steps >= max(entry.reports) > 0, "the state at the signal is kept"
 
 
+@pytest.mark.nightly
 def test_resume_finishes_the_same_trials_in_the_same_runs(interrupted: dict[str, Any]) -> None:
     second = interrupted["second"]
     assert second.code == 0, second.out
@@ -276,6 +278,7 @@ def test_resume_finishes_the_same_trials_in_the_same_runs(interrupted: dict[str,
     assert all(runs_before[n].info.run_id == children[n].info.run_id for n in runs_before)
 
 
+@pytest.mark.nightly
 def test_a_resumed_trials_curve_goes_on_where_it_broke_off(interrupted: dict[str, Any]) -> None:
     client = MlflowClient(interrupted["project"].store)
     before, _, _, _ = interrupted["before"]

@@ -53,6 +53,7 @@ def test_code_for_stable_baselines3_evaluates_the_champion(finished_sweep: Proje
     assert 50 < float(found[1]) <= 520
 
 
+@pytest.mark.nightly
 def test_an_exported_winner_plays_where_neither_torch_nor_ray_nor_rltune_is_imported(finished_sweep: Project) -> None:
     done = finished_sweep.type("-m", "sweeps.export", "policy=sweep:latest", "out=policy.onnx")
     assert done.code == 0, done.out[-2000:]

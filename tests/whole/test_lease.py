@@ -266,6 +266,7 @@ def test_an_observer_that_slept_as_well_takes_nothing_over(tmp_path: Path) -> No
         end(first, *([second] if second else []))
 
 
+@pytest.mark.nightly
 def test_of_two_drivers_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one" / "outputs" / "toy").mkdir(parents=True)  # half made: the ledger decides
     words = ("+space.seconds=0.1", "budget.trials=1", "resources.max_concurrent=1")

@@ -77,6 +77,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(short)
 
 
+@pytest.mark.nightly
 def test_a_whole_sweep_leaves_no_login_anywhere(
     address: str, server: Server, tmp_path: Path, room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def train_until(algorithm, wanted, most_steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "wanted"), [("PPO", 120.0), ("DQN", 80.0)])
+@pytest.mark.parametrize(("name", "wanted"), [("PPO", 120.0), pytest.param("DQN", 80.0, marks=pytest.mark.nightly)])
 def test_cartpole_is_learned_in_mixed_precision(name, wanted):
     """A random policy balances for 22 steps."""
     if name == "PPO":
