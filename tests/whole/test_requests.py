@@ -29,7 +29,7 @@ STEPS = [0]
 class Flaky(CartPoleEnv):
     def step(self, action):
         STEPS[0] += 1
-        if STEPS[0] > 500 and Path({broken!r}).exists():
+        if STEPS[0] > 200 and Path({broken!r}).exists():  # before its first checkpoint
             Path({slow!r}).touch()  # The next trial takes minutes, so that requests come in time on any machine.
             Path({broken!r}).unlink()
             raise RuntimeError("the simulator's licence has run out")
