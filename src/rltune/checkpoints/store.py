@@ -372,7 +372,7 @@ def find_store(folder: Path) -> Store:
 
 def is_own_checkpoint(folder: Path) -> bool:
     """Return whether a checkpoint lies in a sweep's folder that this user's rltune has marked."""
-    parents = folder.absolute().parents  # attempt, number, kind, sweep
+    parents = folder.absolute().parents  # The attempt, the number, the kind and the sweep.
     return len(parents) > 3 and parents[2].name in (TRIALS, CERTIFY) and is_own_sweep(parents[3])
 
 

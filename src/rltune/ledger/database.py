@@ -172,7 +172,7 @@ def choose_journal(file: Path, shared: bool = False) -> None:
 def has_write_ahead_log(file: Path) -> bool:
     """Return whether a SQLite file is marked as one whose journal is a write-ahead log."""
     with file.open("rb") as opened:
-        return opened.read(20)[18:] == b"\2\2"  # as SQLite's file format defines the mark
+        return opened.read(20)[18:] == b"\2\2"  # SQLite's file format defines this mark.
 
 
 def connect_file(file: Path) -> sqlite3.Connection:
