@@ -29,7 +29,7 @@ def test_each_single_value_is_a_field_with_its_default() -> None:
     assert "objective.second.direction" in shown
     assert shown["engine"].choices == ("fast", "rllib")
     assert "at least 1" in shown["replicates"].allowed
-    assert "callbacks" not in shown, "a list is no single value"
+    assert "tracking.kinds" not in shown, "a list is no single value"
 
 
 def test_defaults_and_hints_are_those_of_the_chosen_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

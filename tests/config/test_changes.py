@@ -49,7 +49,7 @@ def test_the_same_command_changes_nothing(composed):
     assert "env.kwargs.gravity=null" in refused.value.what
 
 
-YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_gpu", "precision")
+YOUNGER = ("objective", "resume", "resources.trials_per_gpu", "precision")
 """Keys that sweeps of earlier versions lack."""
 
 
@@ -90,7 +90,7 @@ def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed)
         ("output_dir", "/other/spelling/outputs"),
         ("name", "mine"),
         ("notify", "https://elsewhere/hook"),
-        ("callbacks", ["my_module:MyClass"]),
+        ("tracking.kinds", ["my_module:MyClass"]),
     ],
 )
 def test_an_address_may_change(composed, key, value):

@@ -7,6 +7,7 @@ import math
 import pytest
 from composing import change_setting, compose
 
+from rltune.config.schema import REMOVED
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 
@@ -131,7 +132,6 @@ def test_this_machine_has_no_autoscaler(composed):
         ("engine", "rlib", "rllib"),
         ("precision", "bfloat", "bfloat16"),
         ("env.vectorize", "asink", "async"),
-        ("tracking.kind", "servr", "server"),
         ("objective.kind", "inf", "info"),
         ("objective.direction", "minimal", "min"),
         ("objective.second.direction", "minimum", "min"),
@@ -219,15 +219,7 @@ def test_a_login_in_the_storage_is_refused(composed):
     assert "word-of-honour" not in str(error)
 
 
-@pytest.mark.parametrize(
-    "notify", ["slack://hook", "ftp://host/x", "http://", "https:///x", "http://:80", "http://[::1"]
-)
-def test_what_takes_no_post_is_not_notified(notify, composed):
-    assert refusal(change_setting(composed, "notify", notify)).key == "notify"
-
-
-@pytest.mark.parametrize(
-    "notify", [None, "https://me:s3cret@host/x?a=b", "mail -s done me@example.org", "curl ftp://x"]
-)
-def test_an_address_or_a_command_is_notified(notify, composed):
-    assert parse_config(change_setting(composed, "notify", notify)).notify == notify
+@pytest.mark.parametrize("key", list(REMOVED))
+def test_a_removed_setting_is_answered_with_what_replaces_it(key, composed):
+    error = refusal(change_setting(composed, key, True))
+    assert (error.key, error.fix) == (key, REMOVED[key])

@@ -36,7 +36,7 @@ from rltune.ledger.lease import LEASE_S, LeaseLostError, take_lease
 from rltune.ledger.ledger import Ledger, MissingSweepError
 from rltune.records import ENQUEUE, CheckpointRecord, Report, TrialRecord
 from rltune.tracking.feed import Feeds
-from rltune.tracking.tracker import Tracker, TrackingSettings
+from rltune.tracking.tracker import SweepDescription, Tracker
 from tests.crash.simulation import FaultyFileSystem, Process, SimulatedChores, World, simulate
 
 MARKS = (100, 200, 300)  # The steps at which a trial reports. It ends at the last one.
@@ -95,8 +95,8 @@ class Screen:
 class ScreenTracker(Tracker):
     """Writes to a screen; a fault may come before or after each write, and a driver that is cut off reaches none."""
 
-    def __init__(self, world: World, name: str, screen: Screen) -> None:
-        super().__init__(TrackingSettings(None, "", "", Path()))
+    def __init__(self, sweep: SweepDescription, world: World, name: str, screen: Screen) -> None:
+        super().__init__(sweep)
         self.world, self.name, self.screen = world, name, screen
 
     def _reach(self) -> None:
@@ -230,9 +230,9 @@ class Crashes(RuleBasedStateMachine):
         driver.ledger, driver.lease, driver.id = ledger, lease, lease.id
         driver.chores = SimulatedChores(self.world)
         driver.retention = Retention(driver.store, ledger.check_lease)
-        trackers = [ScreenTracker(self.world, name, screen) for name, screen in self.screens.items()]
+        sweep = SweepDescription(self.name, ledger.sweep().key, Path(), ledger, "")
+        trackers = [ScreenTracker(sweep, self.world, name, screen) for name, screen in self.screens.items()]
         driver.feeds = Feeds(ledger, driver.store, trackers)
-        driver.feeds.start(params={}, tags={}, texts={})
         driver.retention.drop_unnamed(ledger.trials.records())
         driver.chores.add(driver.retention.drop_pending)
         for record in ledger.trials.records():

@@ -34,9 +34,9 @@ STEPS = (
     "rltune.driver.end.publish_outcome",
     "rltune.views.html.try_report",
     "rltune.driver.publish._describe_sweep",
+    "rltune.tracking.notification.run_command",
     "rltune.driver.publish.describe_end",
     "rltune.driver.end._drop_training_states",
-    "rltune.driver.publish.notify_end",
     "rltune.ledger.ledger.Ledger.change_sweep",
 )
 # This types one command again and again. Each run is forked, so that there is one import, and is killed just before one
@@ -134,10 +134,10 @@ def test_the_same_command_repairs_a_kill_at_every_step(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     ends = json.loads((tmp_path / "ends").read_text())
     assert ends == [
-        *([-9, "running", 0] for _ in STEPS[:-1]),
-        [-9, "running", 1],  # This driver was killed after it had sent its notification.
-        [0, "complete", 2],
-        [0, "complete", 2],  # A sweep that has ended does not end a second time.
+        *([-9, "running", 0] for _ in STEPS[:-3]),
+        *([-9, "running", number] for number in (1, 2, 3)),  # These drivers were killed after the notification.
+        [0, "complete", 4],
+        [0, "complete", 4],  # A sweep that has ended does not end a second time.
     ], done.stdout + done.stderr
     summary = json.loads((tmp_path / "outputs/toy/summary.json").read_text())
     assert (summary["status"], summary["model"]["version"], summary["model"]["champion"]) == ("complete", "1", True)

@@ -7,14 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 
-from rltune.driver.publish import (
-    notify_users,
-    notify_users_of_crash,
-    publish_outcome,
-    start_console,
-)
+from rltune.driver.publish import notify_users_of_crash, publish_outcome, start_console
 from rltune.errors import StudyError, UnavailableError
+from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 
 
@@ -56,7 +53,21 @@ def test_an_error_ends_a_sweep_with_the_commands_exit_code(open_mine, tmp_path, 
     assert (tmp_path / "end").read_text().strip() == end
 
 
-def test_nobody_to_tell_changes_nothing_and_is_said(open_mine, stream, tmp_path):
-    with open_mine("notify='echo no mail >&2; exit 1'") as sweep:
-        notify_users(sweep, outcome(tmp_path))
-    assert "no mail" in stream.getvalue()
+def test_a_ledger_that_fails_keeps_nobody_from_being_told(open_mine, tmp_path, monkeypatch):
+    def fail(*_):
+        raise sqlalchemy.exc.OperationalError("select", {}, OSError("the disk is gone"))
+
+    with open_mine(f"notify='echo $RLTUNE_STATUS > {tmp_path / 'end'}'") as sweep, monkeypatch.context() as patch:
+        patch.setattr(Ledger, "check_lease", fail)
+        patch.setattr(Ledger, "sweep", fail)
+        patch.setattr(Ledger, "read_pending_trials", fail)
+        notify_users_of_crash(sweep, StudyError("the ledger is gone"))
+    assert (tmp_path / "end").read_text() == "failed\n"
+
+
+def test_a_notification_that_fails_changes_nothing_and_is_said_once(open_mine, stream):
+    with open_mine("report=false", "notify='echo no mail >&2; exit 1'") as sweep:
+        ended = outcome(Path(sweep.folder))
+        ended.save()
+        publish_outcome(sweep, [], ended, None)
+    assert stream.getvalue().count("no mail") == 1

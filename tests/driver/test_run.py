@@ -404,7 +404,7 @@ def test_a_signal_waits_for_no_champion_of_an_mlflow_that_is_away(
         assert tracker.champion("toy") is None
         waits_s.append(time.monotonic() - began)
 
-    monkeypatch.setattr("rltune.driver.plan.check_uri", lambda uri: None)  # It goes away after the check.
+    monkeypatch.setattr("rltune.tracking.mlflow_tracker.check_uri", lambda uri: None)  # It goes away after the check.
     monkeypatch.setattr("rltune.tracking.feed.CHAMPION_S", 60.0)
     monkeypatch.setattr("rltune.tracking.feed.AWAY_S", 0.5)
     monkeypatch.setattr("rltune.driver.end.register_champion", register)
@@ -537,7 +537,7 @@ def list_own_threads() -> set[str]:
 def test_a_driver_has_one_thread_for_its_chores(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
     before, during = list_own_threads(), list[set[str]]()
     monkeypatch.setattr(SweepStopper, "check_wall_time", lambda self: during.append(list_own_threads()))
-    toy_run("budget.trials=2", "tracking.tensorboard=true", "+space.seconds=[choice,0.1,0.15]")
+    toy_run("budget.trials=2", "tracking.kinds=[mlflow,tensorboard]", "+space.seconds=[choice,0.1,0.15]")
     wanted = {"lease", "housekeeping", "feed-MLflow", "feed-TensorBoard", "feed-optuna-dashboard"}
     assert during[len(during) // 2] - before == wanted
     assert not list_own_threads() - before
@@ -677,7 +677,7 @@ class Lines(Tracker):
     name = "lines"
 
     def write(self, trial, reports):
-        with open(self.settings.folder / "lines.txt", "a") as file:
+        with open(self.sweep.folder / "lines.txt", "a") as file:
             file.writelines(f"{trial.number} {report.nominal_steps}\\n" for report in reports)
 """
 
@@ -687,7 +687,7 @@ def test_a_users_own_tracker_gets_every_report(
 ) -> None:
     (tmp_path / "my_lines_tracker.py").write_text(OWN_TRACKER)
     monkeypatch.syspath_prepend(tmp_path)
-    outcome = toy_run("tracking=off", "tracking.kind=my_lines_tracker:Lines", "budget.trials=2")
+    outcome = toy_run("tracking.kinds=[my_lines_tracker:Lines]", "budget.trials=2")
     with contextlib.closing(open_ledger(outcome.folder)) as ledger:
         reports = {(trial.number, mark) for trial in ledger.trials.records() for mark in trial.reports}
     lines = (outcome.folder / "lines.txt").read_text().splitlines()

@@ -1,27 +1,76 @@
-"""A sweep opens the trackers that its settings name."""
+"""A sweep opens the trackers that its settings name, and refuses those that cannot work."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
+from composing import compose
 
-from rltune.tracking.dashboard import DashboardTracker
-from rltune.tracking.mlflow_tracker import MLflowTracker
-from rltune.tracking.tensorboard import TensorBoardTracker
+from rltune.config.validation import parse_config
+from rltune.driver.trackers import check_trackers
+from rltune.errors import ConfigError
+from rltune.tracking.tracker import Tracker
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A user's module ``own_tracker``."""
+    made = ModuleType("own_tracker")
+    made.Mine = type("Mine", (Tracker,), {})  # type: ignore[attr-defined]
+    made.Same = type("Same", (Tracker,), {"name": "Mine"})  # type: ignore[attr-defined]
+    made.Shadow = type("Shadow", (Tracker,), {"name": "optuna-dashboard"})  # type: ignore[attr-defined]
+    made.Other = dict  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_tracker", made)
+    return made
 
 
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [
-        ((), [DashboardTracker]),
-        (("tracking.tensorboard=true",), [TensorBoardTracker, DashboardTracker]),
-        (("tracking=local",), [MLflowTracker, DashboardTracker]),
+        ((), ["DashboardTracker"]),
+        (("tracking.kinds=[mlflow,tensorboard]",), ["MLflowTracker", "TensorBoardTracker", "DashboardTracker"]),
+        (("tracking=local",), ["MLflowTracker", "DashboardTracker"]),
+        (("tracking.kinds=[own_tracker:Mine]", "notify=true"), ["Mine", "NotificationTracker", "DashboardTracker"]),
     ],
 )
 def test_each_tracker_of_the_settings_is_opened(
-    open_mine: Callable[..., Any], words: tuple[str, ...], kinds: list[type]
+    open_mine: Callable[..., Any], module: ModuleType, words: tuple[str, ...], kinds: list[str]
 ) -> None:
     with open_mine("certify=off", *words) as sweep:
-        assert [type(feed.tracker) for feed in sweep.tracker._feeds] == kinds
+        assert [type(feed.tracker).__name__ for feed in sweep.tracker._feeds] == kinds
+        assert {feed.tracker.sweep.name for feed in sweep.tracker._feeds} == {"mine"}
+        assert {feed.tracker.sweep.params["algo"] for feed in sweep.tracker._feeds} == {"ppo"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named"),
+    [
+        ("mlfow", "mlflow"),
+        ("own_tracker:Other", "is no tracker"),
+        ("own_tracker:nothing", "cannot be imported"),
+        ("no_such_module:Mine", "cannot be imported"),
+        ("os:system", "is no tracker"),
+        ("tensorboard,tensorboard", "TensorBoard"),
+        ("own_tracker:Mine,own_tracker:Same", "Mine"),
+        ("own_tracker:Shadow", "optuna-dashboard"),
+    ],
+)
+def test_a_tracker_that_cannot_work_is_refused(kinds: str, named: str, module: ModuleType) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_trackers(parse_config(compose("run", f"tracking.kinds=[{kinds}]")))
+    assert refused.value.key == "tracking.kinds"
+    assert named in f"{refused.value.what} {refused.value.fix}"
+
+
+@pytest.mark.parametrize(
+    ("words", "key"), [("notify=slack://hook", "notify"), ("tracking.uri=/tmp/runs", "tracking.uri")]
+)
+def test_each_tracker_checks_the_settings(words: str, key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_trackers(parse_config(compose("run", words)))
+    assert refused.value.key == key
+    assert refused.value.fix

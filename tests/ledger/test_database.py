@@ -19,7 +19,7 @@ from rltune.ledger.database import choose_journal, find_network_file_system
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import open_ledger, set_journal, start_ledger
 from rltune.tracking.dashboard import DashboardTracker
-from rltune.tracking.tracker import SweepDescription, TrackingSettings
+from rltune.tracking.tracker import SweepDescription
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def drive(folder: Path, *, new: bool, shared: bool = False) -> tuple[str, str]:
     """Do what a driver does; return the journals of ledger and study while it is at work."""
     with closing(start_ledger(None, folder, new=new)) as ledger:
         set_journal(ledger, shared)
-        settings = TrackingSettings(None, "cartpole", "sweep", folder)
-        tracker = DashboardTracker(settings, ledger, None, SPACE.distributions(), shared=shared)
-        tracker.open(SweepDescription("sweep", "key"))
+        sweep = SweepDescription("sweep", "key", folder, ledger, "cartpole")
+        tracker = DashboardTracker(sweep, None, SPACE.distributions(), shared=shared)
+        tracker.open()
         with closing(tracker):
             number, _ = ask(ledger)
             add_reports(ledger, number, {100: 1.0})

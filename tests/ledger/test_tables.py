@@ -21,7 +21,7 @@ from rltune.errors import StudyError
 from rltune.ledger import database
 from rltune.ledger.ledger import Ledger, MissingSweepError
 from rltune.tracking.dashboard import DashboardTracker
-from rltune.tracking.tracker import SweepDescription, TrackingSettings
+from rltune.tracking.tracker import SweepDescription
 
 NUM_DRIVERS = 4
 
@@ -57,9 +57,9 @@ def test_ours_stand_beside_optunas_and_a_users_tables(address: str) -> None:
     ledger = Ledger(url, "sweep", create=True)
     number, params = ask(ledger)
     add_reports(ledger, number, {100: 1.0})
-    settings = TrackingSettings(None, "cartpole", "sweep", Path("sweep"))
-    tracker = DashboardTracker(settings, ledger, url, SPACE.distributions())
-    tracker.open(SweepDescription("sweep", "key"))
+    sweep = SweepDescription("sweep", "key", Path("sweep"), ledger, "cartpole")
+    tracker = DashboardTracker(sweep, url, SPACE.distributions())
+    tracker.open()
     tracker.write(ledger.trials.end(number, "COMPLETE", "whole budget"), [])
     tracker.close()
     tables = {schema: set(inspect(engine).get_table_names(schema)) for schema in ("public", "rltune")}

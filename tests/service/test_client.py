@@ -93,16 +93,16 @@ def test_verbs_reach_the_queue_and_their_refusals_come_back(service: Serviced) -
         assert error.value.fix
 
 
-def test_a_resume_by_command_may_leave_callbacks_out(
+def test_a_resume_by_command_may_leave_trackers_out(
     service: Serviced, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN, "a-token")
-    words = ["callbacks=[gone_module:Log]", "seed=3"]
+    words = ["tracking.kinds=[gone_module:Log]", "seed=3"]
     service.queue.add("one", words, settings=OmegaConf.to_yaml(compose("run", "name=one", *words)))
     service.client.stop("one")
-    words = ["sweep=one", "callbacks=[]", f"service.address={service.address}"]
+    words = ["sweep=one", "tracking.kinds=[]", f"service.address={service.address}"]
     assert resume.work(compose_settings("resume", ResumeConfig, words)) == 0
-    assert service.queue.get("one").overrides == ("seed=3", "callbacks=[]")
+    assert service.queue.get("one").overrides == ("seed=3", "tracking.kinds=[]")
     assert capsys.readouterr().out.startswith("one:")
 
 

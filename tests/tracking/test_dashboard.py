@@ -16,21 +16,21 @@ from rltune.config.criteria import Criteria, parse_constraints
 from rltune.ledger.ledger import Ledger
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feed
-from rltune.tracking.tracker import SweepDescription, TrackingSettings
+from rltune.tracking.tracker import SweepDescription
 
 BOUND = Criteria(parse_constraints({"train_s": "< 60"}), env_steps=20)
 
 
 def make_tracker(driver, storage=None):
-    settings = TrackingSettings(None, "cartpole", driver.ledger.name, driver.folder)
-    return DashboardTracker(settings, driver.ledger, storage, PLAIN.distributions())
+    ledger = driver.ledger
+    sweep = SweepDescription(ledger.name, ledger.sweep().key, driver.folder, ledger, "cartpole")
+    return DashboardTracker(sweep, storage, PLAIN.distributions())
 
 
 def deliver(driver, storage=None):
     """Deliver as a driver does, and close; return the study's trials."""
     tracker = make_tracker(driver, storage)
     feed = Feed(tracker, driver.ledger, driver.folder)
-    feed.start(SweepDescription("", ""))
     feed.begin_close("FINISHED")
     feed.wait_closed(60.0)
     messages = [feed.messages.get() for _ in range(feed.messages.qsize())]
@@ -106,7 +106,7 @@ def test_a_kill_between_study_and_ledger_adds_no_trial_twice(tmp_path, monkeypat
         killed.setattr(driver.ledger, "mark_trial", die)
         tracker = make_tracker(driver)
         with contextlib.suppress(SystemExit):
-            tracker.open(SweepDescription("sweep", driver.ledger.sweep().key))
+            tracker.open()
         tracker.write(driver.ledger.trials.record(0), [])
         tracker.close()
     assert agree(driver, deliver(driver))
@@ -203,7 +203,7 @@ def test_a_database_that_is_not_the_sweeps_alone_is_never_removed(tmp_path):
         file.execute("UPDATE alembic_version SET version_num = 'v99.0.0.a'")
         file.commit()
     with pytest.raises(RuntimeError):
-        make_tracker(driver, url).open(SweepDescription("sweep", "key"))
+        make_tracker(driver, url).open()
     assert (tmp_path / "shared.db").exists()
 
 
@@ -215,7 +215,7 @@ def test_a_study_of_somebody_else_is_left_alone(tmp_path):
     lines = list[str]()
     tracker = make_tracker(driver, url)
     tracker.notify = lines.append
-    tracker.open(SweepDescription("sweep", driver.ledger.sweep().key))
+    tracker.open()
     for record in driver.ledger.trials.records():
         tracker.write(record, [])
     assert len(read(url)) == 3

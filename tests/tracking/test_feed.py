@@ -12,14 +12,14 @@ from rltune.ledger.ledger import Ledger
 from rltune.records import CERTIFY, TRIALS, Report, RunKey
 from rltune.tracking import feed as module
 from rltune.tracking.feed import Feeds
-from rltune.tracking.tracker import Tracker, TrackingSettings
+from rltune.tracking.tracker import SweepDescription, Tracker
 
 
 class Notebook(Tracker):
     """A tracker that remembers what it got, for longer than a driver lives."""
 
     def __init__(self, name="notebook"):
-        super().__init__(TrackingSettings(None, "cartpole", "first", None))
+        super().__init__(None)
         self.name = name
         self.points, self.states, self.descriptions, self.numbers, self.calls = [], [], [], [], []
         self.fails, self.refuses, self.hangs = 0, False, threading.Event()
@@ -32,9 +32,8 @@ class Notebook(Tracker):
             self.fails -= 1
             raise ConnectionError("http://me:s3cret@host is away")
 
-    def open(self, sweep):
+    def open(self):
         self._take("open")
-        self.sweep = sweep
 
     def write(self, trial, reports):
         self._take(trial.run_key.name)
@@ -66,9 +65,10 @@ def _quick(monkeypatch):
 def open_sweep(folder, *trackers):
     path = folder / "ledger.db"
     ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
-    feeds = Feeds(ledger, open_store(folder), trackers)
-    feeds.start(params={"algo": "ppo"}, tags={}, texts={})
-    return ledger, feeds
+    sweep = SweepDescription("first", ledger.sweep().key, folder, ledger, "cartpole")
+    for tracker in trackers:
+        tracker.sweep = sweep
+    return ledger, Feeds(ledger, open_store(folder), trackers)
 
 
 def report(ledger, number, *steps, kind=TRIALS):
@@ -103,7 +103,6 @@ def test_a_resumed_sweep_delivers_what_is_new(tmp_path, monkeypatch):
     assert (notebook.curve(), notebook.curve("trial-000-seed-1")) == ([1, 2, 3, 4], [4])
     assert ("trial-000", "PRUNED", 3.0) in notebook.states
     assert notebook.descriptions == [(RunKey(0), {"certified_score": 5.0})]
-    assert (notebook.sweep.params, notebook.sweep.name) == ({"algo": "ppo"}, "first")
     assert [state for state in notebook.states if len(state) == 2] == [("KILLED", None), ("FINISHED", None)]
     assert feeds.warnings() == []
 

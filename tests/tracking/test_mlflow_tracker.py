@@ -24,7 +24,7 @@ from server import put_store
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.records import TRIALS, Direction, Report, RunKey
 from rltune.tracking.feed import Feeds
-from rltune.tracking.mlflow_tracker import NAME, BestScoreCurve
+from rltune.tracking.mlflow_tracker import BestScoreCurve, MLflowTracker
 from tests.tracking.tracked_sweep import Sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*noload")]  # MLflow's store; SQLAlchemy about it
@@ -47,7 +47,9 @@ def test_what_was_sent_but_not_marked_is_not_doubled(folder, server, where):
     ids = {record.number: record.mlflow_run_id for record in before.ledger.trials.records()}
     after = Sweep(folder, uri, name)
     parent = after.ledger.sweep().mlflow_run_id
-    after.ledger.forget_mlflow(NAME)  # a kill came between each operation and its mark, the runs' ids among them
+    after.ledger.forget_mlflow(
+        MLflowTracker.name
+    )  # a kill came between each operation and its mark, the runs' ids among them
     after.start().reports([], 0)
     assert after.tracker.close("FINISHED")
     assert after.check_curves() == 12
@@ -436,7 +438,6 @@ def test_plain_mlflow_in_the_folder_finds_the_default_store(folder):
 
 def test_without_tracking_every_call_does_nothing(folder):
     tracker = Feeds()
-    tracker.start(params={}, tags={}, texts={"config.yaml": ""})
     tracker.wake()
     tracker.artifact(folder)
     tracker.describe(None, {}, {})
@@ -459,7 +460,7 @@ def test_a_password_appears_nowhere(folder, server):
     texts = "".join(before.tracker.warnings())
     assert "sweep=secret" in texts
     after = Sweep(folder, server.uri.replace("://", f"://me:{secret}@"), "secret")
-    after.tracker.start(params={"store": away}, tags={"uri": f"{away}/?password={secret}"}, texts={"c.yaml": away})
+    after.show(params={"store": away}, tags={"uri": f"{away}/?password={secret}"}, texts={"c.yaml": away})
     failed = after.add_trial(lr=1.0, where=away)
     after.end(failed, "FAIL", reason=f"no {away}", traceback=f"at {away}")
     after.tracker.describe(None, {}, {"where": away})

@@ -98,9 +98,12 @@ def test_the_better_of_two_sweeps_that_end_together_keeps_the_alias(folder):
 
 
 def test_the_alias_stays_when_mlflow_does_not_answer(folder, monkeypatch):
-    sweep = Sweep(folder).begin(trials=1)
     about = {"name": "m", "key": RunKey(0), "tags": {}, "description": ""}
-    sweep.tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
+    before = Sweep(folder, name="before").begin(trials=1)
+    assert before.tracker.champion("m") is None
+    before.tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
+    assert before.tracker.close("FINISHED")
+    sweep = Sweep(folder).begin(trials=1)
     with monkeypatch.context() as patch:
         patch.setattr("rltune.tracking.feed.CHAMPION_S", 0.0)
         patch.setattr("mlflow.MlflowClient.get_model_version_by_alias", lambda *_: 1 / 0)
@@ -117,6 +120,7 @@ def test_one_version_has_one_logged_model_after_a_lost_end(folder, monkeypatch):
     sweep = Sweep(folder).begin(trials=1)
     call = {"name": "m", "key": RunKey(0), "model": tiny_model(folder, 1.0), "tags": {}, "description": ""}
     call["alias"] = "champion"
+    assert sweep.tracker.champion("m") is None
     with monkeypatch.context() as patch:
         patch.setattr("mlflow.MlflowClient.create_model_version", lambda *_, **__: 1 / 0)
         assert sweep.tracker.register(**call) is None

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rltune.config.schema import RunConfig
+from rltune.errors import ConfigError
 from rltune.ledger.outcome import Outcome
-from rltune.tracking.notification import notify_end
+from rltune.tracking.notification import NotificationTracker
 
 OUTCOME = Outcome(
     "first", "interrupted", {"total": 3}, {"name": "trial 2"}, None, {}, exit_code=130, folder=Path("/sweeps/first")
@@ -42,6 +44,16 @@ class Listener(BaseHTTPRequestHandler):
         pass
 
 
+def notify_end(target, outcome, limit_s=10.0):
+    """Send the notification; return what a person is told of a failure."""
+    messages = []
+    tracker = NotificationTracker(None, target, limit_s)
+    tracker.notify = messages.append
+    tracker.end("FINISHED", outcome)
+    assert len(messages) <= 1
+    return "".join(messages)
+
+
 @pytest.fixture
 def server():
     Listener.posted.clear()
@@ -49,6 +61,22 @@ def server():
         threading.Thread(target=served.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{served.server_port}"
         served.shutdown()
+
+
+@pytest.mark.parametrize(
+    "target", ["slack://hook", "ftp://host/x", "http://", "https:///x", "http://:80", "http://[::1"]
+)
+def test_what_takes_no_post_is_refused(target):
+    with pytest.raises(ConfigError) as refused:
+        NotificationTracker.check(RunConfig(notify=target))
+    assert refused.value.key == "notify"
+
+
+@pytest.mark.parametrize(
+    "target", [None, "https://me:s3cret@host/x?a=b", "mail -s done me@example.org", "curl ftp://x"]
+)
+def test_an_address_or_a_command_is_allowed(target):
+    NotificationTracker.check(RunConfig(notify=target))
 
 
 def test_an_address_gets_the_summary_and_its_login_as_a_header(server):

@@ -12,16 +12,14 @@ from rltune.ledger.ledger import Ledger
 from rltune.records import Report, RunKey
 from rltune.tracking.feed import Feeds
 from rltune.tracking.tensorboard import TensorBoardTracker
-from rltune.tracking.tracker import TrackingSettings
+from rltune.tracking.tracker import SweepDescription
 
 
 def open_sweep(folder):
     path = folder / "ledger.db"
     ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
-    settings = TrackingSettings(None, "cartpole", "first", folder)
-    tracker = Feeds(ledger, open_store(folder), [TensorBoardTracker(settings)])
-    tracker.start(params={"algo": "ppo"}, tags={}, texts={})
-    return ledger, tracker
+    sweep = SweepDescription("first", ledger.sweep().key, folder, ledger, "cartpole", params={"algo": "ppo"})
+    return ledger, Feeds(ledger, open_store(folder), [TensorBoardTracker(sweep)])
 
 
 def read_points(folder, run):

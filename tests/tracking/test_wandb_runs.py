@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rltune.records import CERTIFY, Report, RunKey, TrialRecord
-from rltune.tracking.tracker import SweepDescription, TrackingSettings
+from rltune.tracking.tracker import SweepDescription
 from rltune.tracking.wandb_runs import WandbTracker
 
 pytest.importorskip("wandb", reason="the extra wandb is not installed")
@@ -19,8 +19,8 @@ def read_files(folder, run):
 @pytest.mark.slow
 def test_a_trial_is_a_run_of_the_sweeps_group(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    tracker = WandbTracker(TrackingSettings(None, "cartpole", "first", tmp_path))
-    tracker.open(SweepDescription("first", "ab12", {"algo": "ppo"}))
+    tracker = WandbTracker(SweepDescription("first", "ab12", tmp_path, None, "cartpole", params={"algo": "ppo"}))
+    tracker.open()
     record = TrialRecord(0, "RUNNING", {"lr": 0.25})
     tracker.write(record, [Report(0, step, 1.0, {"objective": float(step)}) for step in (100, 200)])
     run = tracker._runs["trial-000"]

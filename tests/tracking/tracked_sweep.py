@@ -10,8 +10,8 @@ from rltune.config.uris import resolve_uri
 from rltune.ledger.ledger import Ledger
 from rltune.records import CheckpointRecord, Report
 from rltune.tracking.feed import Feeds
-from rltune.tracking.mlflow_tracker import NAME, MLflowTracker
-from rltune.tracking.tracker import TrackingSettings
+from rltune.tracking.mlflow_tracker import MLflowTracker
+from rltune.tracking.tracker import SweepDescription
 
 
 class Sweep:
@@ -23,8 +23,7 @@ class Sweep:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "ledger.db"
         self.ledger = Ledger(f"sqlite:///{path}", name, create=not path.exists())
-        mlflow = MLflowTracker(TrackingSettings(uri, "cartpole", name, self.folder), self.ledger)
-        self.tracker = Feeds(self.ledger, open_store(self.folder), [mlflow], mlflow)
+        self.tracker = Feeds()
 
     def begin(self, trials=2, **params):
         self.start(**params)
@@ -34,7 +33,12 @@ class Sweep:
 
     def start(self, **params):
         texts = {"config.yaml": "algo: ppo\n", "packages.txt": "ray==2.60.0\n"}
-        self.tracker.start(params={"algo": "ppo", **params}, tags={"seed": "1"}, texts=texts)
+        return self.show(params={"algo": "ppo", **params}, tags={"seed": "1"}, texts=texts)
+
+    def show(self, **facts):
+        key = self.ledger.sweep().key
+        sweep = SweepDescription(self.name, key, self.folder, self.ledger, "cartpole", self.uri, **facts)
+        self.tracker = Feeds(self.ledger, open_store(self.folder), [MLflowTracker(sweep)])
         return self
 
     def add_trial(self, **params):
@@ -84,8 +88,8 @@ class Sweep:
         return self
 
     def is_behind(self):
-        reports = self.ledger.read_reports_after(self.ledger.read_delivered_report(NAME), 1)
-        return bool(reports or self.ledger.read_pending_trials(NAME, with_checkpoints=True))
+        reports = self.ledger.read_reports_after(self.ledger.read_delivered_report(MLflowTracker.name), 1)
+        return bool(reports or self.ledger.read_pending_trials(MLflowTracker.name, with_checkpoints=True))
 
     def kill(self):
         """End it as SIGKILL would: no more is heard of it."""

@@ -41,7 +41,7 @@ from rltune.search.space import parse_space
 from rltune.service.submissions import Submissions
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feed
-from rltune.tracking.tracker import SweepDescription, TrackingSettings
+from rltune.tracking.tracker import SweepDescription
 
 pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 
@@ -71,9 +71,8 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
         try:
             ledger = Ledger(url, f"sweep-{sweep}", create=True)
             study = OptunaStudy(ledger.trials, tell_as_pruned, SPACE.distributions())
-            settings = TrackingSettings(None, "cartpole", ledger.name, Path())
-            feed = Feed(DashboardTracker(settings, ledger, url, SPACE.distributions()), ledger, Path())
-            feed.start(SweepDescription("", ""))
+            sweep_shown = SweepDescription(ledger.name, ledger.sweep().key, Path(), ledger, "cartpole")
+            feed = Feed(DashboardTracker(sweep_shown, url, SPACE.distributions()), ledger, Path())
             for number in range(2):
                 drawn = study.propose({}, RandomSampler(), SPACE.draw).drawn
                 ledger.trials.add(SPACE.decode(drawn), [number], drawn=drawn)

@@ -46,16 +46,21 @@ SWEEP = (
     *("algo=ppo", "env.id=flaky:Flaky-v0", "name=mine", "budget.trials=3", "budget.env_steps=2000", "tracking=off"),
     *("failures.max_retries=0", "scheduler=none", "resources.max_concurrent=1", "report=false"),
     *("certify=off", "certify.top=0", "space.train_batch_size_per_learner=256", "space.minibatch_size=64"),
-    *("callbacks=[own_code:on_trial_end]", "notify=cat > told.json"),
+    *("tracking.kinds=[own_code:Log]", "notify=cat > told.json"),
 )
 OWN_CODE = """
 from pathlib import Path
 
+from rltune.tracking.tracker import Tracker
 
-def on_trial_end(trial):
-    with Path({told!r}).open("a") as file:
-        file.write(f"{{trial.number}} {{trial.state}}\\n")
-    raise ValueError("which ends nothing")
+
+class Log(Tracker):
+    def write(self, trial, reports):
+        with Path({told!r}).open("a") as file:
+            file.write(f"{{trial.number}} {{trial.state}}\\n")
+
+    def end(self, status, outcome):
+        raise ValueError("which ends nothing")
 """
 
 
@@ -185,5 +190,5 @@ def test_resumed_it_has_each_trial_once(asked: Asked) -> None:
 def test_own_code_and_a_command_are_told_whatever_they_do(asked: Asked) -> None:
     assert "0 FAIL" in asked.told.splitlines()
     lines = asked.ran.out.splitlines()
-    assert len([line for line in lines if "own_code:on_trial_end" in line and "failed" in line]) == 1
+    assert len([line for line in lines if "Log does not take" in line and "ends nothing" in line]) == 1
     assert '"name": "mine"' in (asked.folder / "told.json").read_text()

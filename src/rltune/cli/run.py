@@ -107,14 +107,20 @@ class Cluster:
 
 
 @dataclass
+class Tracking(TrackingConfig):
+    """Where the sweep is shown from now on."""
+
+    kinds: list[str] | None = None
+
+
+@dataclass
 class ResumeConfig(RequestConfig):
     """The settings of conf/resume.yaml."""
 
     budget: Budget = field(default_factory=Budget)
     certify: Certify = field(default_factory=Certify)
     cluster: Cluster = field(default_factory=Cluster)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
-    callbacks: list[str] | None = None
+    tracking: Tracking = field(default_factory=Tracking)
     notify: str | None = None
     trust: bool = MISSING
     take_over: bool = MISSING

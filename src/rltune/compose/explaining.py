@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.config.bounds import list_bounds
+from rltune.config.schema import REMOVED
 from rltune.config.uris import redact_address
 from rltune.config.validation import find_meant
 from rltune.errors import RltuneError, choices, nearest
@@ -87,6 +88,8 @@ def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[st
         fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
+    if instead := REMOVED.get(str(cause.full_key)):
+        return RltuneError(f"{override}: not a setting any more", "the setting that replaces it", instead)
     above, _, last = str(cause.full_key).rpartition(".")
     settings = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
     may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
@@ -104,6 +107,8 @@ def describe_allowed(schema: type, key: str) -> str:
         The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
     """
     kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
+    if get_origin(kind) is list:
+        return "a list, such as [first,second]"
     types = (kind, *get_args(kind))
     name = next((TYPES[part] for part in types if part in TYPES), "")
     if bounds is not None:

@@ -13,11 +13,21 @@ from rltune.config.validation import to_typed
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 
-# These may change: the first two find a sweep, the next two say how it is resumed, and the others are addresses and the
-# code that is notified.
-FREE = ("name", "output_dir", "resume", "take_over", "cluster.", "study.storage", "tracking.uri", "callbacks", "notify")
+# These may change: the first two find a sweep, the next two say how it is resumed, and the others are addresses and
+# where the sweep is shown.
+FREE = (
+    "name",
+    "output_dir",
+    "resume",
+    "take_over",
+    "cluster.",
+    "study.storage",
+    "tracking.kinds",
+    "tracking.uri",
+    "notify",
+)
 # The keys of a sweep that conf/resume.yaml has.
-CHANGEABLE = ("budget", "callbacks", "certify", "cluster", "notify", "storage", "study", "tracking")
+CHANGEABLE = ("budget", "certify", "cluster", "notify", "storage", "study", "tracking")
 FROM_NOW = "budget.wall_time_s"  # Each command counts it anew, so that a smaller value takes nothing back.
 GROWING = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")
 

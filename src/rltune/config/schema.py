@@ -28,7 +28,16 @@ OmegaConf.register_new_resolver("rltune.env_name", derive_env_name, replace=True
 
 
 ENGINES = ("fast", "rllib")
-MLFLOW = ("local", "server")  # The kinds of tracking that are MLflow.
+TRACKERS = {  # The classes that a word in `tracking.kinds` names, see `rltune.tracking.tracker.Tracker`.
+    "mlflow": "rltune.tracking.mlflow_tracker:MLflowTracker",
+    "tensorboard": "rltune.tracking.tensorboard:TensorBoardTracker",
+    "wandb": "rltune.tracking.wandb_runs:WandbTracker",
+}
+REMOVED = {  # Settings of earlier versions, and what to type instead.
+    "callbacks": "tracking.kinds=[mlflow,package.module:Class]",
+    "tracking.kind": "tracking.kinds=[mlflow]",
+    "tracking.tensorboard": "tracking.kinds=[mlflow,tensorboard]",
+}
 MEASURED = "auto"  # The value of `resources.trials_per_gpu` that measures how many trials fit.
 MAX_ON_GPU = 100  # Trials that may share a GPU.
 MAX_COUNT = 100_000  # The seeds of all trials and retrainings are drawn before the first trial.
@@ -118,11 +127,10 @@ class ResourcesConfig:
 class TrackingConfig:
     """The tracker that shows a sweep; ``uri`` None means MLflow's own default store in the working directory."""
 
-    kind: str = bounded(choices=(*MLFLOW, "wandb", "off", "package.module:Class"))
+    kinds: list[str] = MISSING
     uri: str | None = None
     experiment: str | None = None
     register: bool = True
-    tensorboard: bool = False
 
 
 @dataclass
@@ -191,7 +199,6 @@ class RunConfig:
     engine: str = bounded(choices=ENGINES)
     precision: str = bounded("float32", choices=("float32", "bfloat16"))
     report: bool = MISSING
-    callbacks: list[str] = field(default_factory=list)
     notify: str | None = None
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     algo: dict[str, Any] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from rltune.config.uris import redact_notify, redact_settings
 from rltune.errors import StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
-FORMAT = 8
+FORMAT = 9
 """The version of a sweep's folder and its ledger."""
 
 # OmegaConf's own loader takes ten times as long. Like it, this one reads 1e-3 as a number.

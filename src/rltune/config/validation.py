@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
@@ -18,9 +17,9 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 from rltune.config.bounds import check_bounds
 from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.criteria import parse_constraints
-from rltune.config.schema import MAX_ON_GPU, MEASURED, EnvConfig, RunConfig
+from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
-from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, is_web, redact_address
+from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
 from rltune.errors import ConfigError, choices, nearest
 
 # The fluent methods of RLlib's AlgorithmConfig. An algo file may have a section of arguments for each.
@@ -120,6 +119,8 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     except OmegaConfBaseException as error:
         key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
+        if key in REMOVED:
+            raise ConfigError(f"{key}: not a setting any more", "the setting that replaces it", REMOVED[key]) from None
         if str(error.key) not in siblings:
             meant = find_meant(key, siblings, plain)
             allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
@@ -201,7 +202,6 @@ def check_config(config: RunConfig) -> None:
         )
     parse_constraints(config.constraints)
     _check_storage(config.storage)
-    _check_notify(config.notify)
     for key, text in _list_texts(asdict(config)):
         if key not in SECRET_VARIABLES and holds_plain_login(text):
             raise ConfigError(
@@ -236,22 +236,6 @@ def _check_storage(storage: str | None) -> None:
             f"storage={redact_address(storage)} is not the address of a bucket",
             f"null, {buckets}; a folder that all nodes share is output_dir",
             "storage=s3://bucket/sweeps",
-        )
-
-
-def _check_notify(notify: str | None) -> None:
-    """Refuse an address that cannot receive a POST; whether a server answers shows at the end of the sweep."""
-    if notify is None or not re.match(r"[\w+.-]+://", notify):
-        return
-    try:
-        host = is_web(notify) and urlsplit(notify).hostname
-    except ValueError:  # An unclosed bracket of an IPv6 address is an example.
-        host = None
-    if not host:
-        raise ConfigError(
-            f"notify={redact_address(notify)} is not an address to post to",
-            "null, http://... or https://..., or a shell command, which reads the summary from its standard input",
-            "notify='mail -s \"$RLTUNE_SWEEP $RLTUNE_STATUS\" me@example.org'",
         )
 
 

@@ -24,7 +24,7 @@ from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.config.budget import STEPS_SPENT
 from rltune.driver.folder import leave_folder, store_results
 from rltune.driver.open_sweep import OpenSweep
-from rltune.driver.publish import notify_users, publish_outcome
+from rltune.driver.publish import publish_outcome
 from rltune.driver.requests.inbox import describe_user
 from rltune.errors import EXIT_TRY_AGAIN, describe_exception
 from rltune.ledger.outcome import (
@@ -84,7 +84,6 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
     ledger.check_lease()
     publish_outcome(sweep, records, outcome, certification)
     _drop_training_states(sweep, outcome)
-    notify_users(sweep, outcome)
     if sweep.stopper.signal == signal.SIGINT:  # A service that starts later must not run what a person has ended.
         ledger.add_request(STOP, {}, describe_user(), is_taken=True)
     ledger.change_sweep(status=outcome.status)
@@ -152,7 +151,10 @@ def register_winner(
         registered.
     """
     stopper = sweep.stopper
-    if winner is None or stopper.is_urgent() or stopper.interrupted or not sweep.config.tracking.register:
+    tracking = sweep.config.tracking
+    if winner is None or stopper.is_urgent() or stopper.interrupted:
+        return None
+    if not tracking.register or "mlflow" not in tracking.kinds:
         return None
     candidate = Candidate(winner, certification, sweep.config, sweep.name)
     return register_champion(candidate, sweep.tracker, sweep.console.note, sweep.display.show_episodes)

@@ -9,7 +9,6 @@ import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
-from rltune.config.schema import MEASURED, MLFLOW, ResourcesConfig, RunConfig
+from rltune.config.schema import MEASURED, ResourcesConfig, RunConfig
 from rltune.driver.warm_starts import collect_earlier_trials, collect_warm_starts
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
@@ -41,7 +40,6 @@ from rltune.search.samplers import build_sampler, check_sampler, check_searcher,
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
 from rltune.search.space import Space
-from rltune.tracking.uri_check import check_uri
 from rltune.trial.metrics import check_criteria
 
 if TYPE_CHECKING:
@@ -149,7 +147,9 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec = _check_env(config)
-    _check_tracking(config)
+    from rltune.driver.trackers import check_trackers  # It imports SQLAlchemy, which takes a moment.
+
+    check_trackers(config)
     check_sampler(config.searcher.kind, config.searcher.args, space)
     budget_notes = [_describe_few_steps(config), _describe_late_episodes(config, spec, request.env_runners)]
     config, grid_notes = fit_grid(config)
@@ -202,24 +202,6 @@ def _check_env(config: RunConfig) -> EnvSpec:
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=several_agents)
     check_actions(config.algo, config.env.id, check_env(spec))
     return spec
-
-
-def _check_tracking(config: RunConfig) -> None:
-    """Check the trackers and the user's callbacks."""
-    kind = config.tracking.kind
-    if kind in MLFLOW:
-        check_uri(config.tracking.uri)
-    if kind == "wandb" and find_spec("wandb") is None:
-        raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
-    if ":" in kind:
-        from rltune.tracking.tracker import import_tracker
-
-        import_tracker(kind)
-    if config.callbacks:
-        from rltune.tracking.callbacks import import_callback  # It imports SQLAlchemy, too.
-
-        for target in config.callbacks:
-            import_callback(target)
 
 
 def _describe_few_steps(config: RunConfig) -> str | None:

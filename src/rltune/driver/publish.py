@@ -12,7 +12,6 @@ from rltune.certification.description import TABLE_NAME, write_table
 from rltune.certification.result import Certification
 from rltune.cluster.resources import count_on_gpu
 from rltune.config.budget import SpentBudget
-from rltune.config.schema import MLFLOW
 from rltune.config.uris import redact, redact_address, resolve_uri
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.provenance import list_versions
@@ -22,7 +21,6 @@ from rltune.ledger.outcome import EXIT_NONE, Outcome, count_states
 from rltune.ledger.sweep_folder import SWEEP_LOGGER, make_resume_command
 from rltune.records import BASELINE, ENQUEUE, Direction, RunKey, TrialRecord
 from rltune.tracking.mlflow_tracker import NOTE_TAG
-from rltune.tracking.notification import LIMIT_S, notify_end
 from rltune.views import html
 from rltune.views.next_steps import describe_end
 from rltune.views.page import describe_verdict
@@ -30,7 +28,7 @@ from rltune.views.sweep_view import read_folder
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE_NAME}.json", "type": "table"}])}
-CRASH_CLOSE_S = 10.0  # The longest time that trackers and callbacks delay the end after an error.
+CRASH_CLOSE_S = 12.0  # The longest time that trackers, the notification among them, delay the end after an error.
 RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # By our status; MLflow's status of all others is FINISHED.
 
 
@@ -87,17 +85,6 @@ def publish_outcome(
     console.close(describe_end(view, outcome, _find_mlflow_address(sweep), resume))
 
 
-def notify_users(sweep: OpenSweep, outcome: Outcome) -> None:
-    """Notify the target of the setting ``notify`` that the sweep has ended; a failure is only shown."""
-    try:
-        if target := sweep.config.notify:
-            limit_s = min(LIMIT_S, sweep.stopper.left_s()) if sweep.stopper.is_urgent() else LIMIT_S
-            if problem := notify_end(target, outcome, limit_s):
-                sweep.console.note(problem)
-    except Exception as error:
-        sweep.console.note(f"the notification of the sweep's end failed ({describe_exception(error)})")
-
-
 def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
     """Notify trackers and users that an error has ended the sweep; the error is the reason of the outcome."""
     folder, counts = sweep.folder, dict[str, int]()
@@ -109,7 +96,6 @@ def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
     outcome = Outcome(folder.name, status, counts, None, None, {}, reason=reason, exit_code=exit_code, folder=folder)
     sweep.tracker.close(RUN_STATUS[status], CRASH_CLOSE_S, outcome)
     sweep.show_warnings()
-    notify_users(sweep, outcome)
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
@@ -155,6 +141,6 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
 
 def _find_mlflow_address(sweep: OpenSweep) -> str | None:
     """Return MLflow's address for the final description, without a login; None without tracking."""
-    if sweep.config.tracking.kind not in MLFLOW:
+    if "mlflow" not in sweep.config.tracking.kinds:
         return None
     return redact_address(resolve_uri(sweep.config.tracking.uri))

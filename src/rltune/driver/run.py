@@ -161,7 +161,6 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
     from rltune.driver.end import end_sweep, watch_head
     from rltune.driver.provenance import record_start
     from rltune.driver.publish import notify_users_of_crash, start_console
-    from rltune.driver.trackers import start_tracking
     from rltune.driver.tune.fit import run_trials
     from rltune.ledger.lease import LeaseLostError
     from rltune.views.sweep_view import SweepView
@@ -169,7 +168,6 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
     watch_head(sweep)
     try:
         record_start(sweep)
-        start_tracking(sweep)
         start_console(sweep)
         sweep.housekeeping.add(sweep.console.draw_every_s, sweep.display.draw)
         if not (SweepView.read(sweep.ledger).is_searched and sweep.is_certified()):

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rltune.checkpoints.store import find_store
 from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
-from rltune.config.schema import RunConfig
+from rltune.config.schema import REMOVED, RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import parse_config
@@ -134,7 +134,7 @@ def require_changeable(changes: Mapping[str, Any]) -> None:
         raise StudyError(
             f"{key}={changes[key]}: a sweep that is resumed keeps its own {key}",
             f"changes of {', '.join(CHANGEABLE)}",
-            spell_command("run name=... begins another sweep"),
+            REMOVED.get(key) or spell_command("run name=... begins another sweep"),
         )
 
 

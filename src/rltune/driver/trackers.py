@@ -1,49 +1,80 @@
-"""Open a sweep's trackers, and describe the sweep to them. Runs in the driver."""
+"""Import, check and open a sweep's trackers. Runs in the driver."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rltune.config.schema import MLFLOW
+from rltune.config.entry_points import import_entry_point, is_subclass
+from rltune.config.schema import TRACKERS, RunConfig
 from rltune.config.settings_file import format_settings
 from rltune.driver.provenance import list_versions, read_git_commit
+from rltune.errors import ConfigError, choices, nearest
 from rltune.search.conditions import format_yaml_value
-from rltune.tracking.callbacks import CallbackTracker
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feeds
-from rltune.tracking.mlflow_tracker import NOTE_TAG, MLflowTracker
-from rltune.tracking.tensorboard import TensorBoardTracker
-from rltune.tracking.tracker import Tracker, TrackingSettings, import_tracker
-from rltune.tracking.wandb_runs import WandbTracker
+from rltune.tracking.mlflow_tracker import NOTE_TAG
+from rltune.tracking.notification import NotificationTracker
+from rltune.tracking.tracker import SweepDescription, Tracker
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
 
 
+def check_trackers(config: RunConfig) -> None:
+    """Refuse trackers that cannot work.
+
+    Raises:
+        RltuneError: A tracker cannot be imported or does not work with the settings, or two have the same name.
+    """
+    trackers: list[type[Tracker]] = [*_import_trackers(config), NotificationTracker, DashboardTracker]
+    names = [tracker.name for tracker in trackers]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        kinds = ",".join(config.tracking.kinds)
+        raise ConfigError(
+            f"tracking.kinds=[{kinds}]: two trackers are named {repeated}, and would share its marks",
+            "each tracker once, and classes with a name of their own",
+            "tracking.kinds=[mlflow]",
+        )
+    for tracker in trackers:
+        tracker.check(config)
+
+
+def _import_trackers(config: RunConfig) -> list[type[Tracker]]:
+    """Import the classes that the setting ``tracking.kinds`` names."""
+    return [_import_tracker(kind) for kind in config.tracking.kinds]
+
+
+def _import_tracker(kind: str) -> type[Tracker]:
+    usage = f"{', '.join(TRACKERS)}, or package.module:Class, a subclass of rltune.tracking.tracker.Tracker"
+    if ":" not in kind and kind not in TRACKERS:
+        fix = f"tracking.kinds=[{nearest(kind, TRACKERS) or 'mlflow'}]"
+        raise ConfigError(f"tracking.kinds={kind} is unknown", choices(kind, (*TRACKERS, "package.module:Class")), fix)
+    target, fix = TRACKERS.get(kind, kind), "tracking.kinds=[mlflow], or tracking.kinds=[] for none"
+    tracker: type[Tracker] = import_entry_point("tracking.kinds", target, "tracker", is_subclass(Tracker), usage, fix)
+    return tracker
+
+
 def open_trackers(sweep: OpenSweep) -> Feeds:
     """Open a sweep's trackers; each gets a feed that delivers the ledger to it."""
-    config = sweep.config
-    kind, experiment = config.tracking.kind, config.tracking.experiment or config.env.name
-    settings = TrackingSettings(config.tracking.uri, experiment, sweep.name, sweep.folder)
-    mlflow = MLflowTracker(settings, sweep.ledger) if kind in MLFLOW else None
-    trackers: list[Tracker] = [mlflow] if mlflow else []
-    if kind == "wandb":
-        trackers.append(WandbTracker(settings))
-    elif ":" in kind:
-        trackers.append(import_tracker(kind)(settings))
-    if config.tracking.tensorboard:
-        trackers.append(TensorBoardTracker(settings))
-    if config.callbacks:
-        trackers.append(CallbackTracker(settings, config.callbacks))
+    config, description = sweep.config, _describe(sweep)
+    trackers = [tracker(description) for tracker in _import_trackers(config)]
+    if config.notify:
+        trackers.append(NotificationTracker(description, config.notify))
     distributions, shared = sweep.plan.space.distributions(), sweep.context.is_folder_shared()
-    trackers.append(DashboardTracker(settings, sweep.ledger, config.study.storage, distributions, shared))
-    return Feeds(sweep.ledger, sweep.store, trackers, mlflow, sweep.stopper.is_urgent)
+    trackers.append(DashboardTracker(description, config.study.storage, distributions, shared))
+    return Feeds(sweep.ledger, sweep.store, trackers, sweep.stopper.is_urgent)
 
 
-def start_tracking(sweep: OpenSweep) -> None:
-    """Show the sweep in its trackers from now on: its settings, versions and folder."""
+def _describe(sweep: OpenSweep) -> SweepDescription:
+    """Describe the sweep to its trackers: its settings, versions and folder."""
     config = sweep.config
-    sweep.tracker.start(
+    return SweepDescription(
+        name=sweep.name,
+        key=sweep.ledger.sweep().key,
+        folder=sweep.folder,
+        ledger=sweep.ledger,
+        experiment=config.tracking.experiment or config.env.name,
+        uri=config.tracking.uri,
         params={  # These distinguish sweeps in MLflow's table.
             "algo": config.algo["name"],
             "env": config.env.id,

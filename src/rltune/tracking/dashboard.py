@@ -12,14 +12,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rltune.ledger.database import TIMEOUT_S, choose_journal, file_of
-from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import STUDY, make_storage_url
 from rltune.records import TRIALS, Report, TrialRecord
-from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings
+from rltune.tracking.tracker import SweepDescription, Tracker
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
+    from optuna.storages import RDBStorage
 
 SWEEP_KEY = "rltune.sweep"  # An attribute of the study: the key of the sweep that it shows.
 logger = logging.getLogger(__name__)
@@ -31,8 +31,7 @@ class DashboardTracker(Tracker):
     A trial that is tried again is added a second time; the next driver removes the first one.
 
     Args:
-        settings: What it is made with.
-        ledger: The sweep's.
+        sweep: The sweep.
         storage: The setting ``study.storage``; None is ``study.db`` in the sweep's folder.
         distributions: What is searched, by label.
         shared: Whether other hosts use the sweep's folder.
@@ -43,37 +42,38 @@ class DashboardTracker(Tracker):
 
     def __init__(
         self,
-        settings: TrackingSettings,
-        ledger: Ledger,
+        sweep: SweepDescription,
         storage: str | None,
         distributions: Mapping[str, BaseDistribution],
         shared: bool = False,
     ) -> None:
-        super().__init__(settings)
-        self._ledger, self._distributions, self._shared = ledger, distributions, shared
-        self._url = make_storage_url(storage, settings.folder, STUDY)
-        self._file = None if storage else settings.folder / STUDY
+        super().__init__(sweep)
+        self._distributions, self._shared = distributions, shared
+        self._url = make_storage_url(storage, sweep.folder, STUDY)
+        self._file = None if storage else sweep.folder / STUDY
+        self._storage: RDBStorage | None = None
         self._added: set[tuple[int, float]] = set()
 
-    def open(self, sweep: SweepDescription) -> None:
+    def open(self) -> None:
         """Open the study, and have the trials delivered that it lacks, as after its file was lost.
 
         A study of this name in a user's database that does not show this sweep is left alone.
         """
-        ended = {_get_key(record) for record in self._ledger.trials.records() if record.state != "RUNNING"}
+        self.close()
+        ended = {_get_key(record) for record in self.sweep.ledger.trials.records() if record.state != "RUNNING"}
         try:
-            self._open_study(sweep, ended)
+            self._open_study(ended)
         except Exception as error:  # Optuna raises various errors for a file that is damaged or of another version.
             if self._file is None or not self._file.exists():
                 raise
             logger.warning("%s cannot be used and is made again from the ledger: %s", self._file, error)
             for part in self._file.parent.glob(f"{self._file.name}*"):
                 part.unlink()
-            self._open_study(sweep, ended)
+            self._open_study(ended)
         for number, _ in ended - self._added:
-            self._ledger.mark_trial(self.name, TRIALS, number, revision=0)
+            self.sweep.ledger.mark_trial(self.name, TRIALS, number, revision=0)
 
-    def _open_study(self, sweep: SweepDescription, ended: set[tuple[int, float]]) -> None:
+    def _open_study(self, ended: set[tuple[int, float]]) -> None:
         import optuna
         from optuna.storages import RDBStorage
 
@@ -82,8 +82,9 @@ class DashboardTracker(Tracker):
             choose_journal(self._file, self._shared)
         # A reader may hold a file for a moment, and a server may have been restarted.
         options = {"connect_args": {"timeout": TIMEOUT_S}} if file_of(self._url) else {"pool_pre_ping": True}
+        sweep = self.sweep
         self._storage = RDBStorage(self._url, options)
-        study = self._load_study(sweep.name)
+        study = self._load_study()
         trials = study.get_trials(deepcopy=False)
         if trials and study.user_attrs.get(SWEEP_KEY) != sweep.key:
             self.notify(f"optuna-dashboard does not show {sweep.name}: study.storage has another study of this name")
@@ -94,17 +95,19 @@ class DashboardTracker(Tracker):
         # Trials were tried again, the ledger is an older copy, or two drivers added the same trial.
         if len(ends) > len(self._added) or not self._added <= ended:
             optuna.delete_study(study_name=sweep.name, storage=self._storage)
-            study, self._added = self._load_study(sweep.name), set()
+            study, self._added = self._load_study(), set()
         study.set_user_attr(SWEEP_KEY, sweep.key)
         self._study = study
 
-    def _load_study(self, name: str) -> Study:
+    def _load_study(self) -> Study:
         import optuna
 
         from rltune.ledger.optuna_study import get_optuna_direction
 
-        direction = get_optuna_direction(self._ledger.criteria.direction)
-        return optuna.create_study(study_name=name, storage=self._storage, direction=direction, load_if_exists=True)
+        direction = get_optuna_direction(self.sweep.ledger.criteria.direction)
+        return optuna.create_study(
+            study_name=self.sweep.name, storage=self._storage, direction=direction, load_if_exists=True
+        )
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Add a trial of the search that has ended."""
@@ -144,8 +147,9 @@ class DashboardTracker(Tracker):
 
     def close(self) -> None:
         """Close all connections."""
-        self._storage.remove_session()
-        self._storage.engine.dispose()
+        if self._storage:
+            self._storage.remove_session()
+            self._storage.engine.dispose()
 
 
 def _get_key(record: TrialRecord) -> tuple[int, float]:

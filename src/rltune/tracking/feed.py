@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -28,11 +28,9 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.tracking.tracker import SweepDescription, Tracker
-
-if TYPE_CHECKING:
-    from rltune.tracking.mlflow_tracker import MLflowTracker
-    from rltune.tracking.model_registry import RegisteredModel
+from rltune.tracking.mlflow_tracker import MLflowTracker
+from rltune.tracking.model_registry import RegisteredModel
+from rltune.tracking.tracker import Tracker
 
 # A request costs the driver as much as ten reports, so the reports of some seconds travel together. Importing MLflow
 # takes 2 s of CPU time, which the first trials need to start.
@@ -89,9 +87,12 @@ class Feed:
         self.tracker, self.messages = tracker, SimpleQueue[str]()
         tracker.notify = self.messages.put
         self._ledger, self._store = ledger, store
-        self._sweep: SweepDescription | None = None
+        # A tracker that only waits for the end must work even if an error of the ledger has ended the sweep.
+        self._reads_ledger = _overrides(tracker, Tracker.write)
+        self._takes_checkpoints = _overrides(tracker, Tracker.write_checkpoint)
         self._tasks: list[_Task] = []
         self._woken, self._urgent = threading.Event(), threading.Event()
+        self._woken.set()  # A resumed sweep may have something to deliver.
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self._ending: tuple[str, Outcome | None] = ("KILLED", None)
         self._is_open = self._is_delivered = self._has_warned = False
@@ -105,11 +106,6 @@ class Feed:
     def is_opening(self) -> bool:
         """Whether the tracker was not opened yet, and has not failed either."""
         return not (self._is_open or self._failures or self._closing.is_set())
-
-    def start(self, sweep: SweepDescription) -> None:
-        """Describe the sweep; nothing is delivered before."""
-        self._sweep = sweep
-        self._woken.set()
 
     def wake(self, *, connect: bool = False) -> None:
         """Announce that the ledger has something new.
@@ -223,6 +219,7 @@ class Feed:
 
     def _handle_failure(self, error: BaseException) -> None:
         self._failures += 1
+        self._is_open = False
         if not (self._has_warned or isinstance(error, _RefusedError)):
             reason = _describe(error)
             self.messages.put(f"{self.tracker.name} does not take everything ({reason}); the rest is delivered later")
@@ -232,30 +229,29 @@ class Feed:
     def _deliver(self) -> None:
         """Deliver what the ledger has and the tracker lacks, then what the driver has handed over."""
         is_last = self._closing.is_set()
-        if self._sweep is not None:
-            self._check_right()
+        self._check_right()
+        if self._reads_ledger:
             self._ledger.check_lease()
-            if self._failures:
-                self.tracker.recover()
-            if not self._is_open:
-                record = self._ledger.sweep()
-                self.tracker.open(replace(self._sweep, name=record.name, key=record.key))
-                self._is_open = True
-            tasks = list(self._tasks)  # What was in the ledger before a task came is delivered before the task.
-            self._deliver_ledger()
-            for task in tasks:
-                self._carry_out(task)
-            if is_last:
-                self._deliver_ledger()  # A task may have found that a run is gone.
-                self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
-                self._attempt("its closing", self.tracker.close)
+        if not self._is_open:
+            self.tracker.open()
+            self._is_open = True
+        tasks = list(self._tasks)  # What was in the ledger before a task came is delivered before the task.
+        self._deliver_ledger()
+        for task in tasks:
+            self._carry_out(task)
+        if is_last:
+            self._deliver_ledger()  # A task may have found that a run is gone.
+            self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
+            self._attempt("its closing", self.tracker.close)
         self._is_delivered = is_last
 
     def _deliver_ledger(self) -> None:
         """Deliver reports in pages, then the changes of trials that came with no report, and then checkpoints."""
+        if not self._reads_ledger:
+            return
         tracker, ledger = self.tracker, self._ledger
         # The order matters: all reports of a trial that has ended by now are among those that are read afterwards.
-        pending = ledger.read_pending_trials(tracker.name, with_checkpoints=tracker.takes_checkpoints)
+        pending = ledger.read_pending_trials(tracker.name, with_checkpoints=self._takes_checkpoints)
         records = self._read_records((trial.kind, trial.number) for trial in pending)
         changed = {(trial.kind, trial.number): trial.revision for trial in pending if trial.revision > trial.delivered}
         is_last = False
@@ -272,7 +268,7 @@ class Feed:
             ledger.mark_trial(tracker.name, *key, revision=revision)
         for trial in pending:
             record = records[trial.kind, trial.number]
-            if tracker.takes_checkpoints and record.state == "COMPLETE" and trial.checkpoint is None:
+            if self._takes_checkpoints and record.state == "COMPLETE" and trial.checkpoint is None:
                 self._deliver_checkpoint(record)
 
     def _deliver_page(
@@ -350,7 +346,6 @@ class Feed:
                 raise
             if self._refusals[name] < MAX_ATTEMPTS:
                 raise _RefusedError from error
-            self.tracker.recover()
             self.messages.put(f"{self.tracker.name} refused {name} ({_describe(error)})")
             del self._refusals[name]
             self._failures = 0
@@ -371,15 +366,14 @@ class Feed:
 
 
 class Feeds:
-    """The trackers of a sweep, as its driver uses them. Without any, each call does nothing: ``tracking=off``.
+    """The trackers of a sweep, as its driver uses them. Without any, each call does nothing.
 
     No call raises, and only those with a result wait, for a limited time.
 
     Args:
         ledger: The sweep's.
         store: The sweep's, which has the checkpoints.
-        trackers: Where the sweep is shown.
-        models: The one of them that registers models.
+        trackers: Where the sweep is shown. The MLflow among them registers models.
         is_urgent: Whether only seconds are left, as after a signal: then no result is waited for.
     """
 
@@ -388,12 +382,11 @@ class Feeds:
         ledger: Ledger | None = None,
         store: Store | None = None,
         trackers: Sequence[Tracker] = (),
-        models: MLflowTracker | None = None,
         is_urgent: Callable[[], bool] = lambda: False,
     ) -> None:
         self._feeds = [Feed(tracker, ledger, store) for tracker in trackers] if ledger and store else []
-        self._models, self._is_urgent = models, is_urgent
-        self._models_feed = next((feed for feed in self._feeds if feed.tracker is models), None)
+        self._mlflow = next((feed for feed in self._feeds if isinstance(feed.tracker, MLflowTracker)), None)
+        self._is_urgent = is_urgent
 
     @property
     def opening(self) -> bool:
@@ -403,11 +396,6 @@ class Feeds:
     def warnings(self) -> list[str]:
         """Return the messages for a person that have not been returned yet."""
         return [feed.messages.get() for feed in self._feeds for _ in range(feed.messages.qsize())]
-
-    def start(self, *, params: Mapping[str, Any], tags: Mapping[str, str], texts: Mapping[str, str]) -> None:
-        """Show the sweep from now on; see `SweepDescription` for the arguments."""
-        for feed in self._feeds:
-            feed.start(SweepDescription("", "", dict(params), dict(tags), dict(texts)))
 
     def wake(self, *, connect: bool = False) -> None:
         """Announce that the ledger has something new; see `Feed.wake`."""
@@ -432,27 +420,20 @@ class Feeds:
         Returns:
             None if MLflow did not take it, and `warnings` says why.
         """
-        if self._models is None:
-            return None
-        return self._call(f"{name} as a model", partial(self._models.register, name=name, **arguments), REGISTER_S)
+        return self._ask(f"{name} as a model", lambda mlflow: mlflow.register(name=name, **arguments), REGISTER_S)
 
     def champion(self, name: str, alias: str = "champion") -> RegisteredModel | None:
         """Return the version that an alias names; None without one or without an answer (see `register`)."""
-        if self._models is None:
-            return None
-        self._models.is_champion_known = False
-        return self._call(f"a look-up of {name}@{alias}", partial(self._models.champion, name, alias), CHAMPION_S)
+        return self._ask(f"a look-up of {name}@{alias}", lambda mlflow: mlflow.champion(name, alias), CHAMPION_S)
 
     def fetch(self, version: RegisteredModel, folder: Path) -> Path | None:
         """Copy a registered version's files into a folder; None if MLflow does not give them."""
-        if self._models is None:
-            return None
         name = f"a download of {version.name} version {version.version}"
-        return self._call(name, partial(self._models.fetch, version, folder), CHAMPION_S)
+        return self._ask(name, lambda mlflow: mlflow.fetch(version, folder), CHAMPION_S)
 
     def wait_until_sent(self, timeout_s: float = 10.0) -> None:
         """Wait until MLflow has everything so far: the ledger then knows the id of every run."""
-        self._call("everything so far", lambda: None, timeout_s)
+        self._ask("everything so far", lambda mlflow: None, timeout_s)
 
     def close(self, status: str, timeout_s: float = 30.0, outcome: Outcome | None = None) -> bool:
         """Deliver what is left, end all runs, and stop; the trackers share the time.
@@ -476,8 +457,13 @@ class Feeds:
         for feed in self._feeds:
             feed.abandon()
 
-    def _call(self, name: str, function: Callable[[], T], timeout_s: float) -> T | None:
-        return self._models_feed.call(name, function, timeout_s, self._is_urgent) if self._models_feed else None
+    def _ask(self, name: str, question: Callable[[Any], T], timeout_s: float) -> T | None:
+        feed = self._mlflow
+        return feed.call(name, partial(question, feed.tracker), timeout_s, self._is_urgent) if feed else None
+
+
+def _overrides(tracker: Tracker, method: Callable[..., None]) -> bool:
+    return getattr(type(tracker), method.__name__) is not method
 
 
 def _describe(error: BaseException) -> str:

@@ -46,14 +46,14 @@ class MLflowRuns:
         """Import MLflow (2 s) and open the store (a new SQLite one is migrated, seconds)."""
         self._client = connect_mlflow(self._uri)
 
-    def probe(self, run_id: str | None) -> None:
+    def probe(self, run_id: str) -> None:
         """Raise if the server does not take what is written: one with a full disk still answers questions.
 
         Args:
-            run_id: The run that it is tried on; None only asks a question.
+            run_id: The run that it is tried on; empty only asks a question.
         """
         try:
-            if run_id is None:
+            if not run_id:
                 self._client.search_experiments(max_results=1)
             else:
                 self._client.set_tag(run_id, "rltune.last_retry", str(time.time()))

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from rltune.config.criteria import Criteria
+from rltune.config.schema import RunConfig
 from rltune.config.uris import redact, resolve_uri
 from rltune.formatting import first_line, format_state
-from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 from rltune.tracking.model_registry import Rank, RegisteredModel
-from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, TrackingSettings, get_scores
+from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_scores
+from rltune.tracking.uri_check import check_uri
 
-NAME = "MLflow"
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
 # MLflow's page shows the charts of "<section>/<name>" first, section by section, and those without a section below
 # them: this section holds what trials are compared by, and sorts before "learner".
@@ -35,7 +35,6 @@ ENTRY_TAG = "rltune.entry"  # Identifies a trial's run among all runs of a store
 MODEL_TAG = "rltune.model"  # The version that was registered from this run, or from one below it.
 KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # The run's artifact folder, and whose files it has.
 FAILURE_TAGS = {"rltune.traceback", "rltune.log"}
-SWEEP = ""  # The entry of the sweep's own run, beside those of trials and BASELINE.
 
 
 class BestScoreCurve:
@@ -83,40 +82,69 @@ class BestScoreCurve:
 class MLflowTracker(Tracker):
     """Shows a sweep in MLflow, and registers its winner there.
 
-    Args:
-        settings: Where to.
-        ledger: The sweep's, which keeps the ids of the runs.
-
-    Attributes:
-        is_champion_known: Whether `champion` has had an answer: else no alias is moved.
+    The sweep's ledger keeps the ids of the runs.
     """
 
-    name = NAME
-    takes_checkpoints = True
+    name = "MLflow"
 
-    def __init__(self, settings: TrackingSettings, ledger: Ledger) -> None:
-        super().__init__(settings)
-        self._ledger = ledger
-        self._runs = MLflowRuns(resolve_uri(settings.uri), settings.experiment)
-        self._sweep = SweepDescription(settings.sweep, "")
+    def __init__(self, sweep: SweepDescription) -> None:
+        super().__init__(sweep)
+        self._ledger = sweep.ledger
+        self._runs = MLflowRuns(resolve_uri(sweep.uri), sweep.experiment)
         self._is_connected = False
         self._ids: dict[str, str] = {}  # Of the runs that the server has as far as we know, by entry.
         self._ended: set[str] = set()  # The entries of those that were ended.
         self._may_miss_runs = False  # Whether the server may have runs whose ids are not in the ledger.
-        self._sweep_run_id: str | None = None
+        self._sweep_run_id = ""
         self._curve: BestScoreCurve | None = None
-        self.is_champion_known = True
-        self._newest_version = 0  # When the champion was looked up.
+        self._newest_version: int | None = None  # When the champion was looked up; None without an answer.
 
     # -- what the feed calls ------------------------------------------------------------------------------------------
 
-    def open(self, sweep: SweepDescription) -> None:
-        """Import MLflow, open the store, and create or continue the sweep's run."""
-        self._sweep = sweep
-        if not self._is_connected:
+    @classmethod
+    def check(cls, config: RunConfig) -> None:
+        """Check the address."""
+        check_uri(config.tracking.uri)
+
+    def open(self) -> None:
+        """Import MLflow, open the store, and create or continue the sweep's run.
+
+        After a failure every run is looked up again before it is used: a server that has stalled may still carry out
+        what it was sent. A store that does not have the sweep's run, another one or an emptied one, gets everything.
+        """
+        sweep, record = self.sweep, self._ledger.sweep()
+        if self._is_connected:
+            self._runs.probe(self._sweep_run_id)
+            self._may_miss_runs = True
+        else:
             self._runs.connect()
             self._is_connected = True
-        self._find_sweep()
+        self._ids.clear()
+        self._runs.open_experiment()
+        run = self._runs.read(record.mlflow_run_id)
+        if record.mlflow_run_id and run is None:
+            self._ledger.forget_mlflow(self.name)
+            self._may_miss_runs = True  # The trials' runs may be there still.
+            self._curve, self._sweep_run_id = None, ""
+        if run is None:
+            run = next(iter(self._runs.search(KEY_TAG, sweep.key)), None)
+        params, tags = dict(sweep.params), {**sweep.tags, SWEEP_TAG: sweep.name, KEY_TAG: sweep.key}
+        if run is None:
+            run_id = self._runs.create(sweep.name, tags, int(time.time() * 1000))
+            tags = {}
+        else:
+            run_id = str(run.info.run_id)
+            self._may_miss_runs = True  # A driver that was killed may have created them.
+            params, tags = self._runs.compare(run, params, tags)
+            if run.info.status != "RUNNING":
+                self._runs.reopen(run_id)
+        self._runs.log(run_id, params, tags, [])
+        if not self._sweep_run_id:
+            for file, text in sweep.texts.items():
+                self._runs.log_text(run_id, text, file)
+        if run_id != record.mlflow_run_id:
+            self._ledger.change_sweep(mlflow_run_id=run_id)
+        self._sweep_run_id = run_id
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Add points to a trial's run, create or continue it, and end it with its score and the reason."""
@@ -143,7 +171,7 @@ class MLflowTracker(Tracker):
         if self._curve is None:
             replicates = max((len(first.seeds) for first in self._ledger.trials.records([0])), default=0)
             self._curve = BestScoreCurve(self._ledger.criteria, replicates)
-            delivered = self._ledger.read_delivered_report(NAME)
+            delivered = self._ledger.read_delivered_report(self.name)
             while self._curve.mark < delivered:  # An earlier driver has sent these.
                 earlier = self._ledger.read_reports_after(self._curve.mark, BATCH_SIZE)
                 self._curve.add((entry for entry in earlier if entry[0] <= delivered), barred)
@@ -152,7 +180,7 @@ class MLflowTracker(Tracker):
             self._curve.points.clear()
         self._curve.add(reports, barred)
         if self._curve.points:
-            self._runs.log(self._find_sweep(), {}, {}, self._curve.points)
+            self._runs.log(self._sweep_run_id, {}, {}, self._curve.points)
             self._curve.points.clear()
 
     def write_checkpoint(self, trial: TrialRecord, folder: Path) -> None:
@@ -165,27 +193,15 @@ class MLflowTracker(Tracker):
 
     def keep_files(self, path: Path, folder: str | None) -> None:
         """Keep files with the sweep's run."""
-        self._runs.log_files(self._find_sweep(), path, folder)
+        self._runs.log_files(self._sweep_run_id, path, folder)
 
     def end(self, status: str, outcome: Outcome | None) -> None:
         """End the sweep's run, and as KILLED those below it that are still open."""
-        root, end_ms = self._find_sweep(), int(time.time() * 1000)
-        for run in self._runs.search(
-            ENTRY_TAG, f"{self._sweep.key}/%", " and attributes.status = 'RUNNING'", like=True
-        ):
+        end_ms = int(time.time() * 1000)
+        for run in self._runs.search(ENTRY_TAG, f"{self.sweep.key}/%", " and attributes.status = 'RUNNING'", like=True):
             is_baseline = run.data.tags[TRIAL_TAG] == BASELINE
             self._runs.end(run.info.run_id, status if is_baseline else "KILLED", end_ms)
-        self._runs.end(root, status, end_ms)
-
-    def recover(self) -> None:
-        """Look every run up again before it is used, and raise while the server does not answer.
-
-        A server that has stalled may still carry out what it was sent, so that it is asked before more is sent.
-        """
-        self._ids.clear()
-        self._may_miss_runs = True
-        if self._is_connected:
-            self._runs.probe(self._sweep_run_id)
+        self._runs.end(self._sweep_run_id, status, end_ms)
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether the server answers."""
@@ -234,59 +250,21 @@ class MLflowTracker(Tracker):
             self._runs.log(run_id, {}, {MODEL_TAG: version.uri}, [])
         if alias is None:
             return version
-        if not self.is_champion_known:
+        if self._newest_version is None:
             self.notify(f"'{alias}' of {name} stays where it is: MLflow did not say which version has it")
             return version
         return registry.set_alias(version, alias, self._newest_version, rank)
 
     def champion(self, name: str, alias: str) -> RegisteredModel | None:
         """Return the version that an alias names; None without one."""
-        registry = self._runs.registry()
-        self._newest_version = registry.find_newest(name)
-        version = registry.champion(name, alias)
-        self.is_champion_known = True
+        self._newest_version, registry = None, self._runs.registry()
+        newest, version = registry.find_newest(name), registry.champion(name, alias)
+        self._newest_version = newest
         return version
 
     def fetch(self, version: RegisteredModel, folder: Path) -> Path:
         """Copy a registered version's files into a folder."""
         return self._runs.registry().fetch(version, folder)
-
-    # -- the sweep's run ----------------------------------------------------------------------------------------------
-
-    def _find_sweep(self) -> str:
-        """Find the sweep's run, or create it, and return its id."""
-        if SWEEP in self._ids:
-            return self._ids[SWEEP]
-        sweep, record = self._sweep, self._ledger.sweep()
-        self._runs.open_experiment()
-        run = self._runs.read(record.mlflow_run_id)
-        if record.mlflow_run_id and run is None:  # This is another MLflow, or an emptied one.
-            self._ledger.forget_mlflow(NAME)
-            self._may_miss_runs = True  # The trials' runs may be there still.
-            self._curve = None
-            if self._sweep_run_id is not None:  # The marks that the feed goes by are those of the other one.
-                self._sweep_run_id = None
-                raise LookupError("MLflow does not have the sweep's run any more")
-        if run is None:
-            run = next(iter(self._runs.search(KEY_TAG, sweep.key)), None)
-        params, tags = dict(sweep.params), {**sweep.tags, SWEEP_TAG: sweep.name, KEY_TAG: sweep.key}
-        if run is None:
-            run_id = self._runs.create(sweep.name, tags, int(time.time() * 1000))
-            tags = {}
-        else:
-            run_id = str(run.info.run_id)
-            self._may_miss_runs = True  # A driver that was killed may have created them.
-            params, tags = self._runs.compare(run, params, tags)
-            if run.info.status != "RUNNING":
-                self._runs.reopen(run_id)
-        self._runs.log(run_id, params, tags, [])
-        if self._sweep_run_id is None:
-            for file, text in sweep.texts.items():
-                self._runs.log_text(run_id, text, file)
-        if run_id != record.mlflow_run_id:
-            self._ledger.change_sweep(mlflow_run_id=run_id)
-        self._ids[SWEEP] = self._sweep_run_id = run_id
-        return run_id
 
     # -- the runs below it --------------------------------------------------------------------------------------------
 
@@ -297,7 +275,7 @@ class MLflowTracker(Tracker):
             LookupError: The ledger has no such trial.
         """
         if key is None:
-            return self._find_sweep()
+            return self._sweep_run_id
         if key == RunKey(None):
             return self._find_baseline()
         kind = TRIALS if key.seed_index is None else CERTIFY
@@ -315,7 +293,7 @@ class MLflowTracker(Tracker):
                 if record.params == values:
                     return self._find_trial(record)
         if BASELINE not in self._ids:
-            run = next(iter(self._runs.search(ENTRY_TAG, f"{self._sweep.key}/{BASELINE}")), None)
+            run = next(iter(self._runs.search(ENTRY_TAG, f"{self.sweep.key}/{BASELINE}")), None)
             if run is None:
                 tags = self._make_tags(RunKey(None), BASELINE)
                 self._ids[BASELINE] = self._runs.create(BASELINE, tags, int(time.time() * 1000))
@@ -356,7 +334,7 @@ class MLflowTracker(Tracker):
                     self._runs.drop_tag(run_id, tag)
         if is_lost:  # Somebody has erased the run in MLflow.
             self._runs.log(run_id, {}, {}, _to_points(self._ledger.table(trial.kind).read_reports(trial.number)))
-            self._ledger.mark_trial(NAME, trial.kind, trial.number, revision=0, checkpoint=None)
+            self._ledger.mark_trial(self.name, trial.kind, trial.number, revision=0, checkpoint=None)
         if run_id != trial.mlflow_run_id:
             self._ledger.table(trial.kind).set_mlflow_run(trial.number, run_id)
         self._ids[entry] = run_id
@@ -364,17 +342,17 @@ class MLflowTracker(Tracker):
         return params, tags
 
     def _make_tags(self, key: RunKey, entry: str) -> dict[str, str]:
-        tags = {SWEEP_TAG: self._sweep.name, ENTRY_TAG: f"{self._sweep.key}/{entry}"}
+        tags = {SWEEP_TAG: self.sweep.name, ENTRY_TAG: f"{self.sweep.key}/{entry}"}
         tags[TRIAL_TAG] = key.name if key.trial is None or key.seed_index is not None else str(key.trial)
         if key.parent is not None:
-            tags[ROOT_TAG] = self._find_sweep()
+            tags[ROOT_TAG] = self._sweep_run_id
         return tags | {PARENT_TAG: self._find_run(key.parent)}
 
     def _make_state_tags(self, trial: TrialRecord) -> dict[str, str]:
         """Describe in a word and in a line what became of a trial."""
         state = note = _describe_state(trial)  # Never empty: a server refuses an empty tag, and the rest with it.
         if state != "running":
-            budget = self._sweep.params.get("budget.env_steps")
+            budget = self.sweep.params.get("budget.env_steps")
             whole = f" of {budget:,}" if budget is not None else ""
             why = "" if state == "complete" else f": {first_line(trial.stop_reason)}"
             note += f" at {max(trial.reports, default=0):,}{whole} env steps{why}"

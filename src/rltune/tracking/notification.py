@@ -5,58 +5,76 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import subprocess
-import threading
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from rltune.config.uris import HIDDEN, hide_login, is_web, redact, redact_error
-from rltune.errors import describe_exception
+from rltune.config.schema import RunConfig
+from rltune.config.uris import HIDDEN, hide_login, is_web, redact, redact_address, redact_error
+from rltune.errors import ConfigError, describe_exception
 from rltune.ledger.outcome import Outcome
+from rltune.tracking.tracker import SweepDescription, Tracker
 
 LIMIT_S = 10.0
 
 
-def notify_end(target: str, outcome: Outcome, limit_s: float = LIMIT_S) -> str:
-    """Send a notification of how a sweep has ended, within a limited time.
+class NotificationTracker(Tracker):
+    """Sends a notification of how a sweep has ended, once; a failure is only shown.
 
     Args:
+        sweep: The sweep.
         target: A web address, which receives the content of ``summary.json`` by POST; or a command for the shell, which
             receives it on its standard input, and ``RLTUNE_SWEEP``, ``RLTUNE_STATUS``, ``RLTUNE_FOLDER``,
             ``RLTUNE_EXIT_CODE`` and ``RLTUNE_WINNER`` (``trial 7``, or empty) as environment variables.
-        outcome: How it has ended.
-        limit_s: The longest wait, in seconds.
-
-    Returns:
-        A description of what went wrong, without logins; empty if nothing did.
+        limit_s: The longest wait for an answer, in seconds.
     """
-    if HIDDEN in target:  # The sweep was resumed without the login, which the driver has reported.
-        return ""
-    by_web, problems = is_web(target), [f"no answer within {limit_s:.0f} s"]
-    summary = json.dumps(outcome.to_dict()).encode()
 
-    def notify() -> None:
+    name = "notify"
+    close_s = LIMIT_S + 1.0
+
+    def __init__(self, sweep: SweepDescription, target: str, limit_s: float = LIMIT_S) -> None:
+        super().__init__(sweep)
+        self._target, self._limit_s = target, limit_s
+
+    @classmethod
+    def check(cls, config: RunConfig) -> None:
+        """Refuse an address that cannot receive a POST; whether a server answers shows at the end of the sweep."""
+        target = config.notify
+        if target is None or not re.match(r"[\w+.-]+://", target):
+            return
         try:
-            if by_web:
-                post(target, summary, limit_s)
-            else:
-                run_command(target, summary, describe_in_variables(outcome), limit_s)
-            problems.clear()
-        except subprocess.TimeoutExpired:
-            pass
-        except Exception as error:
-            why = describe_exception(error)
-            problems[:] = [redact_error(target, why) if by_web else redact(why)]
+            host = is_web(target) and urlsplit(target).hostname
+        except ValueError:  # An unclosed bracket of an IPv6 address is an example.
+            host = None
+        if not host:
+            raise ConfigError(
+                f"notify={redact_address(target)} is not an address to post to",
+                "null, http://... or https://..., or a shell command, which reads the summary from its standard input",
+                "notify='mail -s \"$RLTUNE_SWEEP $RLTUNE_STATUS\" me@example.org'",
+            )
 
-    # In a thread, because resolving a host name may take longer than any limit.
-    thread = threading.Thread(target=notify, name="notify", daemon=True)
-    thread.start()
-    thread.join(limit_s + 1.0)
-    return f"notify: nobody was told of the sweep's end ({problems[0]})" if problems else ""
+    def end(self, status: str, outcome: Outcome | None) -> None:
+        """Send the notification."""
+        target = self._target
+        if outcome is None or HIDDEN in target:  # The sweep was resumed without the login, which the driver reports.
+            return
+        summary = json.dumps(outcome.to_dict()).encode()
+        try:
+            if is_web(target):
+                post(target, summary, self._limit_s)
+            else:
+                run_command(target, summary, describe_in_variables(outcome), self._limit_s)
+        except Exception as error:
+            reason = describe_exception(error)
+            if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
+                reason = f"no answer within {self._limit_s:.0f} s"
+            reason = redact_error(target, reason) if is_web(target) else redact(reason)
+            self.notify(f"notify: nobody was told of the sweep's end ({reason})")
 
 
 def describe_in_variables(outcome: Outcome) -> dict[str, str]:

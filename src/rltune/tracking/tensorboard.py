@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings, get_scores
+from rltune.tracking.tracker import SweepDescription, Tracker, get_scores
 
 FOLDER = "tensorboard"  # In the sweep's folder.
 OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # What the HParams tab shows beside the values.
@@ -18,12 +18,12 @@ class TensorBoardTracker(Tracker):
 
     name = "TensorBoard"
 
-    def __init__(self, settings: TrackingSettings) -> None:
-        super().__init__(settings)
-        self._folder = settings.folder / FOLDER
+    def __init__(self, sweep: SweepDescription) -> None:
+        super().__init__(sweep)
+        self._folder = sweep.folder / FOLDER
         self._writers: dict[str, Any] = {}
 
-    def open(self, sweep: SweepDescription) -> None:
+    def open(self) -> None:
         """Create the folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
@@ -44,7 +44,7 @@ class TensorBoardTracker(Tracker):
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Add numbers at step 0."""
         if metrics:
-            writer = self._open_writer(key.name if key else self.settings.sweep, None)
+            writer = self._open_writer(key.name if key else self.sweep.name, None)
             for name, value in metrics.items():
                 writer.add_scalar(name, value, 0, time.time())
             writer.flush()

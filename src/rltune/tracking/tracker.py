@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rltune.config.entry_points import import_entry_point, is_subclass
+from rltune.config.schema import RunConfig
+from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.records import CERTIFY, Report, RunKey, TrialRecord
 
@@ -20,29 +21,16 @@ CLOSE_S = 60.0
 
 
 @dataclass(frozen=True)
-class TrackingSettings:
-    """What a tracker is made with.
-
-    Attributes:
-        uri: The setting ``tracking.uri``; None is the tracker's own default.
-        experiment: The environment's name, which groups sweeps.
-        sweep: The sweep's name.
-        folder: The sweep's folder.
-    """
-
-    uri: str | None
-    experiment: str
-    sweep: str
-    folder: Path
-
-
-@dataclass(frozen=True)
 class SweepDescription:
-    """What describes a sweep.
+    """The sweep that a tracker shows.
 
     Attributes:
         name: The sweep's name.
         key: Distinguishes the sweep from all others, also from those of the same name.
+        folder: The sweep's folder.
+        ledger: The sweep's ledger.
+        experiment: The environment's name, which groups sweeps.
+        uri: The setting ``tracking.uri``; None is the tracker's own default.
         params: What tells it from others in a table.
         tags: Any tags.
         texts: Files to keep with it, by name.
@@ -50,6 +38,10 @@ class SweepDescription:
 
     name: str
     key: str
+    folder: Path
+    ledger: Ledger
+    experiment: str
+    uri: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -58,31 +50,40 @@ class SweepDescription:
 class Tracker:
     """A place that shows a sweep. A subclass overrides what it shows; by default each method does nothing.
 
+    To ship one, list it in `rltune.config.schema.TRACKERS`.
+
     Args:
-        settings: What it is made with.
+        sweep: The sweep that it shows.
 
     Attributes:
-        name: Identifies it in messages and in the ledger; two trackers of a sweep have different ones.
+        sweep: See above.
+        name: Identifies it in messages and in the ledger; by default the name of its class.
         batch_size: The largest number of reports between two marks in the ledger, and so of those that are delivered
             again after a kill.
         close_s: The longest that the end of a sweep waits for it, in seconds.
         takes_reports: Whether `write` is to get reports, and `write_sweep` to be called.
-        takes_checkpoints: Whether `write_checkpoint` is to be called.
         notify: Shows a person a line; the feed sets it.
     """
 
-    name = "tracker"
+    name: str
     batch_size = BATCH_SIZE
     close_s = CLOSE_S
     takes_reports = True
-    takes_checkpoints = False
 
-    def __init__(self, settings: TrackingSettings) -> None:
-        self.settings = settings
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls.name = cls.__dict__.get("name", cls.__name__)
+
+    def __init__(self, sweep: SweepDescription) -> None:
+        self.sweep = sweep
         self.notify: Callable[[str], None] = lambda line: None
 
-    def open(self, sweep: SweepDescription) -> None:
-        """Prepare to show a sweep; a resumed sweep opens it again. Called first, and once if it succeeds."""
+    @classmethod
+    def check(cls, config: RunConfig) -> None:
+        """Raise an `RltuneError` if it cannot work with a sweep's settings. Called before the sweep; writes nothing."""
+
+    def open(self) -> None:
+        """Prepare to show the sweep. Called first, again after each failure, and again when the sweep is resumed."""
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Add reports to a trial's curves, and show whether it runs, was interrupted or has ended.
@@ -126,9 +127,6 @@ class Tracker:
     def close(self) -> None:
         """Release what is open; called last."""
 
-    def recover(self) -> None:
-        """Prepare for another attempt after a failure; raise while the server does not answer."""
-
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether the server works and refuses what was delivered; it is given up after some attempts.
 
@@ -142,20 +140,3 @@ def get_scores(trial: TrialRecord) -> dict[str, float]:
     if trial.score is None:
         return {}
     return {"score": trial.score} | ({"certified_score": trial.score} if trial.kind == CERTIFY else {})
-
-
-def import_tracker(target: str) -> type[Tracker]:
-    """Import the class that the setting ``tracking.kind`` names as ``package.module:Class``.
-
-    Raises:
-        ConfigError: There is no such class, or it is no `Tracker`.
-    """
-    tracker: type[Tracker] = import_entry_point(
-        "tracking.kind",
-        target,
-        "tracker",
-        is_subclass(Tracker),
-        "package.module:Class, a subclass of rltune.tracking.tracker.Tracker",
-        "tracking=local or tracking=off",
-    )
-    return tracker

@@ -24,7 +24,7 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
     """Check a tracking address cheaply, without importing mlflow.
 
     Args:
-        uri: As in `TrackingSettings`.
+        uri: The setting ``tracking.uri``.
         timeout_s: The longest wait for a server, name look-up included.
 
     Raises:

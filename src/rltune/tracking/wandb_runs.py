@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
+from rltune.config.schema import RunConfig
 from rltune.config.uris import redact
+from rltune.errors import ConfigError
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings, get_scores
+from rltune.tracking.tracker import SweepDescription, Tracker, get_scores
 
 
 class WandbTracker(Tracker):
@@ -19,17 +22,23 @@ class WandbTracker(Tracker):
 
     name = "wandb"
 
-    def __init__(self, settings: TrackingSettings) -> None:
-        super().__init__(settings)
-        self._sweep = SweepDescription(settings.sweep, "")
+    def __init__(self, sweep: SweepDescription) -> None:
+        super().__init__(sweep)
         self._runs: dict[str, Any] = {}
 
-    def open(self, sweep: SweepDescription) -> None:
+    @classmethod
+    def check(cls, config: RunConfig) -> None:
+        """Refuse to work without wandb."""
+        if find_spec("wandb") is None:
+            raise ConfigError(
+                "tracking.kinds=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'"
+            )
+
+    def open(self) -> None:
         """Import wandb, which takes seconds."""
         import wandb  # noqa: F401
 
         os.environ.setdefault("WANDB_SILENT", "true")  # The console belongs to the sweep.
-        self._sweep = sweep
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Add reports; of a trial that has ended its score and the reason, too, and finish the run."""
@@ -49,7 +58,7 @@ class WandbTracker(Tracker):
         """Add numbers to a run's summary."""
         if not metrics:
             return
-        name = key.name if key else self._sweep.name
+        name = key.name if key else self.sweep.name
         was_open = name in self._runs
         run = self._open_run(key, None)
         run.summary.update(dict(metrics))
@@ -63,18 +72,18 @@ class WandbTracker(Tracker):
         self._runs.clear()
 
     def _open_run(self, key: RunKey | None, trial: TrialRecord | None) -> Any:
-        name = key.name if key else self._sweep.name
+        name = key.name if key else self.sweep.name
         if name not in self._runs:
             import wandb
 
             self._runs[name] = wandb.init(
-                project=self.settings.experiment,
-                group=self._sweep.name,
+                project=self.sweep.experiment,
+                group=self.sweep.name,
                 name=name,
-                id=f"{self._sweep.key}-{name if key else 'sweep'}",
+                id=f"{self.sweep.key}-{name if key else 'sweep'}",
                 job_type="sweep" if key is None else "certify" if key.seed_index is not None else "trial",
-                config=dict(trial.params) if trial else dict(self._sweep.params) if key is None else None,
-                dir=str(self.settings.folder),
+                config=dict(trial.params) if trial else dict(self.sweep.params) if key is None else None,
+                dir=str(self.sweep.folder),
                 resume="allow",
                 reinit="create_new",
                 settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
