@@ -22,6 +22,8 @@ from rltune.errors import RltuneError
         ("failures.stall_s=soon", "a number", "failures.stall_s=300"),
         ("budget.wall_time_s=soon", "a number, at least 1, or null", "run --help"),
         ("report=maybe", "true or false", "report=True"),
+        ("tracking.kinds=wandb", "a list", "run --help"),
+        ("tracking.tensorboard=true", "the setting that replaces it", "tracking.kinds=[mlflow,tensorboard]"),
         ("budget.trils=4", "one of: env_steps, reports, total_env_steps, trials", "budget.trials=4"),
         ("lr=0.001", "one of: algo, budget", "space.lr=0.001"),
         ("gama=0.9", "one of: algo, budget", "space.gamma=0.9"),
