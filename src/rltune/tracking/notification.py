@@ -63,8 +63,8 @@ class NotificationTracker(Tracker):
         target = self._target
         if outcome is None or HIDDEN in target:  # The sweep was resumed without the login, which the driver reports.
             return
-        summary = json.dumps(outcome.to_dict()).encode()
         try:
+            summary = json.dumps(outcome.to_dict()).encode()
             if is_web(target):
                 post(target, summary, self._limit_s)
             else:
