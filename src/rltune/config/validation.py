@@ -120,7 +120,9 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
         key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
         if key in REMOVED:
-            raise ConfigError(f"{key}: not a setting any more", "the setting that replaces it", REMOVED[key]) from None
+            raise ConfigError(
+                f"{key}=...: not a setting any more", "the setting that replaces it", REMOVED[key]
+            ) from None
         if str(error.key) not in siblings:
             meant = find_meant(key, siblings, plain)
             allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
