@@ -571,10 +571,11 @@ def test_a_server_that_dies_while_it_is_sent_to_loses_nothing(folder, server):
     driver = threading.Thread(target=report)
     driver.start()
     try:
-        time.sleep(1.0)
-        server.kill()
-        time.sleep(0.5)
-        server.start().wait()
+        for _ in range(2):
+            time.sleep(2.0)
+            server.kill()
+            time.sleep(0.5)
+            server.start().wait()
     finally:
         stop.set()
         driver.join()

@@ -211,7 +211,7 @@ def test_list_and_show_name_the_sweep_and_its_trials(finished_sweep: Project, re
 # -- interrupted and resumed --------------------------------------------------------------------------------------
 
 
-LONG = 15_000  # environment steps of a trial that is to be interrupted
+LONG = 40_000  # environment steps of a trial that is to be interrupted
 
 
 @pytest.fixture(scope="module")
