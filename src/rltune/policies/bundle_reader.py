@@ -269,8 +269,8 @@ class Network(nn.Module):
         self.parts = nn.ModuleDict({name: _build_layers(layers) for name, layers in spec["layers"].items()})
         if "log_std" in weights:
             self.log_std = nn.Parameter(torch.empty(weights["log_std"].shape))
-        own = {key: torch.from_numpy(weights[key.removeprefix("parts.")]) for key in self.state_dict()}
-        self.load_state_dict(own, assign=True)
+        state = {key: torch.from_numpy(weights[key.removeprefix("parts.")]) for key in self.state_dict()}
+        self.load_state_dict(state, assign=True)
         self.requires_grad_(False).eval()
         cell: Any = self.parts["memory"][0] if "memory" in self.parts else None  # type: ignore[index]
         self.memory_size: int = 2 * cell.hidden_size if cell else 0
@@ -483,12 +483,12 @@ class Policy:
         return rows, self._read_memory(state, len(rows)), single
 
     def _read_memory(self, state: Any, num_episodes: int) -> np.ndarray:
-        wanted = (num_episodes, self.memory_size)
+        shape = (num_episodes, self.memory_size)
         if state is None or not self.memory_size:
-            return np.zeros(wanted, np.float32)
+            return np.zeros(shape, np.float32)
         memory = np.asarray(state, np.float32)
-        if memory.shape != wanted:
-            raise ValueError(f"a memory of shape {memory.shape} for {num_episodes} observations: {wanted} is wanted")
+        if memory.shape != shape:
+            raise ValueError(f"a memory of shape {memory.shape} for {num_episodes} observations: {shape} is wanted")
         _check_finite(memory, "a memory")
         return memory
 
@@ -525,8 +525,8 @@ class Policy:
         n, start = (int(self.spaces["observation"][key]) for key in ("n", "start"))
         wrong = values[(values != np.floor(values)) | (values < start) | (values >= start + n)]
         if wrong.size or values.dtype.kind == "b":
-            found = wrong[0] if wrong.size else values.dtype
-            raise ValueError(f"an observation is a whole number from {start} to {start + n - 1}; got {found}")
+            example = wrong[0] if wrong.size else values.dtype
+            raise ValueError(f"an observation is a whole number from {start} to {start + n - 1}; got {example}")
         # RLlib's FlattenObservations takes the value itself as the index, whatever the space's start.
         return np.eye(n, dtype=np.float32)[values.astype(np.int64)]
 

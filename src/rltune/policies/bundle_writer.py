@@ -146,17 +146,17 @@ def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray
     Returns:
         The entry in policy.json, and the arrays by name.
     """
-    where = network_of(type(module))
-    if where is None:
-        known = list_algos(lambda row: row.network, "and")
-        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are those of {known}")
-    parts = {"encoder": _select_actors_encoder(read_part(module, where.encoder)), "head": read_part(module, where.head)}
-    head = _select_head(where.kind, module.action_space).describe(module, parts["head"])
+    network = network_of(type(module))
+    if network is None:
+        algos = list_algos(lambda row: row.network, "and")
+        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are those of {algos}")
+    encoder = _select_actors_encoder(read_part(module, network.encoder))
+    parts = {"encoder": encoder, "head": read_part(module, network.head)}
+    head = _select_head(network.kind, module.action_space).describe(module, parts["head"])
     if head.get("dueling"):
-        parts["value"] = getattr(module, where.value)
+        parts["value"] = getattr(module, network.value)
     layers: dict[str, Any] = {}
     weights: dict[str, np.ndarray] = {}
-    encoder = parts["encoder"]
     if type(encoder).__name__ == "TorchLSTMEncoder":
         parts |= {"encoder": encoder.tokenizer, "memory": encoder.lstm}
     for part, container in parts.items():

@@ -132,14 +132,14 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     Raises:
         PolicyError: None was named, and the policy names none, or one whose module somebody else has chosen.
     """
-    own: Mapping[str, Any] = policy.info.get("env") or {}
-    if not env and not own:
+    trained: Mapping[str, Any] = policy.info.get("env") or {}
+    if not env and not trained:
         raise PolicyError("this policy does not say which environment it is for", "a Gymnasium id", "env=CartPole-v1")
     if env and not isinstance(env, str):
         return env
-    spec = {**own, "id": env, "kwargs": {}} if env and env != own.get("id") else own
-    theirs = {**spec, "id": "", "policies": None} if env else spec  # The caller chose everything else.
-    require_own_environment(theirs, policy)
+    spec = {**trained, "id": env, "kwargs": {}} if env and env != trained.get("id") else trained
+    # If the caller named the environment, then the policy's author has chosen only the wrappers.
+    require_own_environment({**spec, "id": "", "policies": None} if env else spec, policy)
     return spec
 
 
@@ -167,14 +167,14 @@ def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[]
 
     trial = make()
     try:
-        seen = (_describe_form(trial.observation_space), _describe_form(trial.action_space))
+        spaces = (_describe_form(trial.observation_space), _describe_form(trial.action_space))
     finally:
         trial.close()
-    wanted = (_describe_form(policy.observation_space), _describe_form(policy.action_space))
-    if seen != wanted:
+    expected = (_describe_form(policy.observation_space), _describe_form(policy.action_space))
+    if spaces != expected:
         raise PolicyError(
-            f"env={spec['id']}: its spaces are {seen[0]} and {seen[1]}",
-            f"the policy's: {wanted[0]} and {wanted[1]}",
+            f"env={spec['id']}: its spaces are {spaces[0]} and {spaces[1]}",
+            f"the policy's: {expected[0]} and {expected[1]}",
             "leave env out to use the one that it was trained in",
         )
     return make
@@ -213,7 +213,7 @@ def _play(
         while busy:
             # Only busy environments are acted for: the memory and the starts have one row for each of them.
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
-            begins, kept = np.zeros(len(busy), dtype=bool), []
+            begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
                 obs[i], reward, terminated, truncated, info = envs[i].step(action)
                 returns[current[i]] += float(reward)
@@ -228,9 +228,9 @@ def _play(
                     current[i], started = started, started + 1
                     obs[i] = envs[i].reset(seed=seed + current[i])[0]
                     begins[row] = True
-                kept.append(row)
-            memory = None if memory is None else memory[kept]
-            begins, busy = begins[kept], [busy[row] for row in kept]
+                ongoing.append(row)
+            memory = None if memory is None else memory[ongoing]
+            begins, busy = begins[ongoing], [busy[row] for row in ongoing]
             progress(done, episodes)
     return returns, lengths
 

@@ -152,8 +152,8 @@ def _play(policy: Policy, step: Step, observations: np.ndarray) -> np.ndarray:
     if not policy.memory_size:
         return np.asarray(step(observations, None)[0])
     state, actions = np.zeros((NUM_EPISODES, policy.memory_size), np.float32), []
-    for seen in observations.reshape(-1, NUM_EPISODES, *observations.shape[1:]):
-        chosen, state = step(seen, state)
+    for batch in observations.reshape(-1, NUM_EPISODES, *observations.shape[1:]):
+        chosen, state = step(batch, state)
         actions.append(chosen)
     return np.concatenate(actions)
 
@@ -173,19 +173,19 @@ def _write(policy: Policy, observations: np.ndarray, path: Path, format: str) ->
         if format == "torch":
             torch.export.save(program, path, extra_files={"rltune.json": about})
             loaded = torch.export.load(path).module()
-            return lambda *given: _split_step(loaded(*(torch.from_numpy(one) for one in given if one is not None)))
-        made: Any = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
-        made.model.metadata_props["rltune"] = about
-        made.save(str(path), external_data=False)
+            return lambda *arrays: _split_step(loaded(*(torch.from_numpy(x) for x in arrays if x is not None)))
+        exported: Any = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
+        exported.model.metadata_props["rltune"] = about
+        exported.save(str(path), external_data=False)
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda *given: _split_step(session.run(outputs, dict(zip(inputs, given, strict=False))))
+    return lambda *arrays: _split_step(session.run(outputs, dict(zip(inputs, arrays, strict=False))))
 
 
 def _split_step(out: Any) -> tuple[np.ndarray, Any]:
     """Split a file's outputs into actions and the next state, None where it has none."""
-    arrays = [np.asarray(one) for one in (out if isinstance(out, list | tuple) else [out])]
+    arrays = [np.asarray(x) for x in (out if isinstance(out, list | tuple) else [out])]
     return arrays[0], arrays[1] if len(arrays) > 1 else None
 
 
@@ -214,16 +214,16 @@ def _draw_observations(policy: Policy) -> np.ndarray:
     return np.asarray(np.where(small, even, 2 * spread), dtype=space.dtype)
 
 
-def _measure_difference(wanted: np.ndarray, got: np.ndarray, format: str) -> float:
+def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str) -> float:
     """Measure the greatest difference between actions.
 
     Raises:
         PolicyError: It is too great.
     """
-    same_form = wanted.shape == got.shape
-    gap = float(np.abs(wanted.astype(np.float64) - got.astype(np.float64)).max()) if same_form else float("inf")
-    discrete = np.issubdtype(wanted.dtype, np.integer)
-    if gap > 0 if discrete else not np.allclose(wanted, got, rtol=TOLERANCE, atol=TOLERANCE):
+    same_form = expected.shape == exported.shape
+    gap = float(np.abs(expected.astype(np.float64) - exported.astype(np.float64)).max()) if same_form else float("inf")
+    discrete = np.issubdtype(expected.dtype, np.integer)
+    if gap > 0 if discrete else not np.allclose(expected, exported, rtol=TOLERANCE, atol=TOLERANCE):
         raise PolicyError(
             f"format={format}: the exported policy's actions differ from the policy's own by up to {gap:.3g}",
             "equal actions" if discrete else f"a difference of at most {TOLERANCE:g}",

@@ -124,6 +124,6 @@ def _make_missing_error(source: Source, error: Exception) -> PolicyError:
         names = [model.name for model in MlflowClient().search_registered_models(max_results=1000)]
     except (MlflowException, SQLAlchemyError):
         return source.make_error(problem, "a tracking store that answers", "check MLFLOW_TRACKING_URI")
-    wanted = re.split(r"[/@]", source.path)[0]
-    allowed = "an alias or version that it has" if wanted in names else choices(wanted, names)
+    name = re.split(r"[/@]", source.path)[0]
+    allowed = "an alias or version that it has" if name in names else choices(name, names)
     return source.make_error(problem, allowed, "see the Models page of `mlflow ui`")

@@ -28,14 +28,14 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     from mlflow.types import Schema, TensorSpec
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # The console shows the progress.
-    folder, here = Path(folder), Path(__file__).parent
+    folder, source = Path(folder), Path(__file__).parent
     policy = read_policy(folder)
     example, outputs = _make_example(policy)
     specs = [TensorSpec(values.dtype, (-1, *values.shape[1:]), name) for name, values in outputs.items()]
     return {
-        "python_model": str(here / "served_model.py"),
+        "python_model": str(source / "served_model.py"),
         "artifacts": {"policy": str(folder)},
-        "code_paths": [str(here / "bundle_reader.py")],
+        "code_paths": [str(source / "bundle_reader.py")],
         "signature": ModelSignature(outputs=Schema(specs)),
         "input_example": example,
         # No package index has the local tag of a CPU build ("+cpu").

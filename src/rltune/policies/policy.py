@@ -124,7 +124,7 @@ class MultiAgentPolicy:
         unknown = next((agent for agent in obs if agent not in self.owners), None)
         if unknown is not None:
             raise PolicyError(f"there is no agent {unknown!r}", choices(str(unknown), self.owners), "see policy.owners")
-        return {agent: self.policies[self.owners[agent]].act(seen, deterministic, rng) for agent, seen in obs.items()}
+        return {agent: self.policies[self.owners[agent]].act(rows, deterministic, rng) for agent, rows in obs.items()}
 
     def predict(
         self,

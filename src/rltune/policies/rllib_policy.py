@@ -113,12 +113,12 @@ class RLlibPolicy:
             torch.manual_seed(int(np.random.default_rng(rng).integers(2**31)))
             forward = self.network.forward_inference if deterministic else self.network.forward_exploration
             decided = self._after(batch=forward(self._before(batch={}, **common)), **common)
-        own = decided.pop("actions")
-        acted = decided.pop("actions_for_env", own)
+        actions = decided.pop("actions")
+        env_actions = decided.pop("actions_for_env", actions)
         memory = np.empty(len(obs), dtype=object)
         for i, episode in enumerate(episodes):
-            memory[i] = (episode, own[i], {name: values[i] for name, values in decided.items()})
-        return np.asarray(acted), memory
+            memory[i] = (episode, actions[i], {name: values[i] for name, values in decided.items()})
+        return np.asarray(env_actions), memory
 
     def _begin(self, obs: Any) -> Any:
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode

@@ -25,8 +25,8 @@ def _load_reader() -> ModuleType:
 
     Two models of different versions in one process must not share the first one's reader, as an import would.
     """
-    here = Path(__file__).resolve().parent
-    path = next(p for p in (here / "code" / "bundle_reader.py", here / "bundle_reader.py") if p.is_file())
+    folder = Path(__file__).resolve().parent
+    path = next(p for p in (folder / "code" / "bundle_reader.py", folder / "bundle_reader.py") if p.is_file())
     spec = importlib.util.spec_from_file_location("rltune_bundle_reader", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot load {path}")
@@ -41,9 +41,9 @@ def _refuse_by_mlflow(allowed: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, KeyError) as error:
-        said = f"no {error}" if isinstance(error, KeyError) else str(error)
+        problem = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise MlflowException.invalid_parameter_value(
-            f"{said}\n  allowed: {allowed}\n  try:     the model's input example"
+            f"{problem}\n  allowed: {allowed}\n  try:     the model's input example"
         ) from error
 
 
@@ -66,15 +66,15 @@ def act(policy: Any, model_input: Any, agent: str = "") -> Any:
     """
     space = policy.spaces["observation"]
     with _refuse_by_mlflow(f"{agent and f'for {agent} '}{_describe_space(space)}"):
-        given = model_input if isinstance(model_input, dict) else {"obs": model_input}
-        obs = np.asarray(given["obs"])  # A data frame becomes its values.
+        inputs = model_input if isinstance(model_input, dict) else {"obs": model_input}
+        obs = np.asarray(inputs["obs"])  # A data frame becomes its values.
         shape = tuple(space.get("shape", ()))
         if obs.shape == shape:
             obs = obs[None]
         if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
             obs = obs.reshape(-1, *shape)  # A data frame is flat; the space need not be.
         policy.check_range(obs)
-        actions, state = policy.predict(obs, given.get("state"), given.get("episode_start"))
+        actions, state = policy.predict(obs, inputs.get("state"), inputs.get("episode_start"))
         return {"actions": actions, "state": state} if policy.memory_size else np.asarray(actions)
 
 
