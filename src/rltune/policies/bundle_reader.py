@@ -435,9 +435,8 @@ class Policy:
         Raises:
             ValueError: ``obs`` fits neither one observation nor a batch.
         """
-        rows, memory, single = self.prepare_inputs(obs, self._memory)
-        actions, self._memory = self._decide(rows, memory, deterministic, rng)
-        return actions[0] if single else actions
+        actions, self._memory = self.predict(obs, self._memory, deterministic=deterministic, rng=rng)
+        return actions[()]  # Turns an array of one action into a scalar.
 
     def predict(
         self,
@@ -463,8 +462,13 @@ class Policy:
         rows, memory, single = self.prepare_inputs(obs, state)
         if episode_start is not None and self.memory_size:
             memory = np.where(np.asarray(episode_start, dtype=bool).reshape(-1, 1), np.float32(0), memory)
-        actions, memory = self._decide(rows, memory, deterministic, rng)
-        return np.asarray(actions[0] if single else actions), memory if self.memory_size else state
+        with torch.inference_mode():
+            out, after = self.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
+        head, outputs = self.network.head, out.numpy()
+        actions = head.choose_best(outputs) if deterministic else head.sample(outputs, np.random.default_rng(rng))
+        if self.action_scaling is not None:
+            actions = self.action_scaling.apply(actions)
+        return np.asarray(actions[0] if single else actions), after.numpy() if self.memory_size else state
 
     def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
         """Turn observations and a memory into the network's inputs. Subclasses may override it.
@@ -491,17 +495,6 @@ class Policy:
             raise ValueError(f"a memory of shape {memory.shape} for {num_episodes} observations: {shape} is wanted")
         _check_finite(memory, "a memory")
         return memory
-
-    def _decide(
-        self, rows: np.ndarray, memory: np.ndarray, deterministic: bool, rng: np.random.Generator | int | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        with torch.inference_mode():
-            out, after = self.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
-        if deterministic:
-            chosen = self.network.head.choose_best(out.numpy())
-        else:
-            chosen = self.network.head.sample(out.numpy(), np.random.default_rng(rng))
-        return chosen if self.action_scaling is None else self.action_scaling.apply(chosen), after.numpy()
 
     def _encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
         array = np.asarray(obs)

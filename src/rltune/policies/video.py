@@ -132,7 +132,7 @@ def _film_episode(policy: Policy, spec: Mapping[str, Any], seed: int, path: Path
             mp4.append_data(_draw_frame(stage))
             while not over:
                 action, state = policy.predict(obs, state, begins, deterministic=True)
-                obs, reward, terminated, truncated, _ = stage.step(action[()] if np.ndim(action) == 0 else action)
+                obs, reward, terminated, truncated, _ = stage.step(action[()])
                 mp4.append_data(_draw_frame(stage))
                 total, over, begins = total + float(reward), terminated or truncated, np.array([False])
     draft.replace(path)
