@@ -463,9 +463,9 @@ def test_a_process_of_another_container_is_watched_not_asked() -> None:
 def test_an_idle_transaction_of_a_stopped_driver_is_ended(
     postgres_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rltune.ledger import tables
+    from rltune.ledger import database
 
-    monkeypatch.setattr(tables, "IDLE_S", 1.0)
+    monkeypatch.setattr(database, "IDLE_S", 1.0)
     held = Ledger(postgres.database(postgres_server, "idle"), "mine", create=True)
     give_to(held, make_far_driver())
     connection = held.fence.engine.connect()
