@@ -7,7 +7,7 @@ import logging
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -52,7 +52,6 @@ class SweepContext:
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
         typed: The command that does the same, for the report; None is the command typed in this process.
         call_aside: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None without one.
-        retry: The numbers of the failed trials and runs that are retried, by TRIALS and CERTIFY.
     """
 
     plan: Plan
@@ -63,7 +62,6 @@ class SweepContext:
     trainable: type | None = None
     typed: str | None = None
     call_aside: Callable[..., Any] | None = None
-    retry: Mapping[str, Sequence[int]] | None = None
 
     @property
     def name(self) -> str:

@@ -28,7 +28,7 @@ from rltune.config.validation import check_whole
 from rltune.driver import plan
 from rltune.driver.folder import SweepContext, hold_sweep, open_folder
 from rltune.driver.plan import make_plan
-from rltune.driver.requests.inbox import prepare_requests
+from rltune.driver.requests.inbox import withdraw_stops
 from rltune.driver.signals import stop_on_signals
 from rltune.driver.starting import (
     AUTO,
@@ -94,7 +94,6 @@ def resume_sweep(
     trainable: type | None = None,
     trust: bool = False,
     take_over: bool = False,
-    retry: Mapping[str, Sequence[int]] | None = None,
 ) -> Outcome:
     """Resume an interrupted sweep, or extend a finished one.
 
@@ -107,7 +106,6 @@ def resume_sweep(
         trust: Resume a sweep that another user made: its settings and checkpoints run code.
         take_over: Resume from the ledger in the storage although a driver on another machine has a newer one and has
             not ended, because that machine is gone.
-        retry: The numbers of the failed trials and runs to retry, by TRIALS and CERTIFY of `rltune.records`.
 
     Raises:
         RltuneError: There is no such sweep, another user made it, another driver works on it, or the changes are not
@@ -122,7 +120,7 @@ def resume_sweep(
     config = change_settings(folder, ref, changes or {})
     if HIDDEN in (config.notify or ""):
         _print(stream, f"notify={config.notify}: its login is kept in no file; without notify=... nobody is notified")
-    return drive(SweepContext(make_plan(config, resumed=True), folder, True, began, stream, trainable, retry=retry))
+    return drive(SweepContext(make_plan(config, resumed=True), folder, True, began, stream, trainable))
 
 
 def drive(context: SweepContext) -> Outcome:
@@ -140,7 +138,7 @@ def drive(context: SweepContext) -> Outcome:
         ledger = None
         if context.resumed:  # First of all: processes that a killed driver left running must not meet new ones.
             ledger = stack.enter_context(hold_sweep(context))
-            prepare_requests(ledger, context.retry)
+            withdraw_stops(ledger)
         context = replace(context, plan=plan.measure_share(context.plan))
         context, nodes = stack.enter_context(_start_ray(context))
         share = context.plan.share_of(*(() if context.config.cluster.autoscale else nodes))  # A larger node may come.

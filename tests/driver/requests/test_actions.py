@@ -12,7 +12,7 @@ from rltune.driver.folder import SweepContext
 from rltune.driver.plan import make_plan
 from rltune.driver.requests import handle
 from rltune.driver.requests.actions import enqueue_configuration, request_retry, retry_failed, stop_sweep
-from rltune.driver.requests.inbox import describe_user, prepare_requests
+from rltune.driver.requests.inbox import describe_user, withdraw_stops
 from rltune.errors import ConfigError, StudyError
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 
@@ -66,7 +66,7 @@ def test_a_stop_that_a_new_driver_does_not_heed_is_told(mine, stream, monkeypatc
     with ThreadPoolExecutor(1) as pool, mine.drive() as stopper:
         answer = pool.submit(stop_sweep, mine.ref, stream=stream)
         wait_for(lambda: mine.ledger.read_requests(STOP))
-        prepare_requests(mine.ledger)
+        withdraw_stops(mine.ledger)
         with pytest.raises(StudyError) as refused:
             answer.result(30)
         assert refused.value.key == "sweep"
@@ -226,10 +226,10 @@ def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
     mine.fail(0)
     mine.end("failed")
     resumed = []
-    monkeypatch.setattr("rltune.driver.run.resume_sweep", lambda ref, **more: resumed.append((ref, more["retry"])))
+    monkeypatch.setattr("rltune.driver.run.resume_sweep", lambda ref, **_: resumed.append(ref))
     retry_failed(mine.ref, stream=stream)
-    assert resumed == [(mine.ref, {TRIALS: [0], CERTIFY: []})]
-    assert mine.ledger.read_requests(RETRY) == [], "the resume asks: its ledger may be another one, fetched anew"
+    assert resumed == [mine.ref]
+    assert [request.payload for request in mine.ledger.read_requests(RETRY)] == [{TRIALS: [0], CERTIFY: []}]
 
 
 def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):
@@ -242,13 +242,12 @@ def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):
 
     monkeypatch.setattr(pipeline, "prepare_environment", lambda cluster: None)
     monkeypatch.setattr(pipeline, "connect_ray", start)
-    retry = {TRIALS: [0], CERTIFY: []}
-    context = SweepContext(make_plan(mine.config), mine.folder, True, 0.0, trainable=object, retry=retry)
+    mine.ledger.add_request(RETRY, {TRIALS: [0], CERTIFY: []}, "maria@host")
+    context = SweepContext(make_plan(mine.config), mine.folder, True, 0.0, trainable=object)
     with pytest.raises(RuntimeError, match="far enough"):
         pipeline.drive(context)
     waiting = mine.ledger.read_requests()
-    assert [(one.kind, one.payload) for one in waiting] == [(RETRY, retry), (STOP, {})]
-    assert waiting[-1].requested_by == "ben@host"
+    assert [(request.kind, request.requested_by) for request in waiting] == [(RETRY, "maria@host"), (STOP, "ben@host")]
 
 
 def test_one_that_is_stopped_meanwhile_is_not_gone_on_with(mine, stream, monkeypatch):

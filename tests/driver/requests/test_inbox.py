@@ -6,7 +6,7 @@ from signal import SIGINT
 
 import pytest
 
-from rltune.driver.requests.inbox import Inbox, describe_user, prepare_requests
+from rltune.driver.requests.inbox import Inbox, describe_user, withdraw_stops
 from rltune.ledger import ledger as ledger_module
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 
@@ -34,7 +34,7 @@ def test_a_stop_ends_the_sweep_as_an_interrupt_would(mine):
 
 def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
     mine.ledger.add_request(STOP, {}, "maria@host")
-    prepare_requests(mine.ledger)
+    withdraw_stops(mine.ledger)
     stopper = Stopper()
     box = Inbox(mine.ledger, stopper)
     box.read()
@@ -43,7 +43,7 @@ def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
 
 def test_a_stop_while_the_driver_still_starts_counts(mine, monkeypatch):
     """By whatever clock: that of the machine on which it is asked may be an hour behind."""
-    prepare_requests(mine.ledger)
+    withdraw_stops(mine.ledger)
     with monkeypatch.context() as behind:
         behind.setattr(ledger_module.time, "time", lambda: 1.0)
         mine.ledger.add_request(STOP, {}, "maria@host")

@@ -158,7 +158,9 @@ def retry_failed(
     changes: Mapping[str, Any] | None = None,
     stream: TextIO | None = None,
 ) -> Outcome | None:
-    """Retry failed trials: by a request to the sweep's driver, or by resuming the sweep if it does not run.
+    """Request that a sweep retries failed trials, and resume the sweep if it does not run.
+
+    If the sweep cannot be resumed, then the request waits for the next resume.
 
     Args:
         ref: As for `stop_sweep`.
@@ -174,8 +176,8 @@ def retry_failed(
     """
     with open_handle(ref) as sweep:
         name, numbers = sweep.name, _choose_failed(sweep, trials)
+        request = sweep.send(RETRY, numbers)
         if driver := sweep.find_driver():
-            request = sweep.send(RETRY, numbers)
             _print(stream, f"{name}: its driver, {driver}, was asked to try {_describe(numbers)} again")
             if sweep.wait_until(lambda: all(request != other.id for other in sweep.ledger.read_requests(RETRY))):
                 _print(stream, f"{name}: tried again as soon as a slot is free")
@@ -186,8 +188,7 @@ def retry_failed(
     _print(stream, f"{name}: going on with it, to try {_describe(numbers)} again")
     from rltune.driver.run import resume_sweep
 
-    # The resumed sweep adds the request itself, because it may continue from a ledger that it fetches anew.
-    return resume_sweep(replace(ref, name=name), changes=changes, stream=stream, retry=numbers)
+    return resume_sweep(replace(ref, name=name), changes=changes, stream=stream)
 
 
 def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[str, list[int]]:

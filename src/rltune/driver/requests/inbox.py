@@ -8,7 +8,7 @@ writes trials.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from signal import SIGINT
 from typing import TYPE_CHECKING
 
@@ -58,20 +58,14 @@ class Inbox:
         return reopen_failed(self._ledger, notify) if RETRY in self._waiting else []
 
 
-def prepare_requests(ledger: Ledger, retry: Mapping[str, Sequence[int]] | None = None) -> None:
-    """Withdraw the requests to stop that were sent to an earlier driver, and request the retries of this command.
+def withdraw_stops(ledger: Ledger) -> None:
+    """Withdraw the requests to stop that were sent to an earlier driver.
 
     A driver does so as soon as it holds the sweep's lease, and obeys every later request. Times of requests are not
     compared, because the clocks of machines differ. Those who requested a stop notice that it was withdrawn.
-
-    Args:
-        ledger: The sweep's ledger.
-        retry: The numbers of the failed trials and runs that this driver retries, by TRIALS and CERTIFY.
     """
     for request in ledger.read_requests(STOP):
         ledger.withdraw_request(request.id)
-    if retry:
-        ledger.add_request(RETRY, retry, describe_user())
 
 
 def describe_user() -> str:
