@@ -76,11 +76,7 @@ class OpenSweep:
         self.study = self._open_study()
         records, certify = ledger.trials.records(), self.config.certify
         spent_steps = self.config.replicates * sum(record.env_steps for record in records)
-        self.stopper = SweepStopper(self.store, self.config, spent_steps)
-        if ledger.lease:
-            ledger.lease.on_lost, self.stopper.is_lease_held = self.stopper.lose_lease, ledger.lease.is_held
-            if ledger.lease.is_lost:
-                self.stopper.lose_lease()
+        self.stopper = SweepStopper(self.store, self.config, spent_steps, ledger.lease)
         self.retraining = None
         if certify.seeds:
             seeds = self.plan.certification_seeds()

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.tune import Stopper
 
@@ -15,6 +15,9 @@ from rltune.checkpoints.store import Store
 from rltune.config.budget import has_spent_steps
 from rltune.config.schema import RunConfig
 from rltune.trial.supervisor import STOP_FILE
+
+if TYPE_CHECKING:
+    from rltune.ledger.lease import Lease
 
 GRACE_S = 8.0  # The time that trials have to save their state after an end was requested.
 EXIT_S = 9.5  # The time from a signal to the exit.
@@ -27,12 +30,15 @@ class SweepStopper(Stopper):
         store: The sweep's store, in which trials look for the stop file.
         config: The sweep's settings, with its budgets.
         spent_steps: The environment steps that earlier drivers have spent.
+        lease: The sweep's lease, whose loss ends the sweep; None in tests.
+
+    Attributes:
+        on_lease_lost: Called when the lease is lost, from any thread.
     """
 
-    def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0) -> None:
-        self._store = store
+    def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0, lease: Lease | None = None) -> None:
+        self._store, self._lease = store, lease
         self.lease_lost = False  # Whether another driver has the sweep. Then the stop file is that driver's.
-        self.is_lease_held: Callable[[], bool] = lambda: True
         self.on_lease_lost: Callable[[], None] = lambda: None
         self.clear()
         self._config = config
@@ -45,6 +51,10 @@ class SweepStopper(Stopper):
         self.interrupted = False  # Whether the cause of the end may be gone at the next attempt: the exit code is 75.
         self.head_gone = False  # Whether the cluster's head is lost, so that Ray answers no call any more.
         self.live: set[str] = set()  # The folders of the trials whose workers run and have a state to save.
+        if lease:
+            lease.on_lost = self.lose_lease
+            if lease.is_lost:
+                self.lose_lease()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune (2.60) pickles this into a folder that all may read, and the config may hold logins."""
@@ -115,7 +125,7 @@ class SweepStopper(Stopper):
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Stop a trial whose sweep another driver has taken over, before it trains on; Tune asks after each result."""
-        return not self.is_lease_held()
+        return self._lease is not None and not self._lease.is_held()
 
     def stop_all(self) -> bool:
         """Return whether Tune ends the trials that have not handed back by the deadline; it asks after each event."""
