@@ -162,8 +162,8 @@ class Request:
         return f"resources.trials_per_gpu={self.trials_per_gpu}"
 
     @property
-    def beside(self) -> dict[str, int]:
-        """Return how many processes of one CPU each a trial has beside its own, by the setting that asks for them."""
+    def extra_processes(self) -> dict[str, int]:
+        """The number of processes that a trial has besides its own, one CPU each, by the setting that requests them."""
         counts = {"algo.env_runners.num_env_runners": self.env_runners, "algo.learners.num_learners": self.learners}
         return {key: count for key, count in counts.items() if count}
 
@@ -193,16 +193,16 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
         return share
     _check_gpus(request, machine)
     _check_learners(request)
-    beside = sum(request.beside.values())
-    needed = cpus + beside
+    num_extra = sum(request.extra_processes.values())
+    needed = cpus + num_extra
     if needed > machine.cpus + EPSILON:
-        with_them = "".join(f" with {key}={count}" for key, count in request.beside.items())
+        with_them = "".join(f" with {key}={count}" for key, count in request.extra_processes.items())
         raise ResourceError(
             f"resources.cpus_per_trial={cpus:g}{with_them} needs {needed:g} CPUs",
             f"at most {machine.cpus:g} CPUs a trial here",
-            f"resources.cpus_per_trial={max(1, int(machine.cpus - beside))}"
-            if machine.cpus > beside
-            else " ".join(f"{key}=0" for key in request.beside),
+            f"resources.cpus_per_trial={max(1, int(machine.cpus - num_extra))}"
+            if machine.cpus > num_extra
+            else " ".join(f"{key}=0" for key in request.extra_processes),
         )
     if not count_slots(share.bundles, nodes, 1):
         largest = max(node.cpus for node in nodes if node.gpus >= min(1, request.gpus))
@@ -274,7 +274,7 @@ def choose_cpus(request: Request, *nodes: Machine) -> float:
         request: What one trial asks for.
         nodes: What there is.
     """
-    spare = sum(node.cpus for node in nodes) / request.limit - sum(request.beside.values())
+    spare = sum(node.cpus for node in nodes) / request.limit - sum(request.extra_processes.values())
     pays = request.widest_layer >= WIDE_LAYER and not request.gpus  # The learner computes on the GPU if there is one.
     fits = any(node.cpus >= 2 - EPSILON for node in nodes)
     return 2.0 if pays and fits and spare >= 2 - EPSILON else 1.0
