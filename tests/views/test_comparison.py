@@ -13,7 +13,8 @@ from rltune.views.comparison import compare_sweeps
 
 def test_certified_sweeps_have_the_chance_to_beat_the_first(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", 3, make_certification())
-    write_sweep(tmp_path / "two", 3, make_certification() | {"winner": "baseline"})
+    ranked = make_certification()["configurations"][::-1]
+    write_sweep(tmp_path / "two", 3, make_certification() | {"winner": "baseline", "configurations": ranked})
     found = compare_sweeps(["one", "two"], tmp_path)
     assert [(row.name, row.score, row.better) for row in found.rows] == [("one", 99.0, None), ("two", 81.0, 0.0)]
     table = [[cell.strip() for cell in line.split("|")] for line in found.markdown().splitlines()]

@@ -166,17 +166,13 @@ def _make_row(view: SweepView, first_scores: Sequence[float]) -> ComparisonRow:
     """
     outcome = load_outcome(view.folder)
     algo, cost = str(view.settings["algo"]["name"]), dict(outcome.cost if outcome else {})
-    certification = view.record.certification or {}
-    configurations, name = certification.get("configurations", ()), certification.get("winner")
-    best = next((configuration for configuration in configurations if configuration["name"] == name), None)
-    if best:
-        failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
-        scores = (*(float(seed["mean"]) for seed in best["per_seed"]), *failed)
+    if view.certification:
+        best = view.certification.best()
+        scores = tuple(best.scores)
         better = probability_of_improvement(scores, first_scores, view.criteria.direction) if first_scores else None
-        measured = f"{len(scores)} fresh seeds x {certification['episodes']} episodes"
-        interval = float(best["iqm"]), best["low"], best["high"]
-        label = f"{algo}, {best['name']}"
-        return ComparisonRow(view.name, label, *interval, scores, better, cost, measured)
+        measured = f"{best.num_seeds} fresh seeds x {view.certification.episodes} episodes"
+        interval = best.iqm, best.low, best.high
+        return ComparisonRow(view.name, f"{algo}, {best.name}", *interval, scores, better, cost, measured)
     winner = view.record.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:

@@ -256,11 +256,10 @@ def _find_best(view: SweepView) -> Best | None:
 
 def _find_certified(view: SweepView) -> dict[str, Any] | None:
     """Find what certification says of the winner; None without certification."""
-    for row in view.certified:
-        if view.record.certification and row["name"] == view.record.certification["winner"]:
-            num_seeds = len(row["per_seed"]) + len(row.get("failed_seeds", ()))
-            return {key: row.get(key) for key in ("iqm", "low", "high")} | {"num_seeds": num_seeds}
-    return None
+    if view.certification is None:
+        return None
+    best = view.certification.best()
+    return {"iqm": best.iqm, "low": best.low, "high": best.high, "num_seeds": best.num_seeds}
 
 
 def open_sweep(
