@@ -16,8 +16,9 @@ class Handle:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def update(self, content: object) -> None:
-        self.lines.append(repr(content))
+    def update(self, content: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.lines.append(content["text/plain"])
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Handle:
     handle = Handle()
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=lambda *_, display_id: handle))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=lambda *_, raw, display_id: handle))
     return handle
 
 

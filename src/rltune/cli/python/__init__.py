@@ -1,1 +1,1 @@
-"""A sweep from Python or a notebook: the call that runs one, and the object that holds what came of it."""
+"""Run and read sweeps from Python and from notebooks."""

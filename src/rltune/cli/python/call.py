@@ -1,4 +1,4 @@
-"""Run a sweep by a call: what the command composes, refuses and does, in this process. Runs in the driver."""
+"""Run a sweep from Python, in this process, with the settings and the errors of the command. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from rltune.formatting import spell_command
 
 
 def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) -> Sweep:
-    """Search, certify, register and report, as the command ``rltune run`` does, and return what came of it.
+    """Run a sweep as the command ``rltune run`` does: search, certify, register and report.
 
     ``rltune.sweep("algo=ppo", "env=cartpole", budget={"trials": 8}, space={"lr": ["loguniform", 1e-4, 1e-2]})``
 
-    An interrupt, as of the notebook's kernel, ends the sweep within seconds: what was trained is kept, and
-    ``Sweep.resume`` goes on with it.
+    If the notebook's kernel is interrupted, then the sweep ends within seconds and keeps what was trained;
+    ``Sweep.resume`` continues it.
 
     Args:
         words: Groups and settings as they are typed: ``"env=cartpole"``, ``"space.lr=3e-4"``, ``"~space.lr"``.
-        config_dir: A folder with groups of one's own, beside ``conf/`` of the present one.
-        settings: The same as values: ``algo="dqn"``, ``budget={"trials": 8}`` for ``budget.trials=8``.
+        config_dir: A folder with your own groups, in addition to ``conf/`` in the working directory.
+        settings: Settings as Python values: ``algo="dqn"``, ``budget={"trials": 8}`` for ``budget.trials=8``.
 
     Returns:
-        The sweep, also where no trial succeeded or it was interrupted: see its ``status``.
+        The sweep, even if no trial succeeded or the sweep was interrupted: see its ``status``.
 
     Raises:
         RltuneError: The request cannot be carried out; nothing was written.

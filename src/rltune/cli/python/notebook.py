@@ -1,4 +1,4 @@
-"""Show a sweep's progress in a notebook: a line for what happens, and one line that changes for the progress."""
+"""Show a sweep in a notebook's cell: one line for each event, and one line for the progress, which is replaced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TextIO, cast
 
 
 def find_stream() -> TextIO | None:
-    """Return where a sweep's console is to write: in a notebook its cell; None, standard output, elsewhere."""
+    """Return the stream of a sweep's console: the cell of a notebook; elsewhere None, which is standard output."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return cast(TextIO, CellStream()) if hasattr(shell, "kernel") else None
 
@@ -19,7 +19,7 @@ class CellStream(io.TextIOBase):
     def __init__(self) -> None:
         from IPython.display import display
 
-        self._progress: Any = display(_Line(""), display_id=True)
+        self._progress: Any = display(_as_text(""), raw=True, display_id=True)
 
     def writable(self) -> bool:
         """Return that the stream can be written to."""
@@ -31,14 +31,9 @@ class CellStream(io.TextIOBase):
 
     def show_progress(self, text: str) -> None:
         """Replace the line of the progress."""
-        self._progress.update(_Line(text))
+        self._progress.update(_as_text(text), raw=True)
 
 
-class _Line:
-    """One line that is displayed as text, without quotes."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
+def _as_text(text: str) -> dict[str, str]:
+    """Return a text by its media type, because IPython would show a string with quotes."""
+    return {"text/plain": text}
