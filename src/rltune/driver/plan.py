@@ -120,10 +120,7 @@ class Plan:
 
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain values, for the workers."""
-        build = self.build
-        env = build.env.to_dict()
-        own = {name: getattr(build, name) for name in ("vectorize", "gpus", "replicates", "precision")}
-        return {"algo": dict(build.algo), "env": env, **own}
+        return {**vars(self.build), "algo": dict(self.build.algo), "env": self.build.env.to_dict()}
 
 
 def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
@@ -192,14 +189,11 @@ def _check_places(config: RunConfig) -> None:
 
 def _check_env(config: RunConfig) -> EnvSpec:
     """Check the environment, its objective and its actions."""
-    spec, env_runners, vectorize = (
-        specify_env(config.env, config.objective),
-        count_env_runners(config.algo),
-        config.env.vectorize,
-    )
+    spec = specify_env(config.env, config.objective)
+    env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
     check_rewards(spec, env_runners, vectorize)
-    several_agents = spec.policies is not None
-    check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=several_agents)
+    has_several_agents = spec.policies is not None
+    check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
     check_actions(config.algo, config.env.id, check_env(spec))
     return spec
 
