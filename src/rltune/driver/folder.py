@@ -6,7 +6,6 @@ import contextlib
 import logging
 import shutil
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -228,7 +227,7 @@ def store_results(context: SweepContext, ledger: Ledger) -> None:
     finally:
         draft.unlink(missing_ok=True)
     if problem:
-        print(f"not stored: {problem}", file=context.stream or sys.stdout, flush=True)
+        print(f"not stored: {problem}", file=context.stream, flush=True)
 
 
 def _find_files(folder: Path, patterns: Sequence[str]) -> list[str]:

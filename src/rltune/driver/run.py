@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -237,4 +236,4 @@ def _explain_interrupt(context: SweepContext) -> Iterator[None]:
 
 def _print(stream: TextIO | None, text: str | None) -> None:
     if text:
-        print(text, file=stream or sys.stdout, flush=True)
+        print(text, file=stream, flush=True)

@@ -23,18 +23,18 @@ def test_a_sweep_is_asked_by_its_name_with_all_that_it_has(mine):
     with mine.drive(), open_handle(mine.ref) as sweep:
         assert (sweep.name, sweep.read_status(), sweep.config.budget.trials) == ("mine", "running", 4)
         assert [record.number for record in sweep.ledger.trials.records()] == [0]
-        assert "process" in sweep.require_driver("stop")
+        assert "process" in sweep.require_driver()
 
 
 def test_without_a_driver_it_is_said_why_and_what_to_type(mine):
     with open_handle(mine.ref) as sweep, pytest.raises(StudyError) as killed:
-        sweep.require_driver("stop")
+        sweep.require_driver()
     assert killed.value.key == "sweep"
     assert "complete" not in killed.value.what
     assert "resume sweep=mine" in killed.value.fix
     mine.end("complete")
     with open_handle(mine.ref) as sweep, pytest.raises(StudyError) as ended:
-        sweep.require_driver("stop")
+        sweep.require_driver()
     assert ended.value.key == "sweep"
     assert "(complete)" in ended.value.what
     assert "resume sweep=mine" in ended.value.fix

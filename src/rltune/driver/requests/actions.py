@@ -5,7 +5,6 @@ A request is a row of the sweep's ledger, which the sweep's driver reads about o
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
@@ -38,7 +37,7 @@ def stop_sweep(ref: SweepRef, *, wait: bool = True, stream: TextIO | None = None
         StudyError: There is no such sweep, it does not run, or its driver dies before it has ended the sweep.
     """
     with open_handle(ref) as sweep:
-        driver = sweep.require_driver("stop")
+        driver = sweep.require_driver()
         request = sweep.send(STOP, {})
         _print(stream, f"{sweep.name}: its driver, {driver}, was asked to stop")
         if not wait:
@@ -178,14 +177,14 @@ def retry_failed(
         name, numbers = sweep.name, _choose_failed(sweep, trials)
         request = sweep.send(RETRY, numbers)
         if driver := sweep.find_driver():
-            _print(stream, f"{name}: its driver, {driver}, was asked to try {_describe(numbers)} again")
+            _print(stream, f"{name}: its driver, {driver}, was asked to retry {_describe(numbers)}")
             if sweep.wait_until(lambda: all(request != other.id for other in sweep.ledger.read_requests(RETRY))):
-                _print(stream, f"{name}: tried again as soon as a slot is free")
+                _print(stream, f"{name}: retried as soon as a slot is free")
                 return None
             if sweep.read_status() == "interrupted":  # A user who has stopped it meanwhile does not want it resumed.
                 _print(stream, sweep.describe_end())
                 return None
-    _print(stream, f"{name}: going on with it, to try {_describe(numbers)} again")
+    _print(stream, f"{name}: resuming it to retry {_describe(numbers)}")
     from rltune.driver.run import resume_sweep
 
     return resume_sweep(replace(ref, name=name), changes=changes, stream=stream)
@@ -211,9 +210,7 @@ def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[st
     runs = [run.number for run in sweep.ledger.runs.records() if run.state == "FAIL"]
     if numbers is None and (failed or runs):
         return {TRIALS: failed, CERTIFY: runs}
-    raise StudyError(
-        f"sweep={sweep.name}: no trial failed that could be tried again", "a sweep with failed trials", show
-    )
+    raise StudyError(f"sweep={sweep.name}: no trial failed that could be retried", "a sweep with failed trials", show)
 
 
 def _can_be_retried(record: TrialRecord, env_steps: int) -> bool:
@@ -230,4 +227,4 @@ def _describe(numbers: Mapping[str, Sequence[int]]) -> str:
 
 
 def _print(stream: TextIO | None, text: str) -> None:
-    print(text, file=stream or sys.stdout, flush=True)
+    print(text, file=stream, flush=True)

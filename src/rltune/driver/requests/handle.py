@@ -81,11 +81,8 @@ class SweepHandle:
         """Return the location of the sweep's driver, or None without one; this may take seconds."""
         return find_driver(self.ledger)
 
-    def require_driver(self, verb: str) -> str:
-        """Return the location of the sweep's driver.
-
-        Args:
-            verb: The request that only a driver can carry out, such as ``stop``.
+    def require_driver(self) -> str:
+        """Return the location of the driver that is to stop the sweep.
 
         Raises:
             StudyError: The sweep has no driver.
@@ -95,7 +92,7 @@ class SweepHandle:
         status = self.read_status()
         how = "its driver was killed" if status == "running" else f"it has ended ({status})"
         raise StudyError(
-            f"sweep={self.name}: nothing to {verb}, {how}",
+            f"sweep={self.name}: nothing to stop, {how}",
             f"a sweep that runs: {spell_command('list')} shows them",
             f"{self.resume_command} goes on with it, or extends it by budget.trials=...",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from signal import SIGINT
 from typing import TextIO
 
@@ -39,7 +38,7 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
         except KeyboardInterrupt:
             console.close()
             command = spell_command(f"watch sweep={sweep.name}")
-            print(f"{sweep.name} goes on; to watch it again: {command}", file=stream or sys.stdout, flush=True)
+            print(f"{sweep.name} goes on; to watch it again: {command}", file=stream, flush=True)
             raise
         finally:
             console.close()
@@ -49,7 +48,7 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
             view = SweepView.read(sweep.ledger).in_folder(sweep.folder)
             console.close(describe_end(view, outcome, resume=resume))
         else:  # The description needs the summary, which lies in the sweep's folder.
-            print(sweep.describe_end(), file=stream or sys.stdout, flush=True)
+            print(sweep.describe_end(), file=stream, flush=True)
         return EXIT_CODES.get(status, EXIT_WINNER)
 
 
