@@ -237,7 +237,7 @@ def _compute_gpus(resources: ResourcesConfig) -> float:
 def measure_share(plan: Plan) -> Plan:
     """Measure the part of a GPU that a trial needs if resources.trials_per_gpu=auto, and add a note about it.
 
-    The number becomes the sweep's own setting, so that a resume goes on with it.
+    The number becomes the sweep's own setting, so that a resume uses it, too.
 
     Raises:
         RltuneError: Not even one trial could be measured.

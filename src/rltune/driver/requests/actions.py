@@ -1,4 +1,4 @@
-"""Stop a sweep, enqueue a configuration or retry failed trials, whoever runs the sweep and wherever.
+"""Stop a sweep, enqueue a configuration or retry failed trials, wherever the sweep runs.
 
 A request is a row of the sweep's ledger, which the sweep's driver reads about once a second (`inbox`). Runs anywhere.
 """
@@ -56,15 +56,15 @@ def _make_unstopped_error(sweep: SweepHandle, request: int, driver: str) -> Stud
     """Explain that a driver ended without having ended its sweep, and withdraw the request to stop."""
     if sweep.find_driver():
         return StudyError(
-            f"sweep={sweep.name}: it goes on, another driver has begun since and was not asked",
+            f"sweep={sweep.name}: another driver has started since, which was not asked to stop",
             "a request to the driver that works on it",
             spell_command(f"stop sweep={sweep.name}"),
         )
     sweep.ledger.withdraw_request(request)
     return StudyError(
-        f"sweep={sweep.name}: its driver, {driver}, is gone without an end of the sweep",
+        f"sweep={sweep.name}: its driver, {driver}, died before it ended the sweep",
         "what was recorded is kept",
-        f"{sweep.resume_command} goes on with it",
+        f"{sweep.resume_command} resumes it",
     )
 
 

@@ -1,4 +1,4 @@
-"""Open a sweep from outside its driver, to watch it or to send it a request. Runs anywhere."""
+"""Open a sweep outside of its driver, to watch it or to send it a request. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.views.sweep_view import SweepView
 
-POLL_S = 0.5  # The pause between two looks of a process that waits, in seconds.
+POLL_S = 0.5  # The time between two checks of a process that waits.
 
 
 @dataclass(frozen=True)
 class SweepHandle:
-    """A sweep with its ledger open, as a process sees it that is not its driver.
+    """An open sweep, as a process sees it that is not the sweep's driver.
 
     Attributes:
         name: The sweep's name.
@@ -73,7 +73,7 @@ class SweepHandle:
     def describe_end(self) -> str:
         """Describe how a sweep without a driver ended, and how to resume it if it has not reached its end."""
         view, status = SweepView.read(self.ledger), self.read_status()
-        how = "its driver is gone without an end" if status == "running" else status
+        how = "its driver died before it ended the sweep" if status == "running" else status
         resume = f"; to go on: {self.resume_command}" if status in ("running", "interrupted") else ""
         return f"{self.name}: {how}, {view.num_ended} of {view.num_trials} trials ended{resume}"
 
@@ -94,7 +94,7 @@ class SweepHandle:
         raise StudyError(
             f"sweep={self.name}: nothing to stop, {how}",
             f"a sweep that runs: {spell_command('list')} shows them",
-            f"{self.resume_command} goes on with it, or extends it by budget.trials=...",
+            f"{self.resume_command} resumes it, or extends it by budget.trials=...",
         )
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:

@@ -26,7 +26,7 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
 
     Returns:
         The sweep's exit code: 0 with a winner, 1 if every trial failed, 130 if it was interrupted, and 75 if its driver
-        is gone without having ended it.
+        died before it ended the sweep.
 
     Raises:
         StudyError: There is no such sweep.
