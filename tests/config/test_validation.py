@@ -6,9 +6,10 @@ import math
 
 import pytest
 from composing import change_setting, compose
+from omegaconf import OmegaConf
 
-from rltune.config.schema import REMOVED
-from rltune.config.validation import parse_config
+from rltune.config.schema import REMOVED, RunConfig
+from rltune.config.validation import _convert, parse_config, to_typed
 from rltune.errors import ConfigError
 
 
@@ -46,6 +47,31 @@ def test_an_added_key_is_answered_with_the_one_that_was_meant(word, fix):
 def test_a_constraint_that_is_no_bound_is_refused():
     assert refusal(compose("run", "constraints.train_s=60")).fix == "'constraints.train_s=< 60'"
     assert parse_config(compose("run", 'constraints.train_s="< 60"')).constraints == {"train_s": "< 60"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["algo=sac", "env=gym", "env.id=Pendulum-v1", "env.kwargs.size=[1,2.0,{deep:null}]"],
+        ["algo=dqn", "experiment=smoke", "resources.trials_per_gpu=auto", "searcher.from_sweeps=[1,b]"],
+        ["resources.trials_per_gpu=4", "budget.wall_time_s=60", "tracking=server", "env.kwargs.key='${oc.env:KEY}'"],
+    ],
+)
+def test_settings_that_need_no_conversion_are_those_that_omegaconf_makes_of_them(words):
+    plain = OmegaConf.to_container(compose("run", *words))
+    built = to_typed(RunConfig, plain)
+    assert repr(built) == repr(_convert(RunConfig, plain)), "of the same types, too"
+    assert built.algo is not plain["algo"]
+
+
+@pytest.mark.parametrize(("typed", "value"), [("7", 7), (7, 7), ("${seed}", 3)])
+def test_a_value_of_another_type_is_converted(typed, value):
+    plain = OmegaConf.to_container(compose("run", "seed=3"))
+    plain["budget"]["trials"] = typed
+    assert to_typed(RunConfig, plain).budget.trials == value
+    plain["budget"]["trials"] = 7.5
+    assert refusal(plain).key == "budget.trials"
 
 
 OUT_OF_RANGE = [

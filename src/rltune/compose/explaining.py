@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.bounds import list_bounds
+from rltune.config.bounds import list_bounds, read_types
 from rltune.config.schema import REMOVED
 from rltune.config.uris import redact_address
 from rltune.config.validation import find_meant
@@ -24,7 +24,7 @@ def find_type(schema: type, key: str) -> Any:
     """Find the type of a setting, such as ``int | None`` for ``budget.wall_time_s``; None if it may have any type."""
     kind: Any = schema
     for part in key.split("."):
-        kind = get_type_hints(kind).get(part) if is_dataclass(kind) else None
+        kind = read_types(kind).get(part) if is_dataclass(kind) else None
     return kind
 
 

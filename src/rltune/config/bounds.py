@@ -7,9 +7,10 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from operator import attrgetter
 from typing import Any, get_type_hints
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rltune.errors import ConfigError, choices, nearest
 
@@ -89,13 +90,19 @@ def bounded(default: Any = MISSING, **bounds: Any) -> Any:
 
 
 @functools.cache
+def read_types(schema: type) -> dict[str, Any]:
+    """Return the types of a schema's fields by their names."""
+    return get_type_hints(schema)
+
+
+@functools.cache
 def list_bounds(schema: type) -> dict[str, Bounds]:
     """List the bounds of all settings of a schema by their dotted keys."""
-    hints = get_type_hints(schema)
+    types = read_types(schema)
     listed: dict[str, Bounds] = {}
     for setting in fields(schema):
-        if is_dataclass(hints[setting.name]):
-            nested = list_bounds(hints[setting.name])
+        if is_dataclass(types[setting.name]):
+            nested = list_bounds(types[setting.name])
             listed |= {f"{setting.name}.{key}": bounds for key, bounds in nested.items()}
         elif "bounds" in setting.metadata:
             listed[setting.name] = setting.metadata["bounds"]
@@ -107,10 +114,11 @@ def check_bounds(schema: type, settings: Any) -> None:
 
     Args:
         schema: A dataclass whose fields declare bounds.
-        settings: Composed settings of this schema.
+        settings: Composed settings of this schema, or an instance of it.
 
     Raises:
         ConfigError: Names the key and the value, what is allowed, and what to type.
     """
+    is_composed = isinstance(settings, DictConfig)
     for key, bounds in list_bounds(schema).items():
-        bounds.check(key, OmegaConf.select(settings, key))
+        bounds.check(key, OmegaConf.select(settings, key) if is_composed else attrgetter(key)(settings))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, TypeVar, cast
+from dataclasses import asdict, is_dataclass, replace
+from types import NoneType, UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
-from rltune.config.bounds import check_bounds
+from rltune.config.bounds import check_bounds, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
@@ -106,8 +107,54 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     # A DictConfig that has a schema of its own would refuse the keys of `schema`.
     plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw
     try:
+        typed: T = _build(schema, plain)
+    except TypeError:
+        typed = _convert(schema, plain)
+    check_bounds(schema, typed)
+    return typed
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Build a value of a type from plain settings that need no conversion, in a tenth of OmegaConf's time.
+
+    Args:
+        kind: A type of the schema: a dataclass, ``dict[str, Any]``, ``list[str]``, ``int | None``.
+        value: The settings; each dictionary and list is copied.
+
+    Raises:
+        TypeError: OmegaConf has to convert the value, resolve an interpolation or explain what is wrong.
+    """
+    parts = get_args(kind)
+    if is_dataclass(kind):
+        types = read_types(cast(type, kind))
+        if isinstance(value, dict) and value.keys() == types.keys():
+            return cast(type, kind)(**{name: _build(types[name], nested) for name, nested in value.items()})
+    elif isinstance(kind, UnionType):
+        return _build(type(value) if type(value) in parts else parts[0], value)
+    elif isinstance(value, dict):
+        if kind in (dict[str, Any], Any) and all(isinstance(name, str) for name in value):
+            return {name: _build(Any, nested) for name, nested in value.items()}
+    elif isinstance(value, list):
+        if kind is Any or get_origin(kind) is list:
+            return [_build(parts[0] if parts else Any, element) for element in value]
+    elif isinstance(value, str) and ("${" in value or value == "???"):
+        pass
+    elif type(value) is kind or (kind is Any and type(value) in (bool, int, float, str, NoneType)):
+        return value
+    elif kind is float and type(value) is int:
+        return float(value)
+    raise TypeError(f"{value!r} is no {kind}")
+
+
+def _convert(schema: type[T], plain: Any) -> T:
+    """Let OmegaConf convert settings to the types of their schema, and resolve their interpolations.
+
+    Raises:
+        ConfigError: See `to_typed`.
+    """
+    try:
         merged = OmegaConf.merge(_make_structure(schema), _escape_variables(plain))  # type: ignore[arg-type]  # a class can be hashed
-        typed = cast(T, OmegaConf.to_object(merged))
+        return cast(T, OmegaConf.to_object(merged))
     except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
         missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
         key = missing[1] if missing else str(error.full_key)
@@ -130,8 +177,6 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
                 value = dict(flatten_settings(plain)).get(key, "...")
                 fix = f"{meant}={'...' if isinstance(value, list) else redact_address(str(value))}"
         raise ConfigError(f"{key}: {str(error).splitlines()[0]}", allowed, fix) from None
-    check_bounds(schema, merged)
-    return typed
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
