@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from rltune.config.settings_file import write_settings
+from rltune.config.settings_file import load_settings, write_settings
 from rltune.config.validation import parse_config
 from rltune.driver.plan import make_plan
 from rltune.service.checking import CheckedSweep
@@ -19,7 +17,7 @@ from rltune.service.submissions import Submission
 def begin_sweep(folder: Path, settings: str) -> None:
     """Leave a folder behind as a sweep with these settings does when it is killed early."""
     folder.mkdir(parents=True)
-    write_settings(folder, make_plan(parse_config(cast(DictConfig, OmegaConf.create(settings)))).config)
+    write_settings(folder, make_plan(parse_config(load_settings(settings))).config)
 
 
 def check_at_once(check: Callable[..., CheckedSweep], *arguments: object) -> CheckedSweep:

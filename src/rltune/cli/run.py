@@ -19,6 +19,7 @@ from rltune.compose.composing import COMPOSED, read_request
 from rltune.compose.overrides import spell_settings
 from rltune.config.changes import CHANGEABLE
 from rltune.config.schema import ProbeConfig, RunConfig
+from rltune.config.settings_file import load_settings
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
@@ -39,7 +40,7 @@ def run_composed(words: list[str]) -> list[str] | int:
     if words[:1] != [COMPOSED]:
         return words
     request = json.load(sys.stdin)
-    return _run(parse_config(OmegaConf.create(request["settings"])), request["typed"])
+    return _run(parse_config(load_settings(request["settings"])), request["typed"])
 
 
 @command("run algo=ppo env=cartpole", RunConfig, prepare=run_composed, takes_jobs=True)

@@ -16,6 +16,7 @@ from rltune.algorithms.arguments import list_arguments
 from rltune.compose.explaining import explain
 from rltune.compose.overrides import quote_free_text, spell_value, write_whole_numbers
 from rltune.config.schema import RunConfig
+from rltune.config.settings_file import load_settings
 from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
@@ -159,8 +160,7 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    changed, parser = OmegaConf.create(settings), OverridesParser.create()
-    assert isinstance(changed, DictConfig)
+    changed, parser = OmegaConf.create(load_settings(settings)), OverridesParser.create()
     OmegaConf.set_struct(changed, True)
     for word in words:
         try:

@@ -40,7 +40,7 @@ def read_keys(path: Path, prefix: str = "") -> list[Setting]:
         prefix: The group of its keys, with a dot at its end; empty for none.
     """
     text = path.read_text()
-    root = yaml.compose(text)
+    root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # In a tenth of the time.
     return list(_walk(root, prefix, text)) if isinstance(root, yaml.MappingNode) else []
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
 from rltune.config.authorship import find_key_file, is_own, mark_own
 from rltune.config.schema import RunConfig
@@ -21,11 +20,14 @@ DIGEST_MARK = "# sha256: "
 FORMAT = 9
 """The version of a sweep's folder and its ledger."""
 
-# OmegaConf's own loader takes ten times as long. Like it, this one reads 1e-3 as a number.
+# OmegaConf's own loader and dumper take ten times as long. Like them, these take 1e-3 for a number.
 _Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
+_Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+    )
+_Dumper.ignore_aliases = lambda dumper, value: True  # A list that stands in two places is written twice.
 
 
 def load_settings(text: str) -> dict[str, Any]:
@@ -39,6 +41,11 @@ def load_settings(text: str) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError("it holds no settings")
     return settings
+
+
+def dump_settings(settings: Mapping[str, Any]) -> str:
+    """Write nested settings as YAML, which `load_settings` reads."""
+    return str(yaml.dump(settings, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False))
 
 
 def read_settings(folder: Path, *, whole: bool = False) -> dict[str, Any]:
@@ -94,7 +101,7 @@ def format_settings(config: RunConfig) -> str:
 
     The last line holds a digest, by which a damaged file is recognised.
     """
-    body = f"format: {FORMAT}\n{OmegaConf.to_yaml(redact_config(config))}"
+    body = f"format: {FORMAT}\n{dump_settings(redact_config(config))}"
     return f"{body}{DIGEST_MARK}{_compute_digest(body)}\n"
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rltune.algorithms.arguments import list_arguments, locate_argument, values_of
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
@@ -128,8 +126,10 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
             "sweeps that this version of rltune shows",
             f"leave {name} out of {FROM_SWEEPS}",
         ) from None
+    theirs, ours = asdict(settings), asdict(config)
     for key in SAME:
-        before, now = (OmegaConf.select(OmegaConf.structured(each), key) for each in (settings, config))
+        section, _, setting = key.partition(".")
+        before, now = theirs[section].get(setting), ours[section].get(setting)
         if before != now:
             raise ConfigError(
                 f"{FROM_SWEEPS}: {name} has {key}={before}, this sweep {key}={now}",

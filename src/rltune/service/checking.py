@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,7 +22,7 @@ from rltune.compose.composing import change_settings, compose_settings, read_req
 from rltune.compose.overrides import spell_value
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import flatten_settings
+from rltune.config.settings_file import dump_settings, flatten_settings
 from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secrets
 from rltune.errors import ConfigError, RltuneError, describe_exception
 from rltune.formatting import spell_command
@@ -163,15 +164,15 @@ def _check_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def _check(settings: DictConfig, typed: Sequence[str]) -> CheckedSweep:
-    for key, value in flatten_settings(OmegaConf.to_container(settings, resolve=False)):
+    kept = cast(dict[str, Any], OmegaConf.to_container(settings, resolve=False))
+    for key, value in flatten_settings(kept):
         if isinstance(value, str):
             refuse_secret(key, value)
     overrides = tuple(word for word in typed if not _is_name(word))
     config = read_request(settings, overrides)
     _check_config(config)
-    kept = OmegaConf.create(OmegaConf.to_container(settings, resolve=False))
-    kept.name, kept.resume = make_sweep_name(config), "auto"
-    return CheckedSweep(kept.name, overrides, OmegaConf.to_yaml(kept))
+    name = make_sweep_name(config)
+    return CheckedSweep(name, overrides, dump_settings(kept | {"name": name, "resume": "auto"}))
 
 
 def _check_config(config: RunConfig) -> None:

@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from sqlalchemy.exc import OperationalError
 
 from rltune.cluster.resources import available_cpus
 from rltune.compose.composing import COMPOSED
 from rltune.compose.overrides import spell_value
+from rltune.config.settings_file import dump_settings, load_settings
 from rltune.config.uris import redact_address
 from rltune.driver.requests.handle import open_handle
 from rltune.errors import UnavailableError
@@ -101,12 +101,12 @@ class SweepProcesses:
 
     def format_request(self, submission: Submission) -> str:
         """Format the input of a sweep's process: its settings, and the command that submits the same sweep by hand."""
-        # The folder may have been moved since the sweep was submitted.
-        settings = OmegaConf.merge(OmegaConf.create(submission.settings), {"output_dir": str(self._folder.sweeps)})
+        settings = load_settings(submission.settings)
+        settings["output_dir"] = str(self._folder.sweeps)  # It may have been moved since the sweep was submitted.
         if not any(word.lstrip("+~").startswith(("cluster=", "cluster.")) for word in submission.overrides):
-            settings = OmegaConf.merge(settings, {"cluster": self._share})
+            settings["cluster"] = {**settings.get("cluster", {}), **self._share}
         typed = shlex.join(["run", *map(redact_address, submission.overrides)])
-        return json.dumps({"settings": OmegaConf.to_yaml(settings), "typed": spell_command(typed)})
+        return json.dumps({"settings": dump_settings(settings), "typed": spell_command(typed)})
 
     def start(self, submission: Submission) -> None:
         """Start a sweep's process.
