@@ -124,11 +124,12 @@ def grow_trees(
 
     trees, trials = [], owners.max() + 1
     times_drawn = np.zeros((num_trees, trials), dtype=np.intp)
+    inputs = np.ascontiguousarray(examples, dtype=np.float32)  # As a tree takes them, or each would check and convert.
     for drawn in times_drawn:
         drawn[:] = np.bincount(rng.integers(trials, size=trials), minlength=trials)
         seed = int(rng.integers(2**31))
         tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=0.8, random_state=seed)
-        trees.append(tree.fit(examples, targets, drawn[owners]))
+        trees.append(tree.fit(inputs, targets, drawn[owners].astype(float), check_input=False))
     return trees, times_drawn
 
 
