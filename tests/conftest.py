@@ -8,6 +8,7 @@ import gc
 import io
 import json
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -18,18 +19,23 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import omegaconf.base
 import postgres
 import psutil
 import pytest
+import yaml
 from alembic.script import ScriptDirectory
 from checkpoints import actions, checkpoint, made_store, outputs, store  # noqa: F401
 from composing import compose
+from omegaconf import OmegaConf
 from s3 import Server, s3_server
 from server import put_store
 from xdist.scheduler import LoadGroupScheduling
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of some hundred processes compiles rltune for itself
+# Otherwise each of some hundred processes compiles rltune for itself, and pytest each test module.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # One terminal and no proxy, whatever the one in which this was typed has: commands inherit it, too.
 for name in ("LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
@@ -37,7 +43,7 @@ os.environ |= {"TERM": "dumb", "COLUMNS": "80", "no_proxy": "127.0.0.1,localhost
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not the key of who runs the tests
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Torch, Ray and RLlib leave 700,000 objects behind, which Python would look through after each few tests.
-gc.set_threshold(20_000, 20, 50)
+gc.set_threshold(50_000, 20, 50)
 # Temporary folders in memory, where there is room: SQLite waits for a disk at each transaction, up to 20 ms.
 MEMORY, ROOM = Path("/dev/shm"), 6 * 2**30
 if (
@@ -66,6 +72,29 @@ def _read_scripts_once(config: Any) -> ScriptDirectory:
 
 
 ScriptDirectory.from_config = _read_scripts_once  # type: ignore[method-assign,assignment]
+
+
+_parse_yaml = OmegaConf.load
+
+
+@functools.cache
+def _parse_text(text: str) -> bytes:
+    return pickle.dumps(_parse_yaml(io.StringIO(text)))
+
+
+def _parse_yaml_once(file: Any) -> Any:
+    """Parse each text once: Hydra parses the same thirty files of conf/ for each of some hundred compositions."""
+    if not isinstance(file, io.TextIOBase):
+        return _parse_yaml(file)
+    try:
+        return pickle.loads(_parse_text(file.read()))
+    except yaml.YAMLError:
+        file.seek(0)
+        return _parse_yaml(file)  # Its error names the file.
+
+
+OmegaConf.load = _parse_yaml_once  # type: ignore[method-assign,assignment]
+omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each interpolation.
 
 HERE = Path(__file__).parent
 TIMEOUT_S = {"fast": 300, "ray": 1500, "slow": 1500}  # generous: on a busy machine; what takes longer hangs
@@ -99,6 +128,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if file := getattr(config, "workerinput", {}).get("groups_file"):
         Path(file).write_text(json.dumps({item.nodeid: group for item, group in groups.items()}))
     return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the objects that all imports have made out of garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def choose_mark(item: pytest.Item) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from composing import compose
+from omegaconf import OmegaConf
 
 from rltune.cluster.resources import Machine, Share
 from rltune.cluster.slots import Slots
@@ -46,21 +48,19 @@ SAFE = ("tracking=off",)
 
 
 @pytest.fixture(scope="module")
-def composed():
-    """A plain run's settings, and those of a space of one's own."""
-    return compose("run", *SAFE)
+def plain_run():
+    """A plain run's settings, pickled, because a copy of them is made for each plan."""
+    return pickle.dumps(OmegaConf.create(OmegaConf.to_container(compose("run", *SAFE), resolve=True)))
 
 
 @pytest.fixture
-def make(composed, tmp_path, monkeypatch):
+def make(plain_run, tmp_path, monkeypatch):
     """A plan from a plain run with some settings changed, in a folder of its own that stays empty."""
-    from omegaconf import OmegaConf
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def build(**changes):
-        settings = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
+        settings = pickle.loads(plain_run)
         for key, value in changes.items():
             OmegaConf.update(settings, key.replace("__", "."), value, merge=not isinstance(value, dict))
         return make_plan(parse_config(settings))

@@ -41,12 +41,11 @@ def _is_value(word: str) -> bool:
 def _compose(root: str, overrides: tuple[str, ...]) -> bytes:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.core.config_store import ConfigStore
 
-    from rltune.compose.composing import conf_dir
+    from rltune.compose.composing import conf_dir, store_schema
     from rltune.config.schema import RunConfig
 
-    ConfigStore.instance().store("base_run", RunConfig)
+    store_schema("run", RunConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         return pickle.dumps(hydra_compose(root, list(overrides)))
 

@@ -62,7 +62,8 @@ def test_diverged_trials_count_as_the_worst() -> None:
     assert measure_importance(space, costs, Direction.MIN) == measure_importance(space, gone, Direction.MAX)
 
 
-def test_failed_trials_and_those_without_scores_are_left_out() -> None:
+def test_failed_trials_and_those_without_scores_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltune.views.importance.NUM_NULL_SWEEPS", 1)  # How much is chance takes seconds.
     space, trials = simulate_sweep("lr", 0, 12)
     gone: list[TrialRecord] = [replace(trials[0], state="FAIL"), replace(trials[1], reports={})]
     assert measure_importance(space, [*gone, *trials[2:]], Direction.MAX).num_trials == 10
