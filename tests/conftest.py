@@ -30,7 +30,10 @@ from composing import compose
 from omegaconf import OmegaConf
 from s3 import Server, s3_server
 from server import put_store
+from statements import create_sharing_engine
 from xdist.scheduler import LoadGroupScheduling
+
+from rltune.ledger import database
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # Otherwise each of some hundred processes compiles rltune for itself, and pytest each test module.
@@ -95,6 +98,8 @@ def _parse_yaml_once(file: Any) -> Any:
 
 OmegaConf.load = _parse_yaml_once  # type: ignore[method-assign,assignment]
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each interpolation.
+
+database.create_engine = create_sharing_engine
 
 HERE = Path(__file__).parent
 TIMEOUT_S = {"fast": 300, "ray": 1500, "slow": 1500}  # generous: on a busy machine; what takes longer hangs

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, event
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import Pool
@@ -43,24 +43,6 @@ def _make_signal() -> threading.Lock:
     signal = threading.Lock()
     signal.acquire()
     return signal
-
-
-class SharedStatements(dict[Any, Any]):
-    """Compiled statements that all engines of one kind of database share.
-
-    SQLAlchemy's keys begin with the engine's dialect object. So they would be equal for no two engines, and keep each
-    engine's dialect and statements in memory after the engine is gone.
-    """
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """Return a statement."""
-        return super().get((key[0].name, *key[1:]), default)
-
-    def __setitem__(self, key: Any, statement: Any) -> None:
-        super().__setitem__((key[0].name, *key[1:]), statement)
-
-
-_compiled = SharedStatements()
 
 
 class Killed(BaseException):
@@ -487,18 +469,12 @@ def simulate(world: World) -> Iterator[None]:
         patch.setattr(
             database, "TIMEOUT_S", 0.0
         )  # The process that holds a lock runs only when this one has given way.
-        patch.setattr(database, "create_engine", _create_engine)
         patch.setattr(lease, "LOOK_S", 2.0)  # Seconds pass quickly here, and each look costs a query.
         patch.setattr(store, "NUM_THREADS", 1)  # Their order would be left to chance.
         _simulate_processes(world, patch)
         _file_faults(world, patch)
         yield
     logging.disable(logging.NOTSET)
-
-
-def _create_engine(*args: Any, **kwargs: Any) -> Engine:
-    """Create an engine that shares the compiled statements of those before it."""
-    return create_engine(*args, **kwargs).execution_options(compiled_cache=_compiled)
 
 
 def _simulate_processes(world: World, patch: pytest.MonkeyPatch) -> None:
