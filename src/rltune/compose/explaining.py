@@ -24,7 +24,7 @@ def find_type(schema: type, key: str) -> Any:
     """Find the type of a setting, such as ``int | None`` for ``budget.wall_time_s``; None if it may have any type."""
     kind: Any = schema
     for part in key.split("."):
-        kind = read_types(kind).get(part) if is_dataclass(kind) else None
+        kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
     return kind
 
 
