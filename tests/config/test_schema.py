@@ -74,7 +74,7 @@ def test_each_file_of_a_named_thing_is_called_by_its_name():
         raw = OmegaConf.load(CONF / option)
         if option.parts[0] in ("algo", "env"):
             assert option.stem in NAMELESS or raw.name == option.stem, option
-        if option.parts[0] in ("searcher", "scheduler", "tracking"):
+        if option.parts[0] in ("searcher", "scheduler"):
             assert raw.kind == option.stem or ":" in raw.kind, option  # a class has a file of any name
 
 

@@ -103,14 +103,14 @@ REFUSED = {
     "a searcher that is not there": ({"searcher__kind": "tpee"}, "searcher.kind=tpee"),
     "a searcher's unknown argument": ({"searcher__args__n_startup": 1}, "searcher.args.n_startup=1"),
     "an MLflow server that does not answer": (
-        {"tracking": {"kind": "server", "uri": "http://me:s3cret@127.0.0.1:9", "register": True}},
+        {"tracking": {"kinds": ["mlflow"], "uri": "http://me:s3cret@127.0.0.1:9", "register": True}},
         "tracking.uri=http://***@127.0.0.1:9",
     ),
     "an MLflow server that is named without tracking=server": (
-        {"tracking": {"kind": "local", "uri": "http://127.0.0.1:9"}},
+        {"tracking": {"kinds": ["mlflow"], "uri": "http://127.0.0.1:9"}},
         "tracking.uri=http://127.0.0.1:9",
     ),
-    "a folder as MLflow's store": ({"tracking": {"kind": "server", "uri": "./mlruns"}}, "tracking.uri=./mlruns"),
+    "a folder as MLflow's store": ({"tracking": {"kinds": ["mlflow"], "uri": "./mlruns"}}, "tracking.uri=./mlruns"),
 }
 
 

@@ -253,7 +253,7 @@ def test_a_command_that_exits_with_75_waits_in_the_queue(tmp_path: Path) -> None
     folder = ServiceFolder(tmp_path)
     with folder.hold(), closing(Submissions(folder.database, "here")) as queue:
         program = ("/bin/sh", "-c", "echo 'error: tracking.uri=http://away'; exit 75")
-        dispatcher = Dispatcher(queue, SweepProcesses(folder, [], program), 1)
+        dispatcher = Dispatcher(queue, SweepProcesses(folder, {}, program), 1)
         queue.add("a", [])
         deadline = time.monotonic() + 60
         dispatcher.step()
@@ -271,7 +271,7 @@ def test_a_command_that_exits_with_75_waits_in_the_queue(tmp_path: Path) -> None
 def test_a_process_that_kills_itself_is_started_three_times(tmp_path: Path) -> None:
     folder = ServiceFolder(tmp_path)
     with folder.hold(), closing(Submissions(folder.database, "here")) as queue:
-        processes = SweepProcesses(folder, [], ("/bin/sh", "-c", "echo begun; kill -9 $$"))
+        processes = SweepProcesses(folder, {}, ("/bin/sh", "-c", "echo begun; kill -9 $$"))
         dispatcher = Dispatcher(queue, processes, 1)
         queue.add("a", [])
         deadline = time.monotonic() + 60

@@ -165,6 +165,8 @@ def _convert(schema: type[T], plain: Any) -> T:
         ) from None
     except OmegaConfBaseException as error:
         key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
+        value = dict(flatten_settings(plain)).get(key, "...")
+        shown = "..." if isinstance(value, list) else redact_address(str(value))
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
         if key in REMOVED:
             raise ConfigError(
@@ -174,9 +176,8 @@ def _convert(schema: type[T], plain: Any) -> T:
             meant = find_meant(key, siblings, plain)
             allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
             if meant:
-                value = dict(flatten_settings(plain)).get(key, "...")
-                fix = f"{meant}={'...' if isinstance(value, list) else redact_address(str(value))}"
-        raise ConfigError(f"{key}: {str(error).splitlines()[0]}", allowed, fix) from None
+                fix = f"{meant}={shown}"
+        raise ConfigError(f"{key}={shown}: {str(error).splitlines()[0]}", allowed, fix) from None
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
