@@ -92,7 +92,7 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
 
     def change(**values: Any) -> tuple[str, int, int]:
         queue.change(queue.get("s"), **values)
-        (sweep,) = views.list(queue.list(with_settings=True))
+        (sweep,) = views.list(queue.list())
         return sweep["in_words"], sweep["percent"], sweep["trials"]
 
     queue.add("s", ["budget.trials=4"])

@@ -14,7 +14,7 @@ import pytest
 from rltune.errors import StudyError
 from rltune.service import dispatcher as dispatcher_module
 from rltune.service.descriptions import SweepDescriptions
-from rltune.service.dispatcher import ON_REQUEST, Dispatcher, choose_next, decide_state
+from rltune.service.dispatcher import ON_REQUEST, Dispatcher, decide_state
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import Ending, SweepProcesses
 from rltune.service.submissions import (
@@ -46,13 +46,6 @@ def states(queue: Submissions) -> dict[str, str]:
 
 def submission(name: str = "one", state: str = RUNNING, place: int = 1, **facts: Any) -> Submission:
     return Submission(place, name, (), state, place, **facts)
-
-
-def test_the_next_ones_begin_in_their_order_and_as_many_as_fit() -> None:
-    waiting = [submission(str(place), QUEUED, place) for place in (3, 1, 2)]
-    assert [one.name for one in choose_next(waiting, 2)] == ["1", "2"]
-    assert [one.name for one in choose_next([*waiting, submission("0", place=0)], 2)] == ["1"]
-    assert choose_next([submission("a"), submission("b"), *waiting], 1) == [], "a width that was made smaller"
 
 
 @pytest.mark.parametrize(
@@ -101,6 +94,20 @@ def test_sweeps_begin_in_order_two_at_a_time(queue: Submissions, processes: Fake
     dispatcher.step()
     assert processes.started == ["a", "b", "c"]
     assert states(queue) == {"a": RUNNING, "b": COMPLETE, "c": RUNNING, "d": QUEUED}
+
+
+def test_a_smaller_width_starts_nothing_until_enough_have_ended(queue: Submissions, processes: FakeProcesses) -> None:
+    for name in "abc":
+        queue.add(name, [])
+    Dispatcher(queue, processes, 2).step()
+    narrow = Dispatcher(queue, processes, 1)
+    narrow.step()
+    processes.endings["a"] = Ending(0)
+    narrow.step()
+    assert processes.started == ["a", "b"]
+    processes.endings["b"] = Ending(0)
+    narrow.step()
+    assert processes.started == ["a", "b", "c"]
 
 
 def test_a_new_service_adopts_what_runs_and_starts_the_lost_before_the_waiting(

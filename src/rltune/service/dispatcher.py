@@ -48,14 +48,6 @@ SIGNAL_CODES = {*(128 + number for number in ENDING_SIGNALS), *(-number for numb
 logger = logging.getLogger(__name__)
 
 
-def choose_next(submissions: Sequence[Submission], width: int) -> list[Submission]:
-    """Choose which of the waiting submissions start now, in their order."""
-    num_free = width - sum(submission.state == RUNNING for submission in submissions)
-    waiting = [submission for submission in submissions if submission.state == QUEUED]
-    waiting.sort(key=lambda submission: (submission.position, submission.id))
-    return waiting[: max(0, num_free)]
-
-
 def decide_state(submission: Submission, ending: Ending) -> tuple[str, str | None]:
     """Decide in which state a submission is after its process has ended, and why.
 
@@ -147,19 +139,18 @@ class Dispatcher:
     def step(self) -> None:
         """Record which sweeps have ended, and start those that are next."""
         with self._lock:
-            for submission in self._submissions.list():
-                if submission.state == RUNNING and not self._is_closed.is_set():
-                    self._record_end(submission)
-            now_s = time.monotonic()
-            backing_off = {number for number, attempts in self._attempts.items() if attempts.due_s > now_s}
-            due = [
-                submission
-                for submission in self._submissions.list()
-                if submission.state != QUEUED or submission.id not in backing_off
-            ]
-            for submission in choose_next(due, self._width):
+            for submission in self._submissions.list(RUNNING):
                 if not self._is_closed.is_set():
-                    self._start_or_adopt(self._submissions.get(submission.name))
+                    self._record_end(submission)
+            num_free = self._width - len(self._submissions.list(RUNNING))
+            due = [submission for submission in self._submissions.list(QUEUED) if self._is_due(submission)]
+            for submission in due[: max(0, num_free)]:
+                if not self._is_closed.is_set():
+                    self._start_or_adopt(submission)
+
+    def _is_due(self, submission: Submission) -> bool:
+        attempts = self._attempts.get(submission.id)
+        return attempts is None or attempts.due_s <= time.monotonic()
 
     def _record_end(self, submission: Submission) -> None:
         ending = self._processes.find_ending(submission)

@@ -132,7 +132,7 @@ def _print_addresses(url: str, token: str, host: str, width: int, folder: Servic
 
 
 def _print_running_sweeps(submissions: Submissions) -> None:
-    running = [submission.name for submission in submissions.list() if submission.state == RUNNING]
+    running = [submission.name for submission in submissions.list(RUNNING)]
     print(f"the service has ended; still running: {', '.join(running) or 'none'}", flush=True)
 
 

@@ -16,7 +16,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    ColumnElement,
     Float,
     Integer,
     MetaData,
@@ -24,7 +23,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    case,
     delete,
     func,
     insert,
@@ -96,7 +94,7 @@ class Submission:
         submitted_s: When it was submitted, in seconds of the epoch.
         started_s: When its driver was started last.
         ended_s: When that driver ended.
-        settings: Its composed settings as YAML, with interpolations unresolved; empty in a list of all submissions.
+        settings: Its composed settings as YAML, with interpolations unresolved.
     """
 
     id: int
@@ -116,8 +114,7 @@ class Submission:
     settings: str = ""
 
 
-_OPEN_SETTINGS = case((TABLE.c.state.in_((QUEUED, RUNNING)), TABLE.c.settings), else_="").label("settings")
-_COLUMNS = [TABLE.c[entry.name] for entry in fields(Submission) if entry.name != "settings"]
+_COLUMNS = [TABLE.c[field.name] for field in fields(Submission)]
 
 
 class UnknownSubmissionError(StudyError):
@@ -162,21 +159,17 @@ class Submissions:
                 return connection.execute(select(_format.c.format)).scalar_one_or_none()
         return 1 if has_table(self._engine, TABLE) else None
 
-    def list(self, *, with_settings: bool = False) -> Sequence[Submission]:
-        """Return all submissions in the order of their positions.
-
-        Args:
-            with_settings: Whether to read the settings of those that wait or run.
-        """
-        return self._read_rows(TABLE.c.service == self._service, *([_OPEN_SETTINGS] if with_settings else []))
+    def list(self, state: str | None = None) -> Sequence[Submission]:
+        """Return the submissions in a state, or all of them, in the order of their positions."""
+        return self._read_rows() if state is None else self._read_rows(TABLE.c.state == state)
 
     def get(self, name: str) -> Submission:
-        """Return one submission, with its settings.
+        """Return one submission.
 
         Raises:
             UnknownSubmissionError: There is none of this name.
         """
-        rows = self._read_rows((TABLE.c.service == self._service) & (TABLE.c.name == name), TABLE.c.settings)
+        rows = self._read_rows(TABLE.c.name == name)
         if not rows:
             names = [submission.name for submission in self.list()]
             raise UnknownSubmissionError(
@@ -184,8 +177,9 @@ class Submissions:
             )
         return rows[0]
 
-    def _read_rows(self, condition: Any, *more_columns: ColumnElement[Any]) -> Sequence[Submission]:
-        statement = select(*_COLUMNS, *more_columns).where(condition).order_by(TABLE.c.position, TABLE.c.id)
+    def _read_rows(self, *conditions: Any) -> Sequence[Submission]:
+        is_ours = TABLE.c.service == self._service
+        statement = select(*_COLUMNS).where(is_ours, *conditions).order_by(TABLE.c.position, TABLE.c.id)
         with self._engine.connect() as connection:
             rows: Sequence[Any] = connection.execute(statement).mappings().all()
         return [Submission(**{**row, "overrides": tuple(row["overrides"])}) for row in rows]

@@ -52,7 +52,7 @@ class SweepService:
 
     def list(self) -> list[dict[str, Any]]:
         """Describe all submissions."""
-        return self.descriptions.list(self.submissions.list(with_settings=True))
+        return self.descriptions.list(self.submissions.list())
 
     def show(self, name: str) -> dict[str, Any]:
         """Describe one submission.
@@ -60,9 +60,8 @@ class SweepService:
         Raises:
             UnknownSubmissionError: There is none of this name.
         """
-        submission = self.submissions.get(name)
-        others = [other for other in self.submissions.list() if other.name != name]
-        (description,) = self.descriptions.list([submission, *others], name)
+        self.submissions.get(name)
+        (description,) = self.descriptions.list(self.submissions.list(), name)
         return description
 
     def act(self, verb: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,9 +81,9 @@ class SweepService:
         elif verb == "resume":
             self._resume(submission, _read_overrides(arguments))
         elif verb == "retry":
-            self._request(submission, lambda: self._retry(name, arguments.get("trials")))
+            self._retry(submission, arguments.get("trials"))
         elif verb == "enqueue":
-            self._request(submission, lambda: self._enqueue(name, arguments.get("space")))
+            self._enqueue(submission, arguments.get("space"))
         else:
             raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "stop")
         return self.show(name)
@@ -102,12 +101,23 @@ class SweepService:
             settings = self.run_check(check_change, overrides, str(self.folder.sweeps), settings).settings
         self.dispatcher.resume(submission, overrides, settings)
 
-    def _request(self, submission: Submission, write_request: Callable[[], Sequence[str]]) -> None:
-        """Write a request into a sweep's ledger, and resume the sweep if it has ended.
+    def _retry(self, submission: Submission, trials: Any) -> None:
+        if trials is not None and not (isinstance(trials, list) and all(isinstance(number, int) for number in trials)):
+            raise ConfigError(f"trials={trials!r}", "numbers of trials, or none for all that failed", "trials=[3,5]")
+        request_retry(self._locate(submission), trials)
+        self._resume_ended(submission)
 
-        Args:
-            submission: The sweep.
-            write_request: Writes it, and returns the overrides that the sweep needs from then on.
+    def _enqueue(self, submission: Submission, space: Any) -> None:
+        if not isinstance(space, dict):
+            raise ConfigError(f"space={space!r}", "values of searched parameters by name", 'space={"lr": 1e-3}')
+        larger_budget = enqueue_configuration(self._locate(submission), space, stream=io.StringIO())
+        self._resume_ended(submission, larger_budget.split())
+
+    def _locate(self, submission: Submission) -> SweepRef:
+        """Make the reference of a sweep that has a ledger.
+
+        Raises:
+            StudyError: The sweep has not started.
         """
         if not (self.folder.sweeps / submission.name).is_dir():
             raise StudyError(
@@ -115,22 +125,13 @@ class SweepService:
                 "a sweep that runs or has ended",
                 "the same when it runs",
             )
-        overrides = write_request()
+        return SweepRef(submission.name, self.folder.sweeps)
+
+    def _resume_ended(self, submission: Submission, overrides: Sequence[str] = ()) -> None:
+        """Resume a sweep that has ended, so that it reads the request in its ledger."""
         if submission.state in ENDED:
             changed = change_settings(submission.settings, overrides)
             self.dispatcher.resume(submission, overrides, OmegaConf.to_yaml(changed))
-
-    def _retry(self, name: str, trials: Any) -> Sequence[str]:
-        if trials is not None and not (isinstance(trials, list) and all(isinstance(number, int) for number in trials)):
-            raise ConfigError(f"trials={trials!r}", "numbers of trials, or none for all that failed", "trials=[3,5]")
-        request_retry(SweepRef(name, self.folder.sweeps), trials)
-        return ()
-
-    def _enqueue(self, name: str, space: Any) -> Sequence[str]:
-        """Enqueue a configuration; return a larger budget if the sweep's has no room for it."""
-        if not isinstance(space, dict):
-            raise ConfigError(f"space={space!r}", "values of searched parameters by name", 'space={"lr": 1e-3}')
-        return enqueue_configuration(SweepRef(name, self.folder.sweeps), space, stream=io.StringIO()).split()
 
 
 def _read_overrides(arguments: Mapping[str, Any]) -> Sequence[str]:
