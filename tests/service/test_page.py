@@ -138,6 +138,14 @@ def test_values_to_be_enqueued_are_numbers_where_they_are() -> None:
     assert error.value.key == "trials"
 
 
+def test_the_login_gets_its_style_and_script_without_a_token(service: Serviced) -> None:
+    files = re.findall(r'(?:href|src)="(/[^"]+)"', service.ask("GET", "/login").text.partition("<body>")[0])
+    assert len(files) == 2
+    for file in files:
+        assert service.ask("GET", file).status_code == 200
+    assert service.ask("GET", "/static/%2e%2e/templates/base.html").status_code == 404
+
+
 def test_without_a_login_there_is_a_login(service: Serviced) -> None:
     answer = service.ask("GET", "/sweeps/any")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login")

@@ -37,8 +37,8 @@ def test_the_wheel_has_our_package_alone_with_its_configs_and_license(wheel: zip
     wanted = {f"rltune/conf/{path.relative_to(ROOT / 'conf')}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert wanted - names == set()
     assert {name.rpartition("/")[2] for name in names} >= {"LICENSE", "py.typed", "report.html"}
-    page = {f"rltune/service/templates/{path.name}" for path in (ROOT / "src/rltune/service/templates").iterdir()}
-    assert page - names == set()
+    for folder in ("rltune/service/static", "rltune/service/templates"):
+        assert {f"{folder}/{path.name}" for path in (ROOT / "src" / folder).iterdir()} - names == set()
 
 
 def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:

@@ -25,7 +25,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from rltune.errors import RltuneError
 
 READING = ("GET", "HEAD")
-OPEN_PATHS = ("/login", "/style.css", "/page.js")  # These are served without a token.
+LOGIN = "/login"
 LOGGED_IN = "logged_in"
 SESSION_S = 365 * 24 * 3600  # A browser stays logged in for a year.
 MAX_BODY_BYTES = 2**20  # A body is read before its sender is known, so it must fit into memory.
@@ -100,7 +100,7 @@ class Access:
                     "the service's own page, or the token",
                     "Authorization: ...",
                 )
-        if not (has_token or request.session.get(LOGGED_IN) or request.url.path in OPEN_PATHS):
+        if not (has_token or request.session.get(LOGGED_IN) or request.url.path == LOGIN):
             raise _make_token_error()
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, ConfigDict
 
 from rltune.errors import RltuneError
-from rltune.service.access import READING, Access, AccessError
+from rltune.service.access import LOGIN, READING, Access, AccessError
 from rltune.service.submissions import UnknownSubmissionError
 from rltune.service.sweep_service import SweepService
 
@@ -44,6 +45,8 @@ def make_app(service: SweepService, access: Access) -> FastAPI:
     """
     app = FastAPI(title="rltune", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(access.check)])
     app.include_router(make_router(service))
+    # The login needs these files, so they are served without a token.
+    app.mount("/static", StaticFiles(packages=[("rltune.service", "static")]))
     app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
     access.protect(app)
     app.middleware("http")(add_headers)
@@ -104,7 +107,7 @@ def _respond_to_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RltuneError)
     status, path = status_of(error), request.url.path
     if status == 401 and request.method in READING and not path.startswith(API):
-        return RedirectResponse("/login", 303)
+        return RedirectResponse(LOGIN, 303)
     return _make_error_response(status, error.what, error.allowed, error.fix)
 
 

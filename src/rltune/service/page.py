@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import re
 import shlex
@@ -32,7 +31,6 @@ NO_SETTINGS = ("name", "group", "overrides")  # The form's fields that are not s
 HIDDEN = ("name", *RESERVED)  # The settings that have a field of another kind, or that the service chooses.
 MAX_ROWS = 20  # A sweep's page shows so many rows of a table; the others are a click away.
 LOG_BYTES = 6000
-STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
 # A report is a page with its own script, which may run, but not with the rights of the service's page.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 
@@ -66,8 +64,6 @@ class Page:
         loader = ChoiceLoader([PackageLoader("rltune.service"), PackageLoader("rltune.views")])
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
         self._templates.filters["score"] = format_objective
-        templates = importlib.resources.files("rltune.service").joinpath("templates")
-        self._static = {file: templates.joinpath(file).read_text(encoding="utf-8") for file in STATIC}
 
     def make_router(self) -> APIRouter:
         """Make the routes of the page."""
@@ -81,8 +77,6 @@ class Page:
         router.post("/submit")(self.submit)
         router.get("/login")(self.show_login)
         router.post("/login")(self.log_in)
-        for file in STATIC:
-            router.get(f"/{file}")(self.send_static)
         return router
 
     def _render(self, template: str, error: RltuneError | None = None, status: int = 422, **values: Any) -> Response:
@@ -170,11 +164,6 @@ class Page:
         request.session[LOGGED_IN] = True
         return RedirectResponse("/", 303)
 
-    def send_static(self, request: Request) -> Response:
-        """Send the style sheet or the script."""
-        file = request.url.path.removeprefix("/")
-        return Response(self._static[file], media_type=STATIC[file])
-
 
 def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) -> list[str]:
     """Spell the filled fields of the form as overrides; an empty field keeps its default.
@@ -218,7 +207,7 @@ def read_arguments(verb: str, given: dict[str, str]) -> dict[str, Any]:
         values = {name.removeprefix("space."): text for name, text in given.items() if name.startswith("space.")}
         return {"space": {name: yaml.safe_load(_spell_number(text)) for name, text in values.items() if text.strip()}}
     if verb == "resume" and given.get("trials"):
-        return {"overrides": [f"budget.trials={spell_value('budget.trials', _read_int(given['trials']))}"]}
+        return {"overrides": [f"budget.trials={_read_int(given['trials'])}"]}
     return {}
 
 
