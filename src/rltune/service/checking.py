@@ -12,8 +12,8 @@ import os
 import re
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -62,52 +62,51 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
     Raises:
         RltuneError: The sweep cannot be run, or the check does not end in time.
     """
-    session: int | None = None
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_isolate) as pool:
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send_result, args=(sender, check, arguments))
+    with receiver:
+        with sender:  # Only the child keeps it open, so that the receiver notices the end of the child.
+            child.start()
         try:
-            session = pool.submit(os.getpid).result(limit_s)
-            return pool.submit(_call, check, arguments).result(limit_s)
-        except RltuneError:
-            raise
-        except TimeoutError:
-            raise ConfigError(
-                f"checking the settings took more than {limit_s:g} s",
-                "modules that are imported, and an environment that is reset and stepped, within seconds",
-                TRY_ALONE,
-            ) from None
-        except Exception as error:
-            raise _make_error(error) from None
+            if not receiver.poll(limit_s):
+                raise ConfigError(
+                    f"checking the settings took more than {limit_s:g} s",
+                    "modules that are imported, and an environment that is reset and stepped, within seconds",
+                    TRY_ALONE,
+                )
+            result: CheckedSweep | RltuneError = receiver.recv()
+        except EOFError:
+            result = _make_error("its process ended")
         finally:
-            if session is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(session, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(cast(int, child.pid), signal.SIGKILL)
+            child.kill()  # It may not lead a session yet.
+            child.join()
+    if isinstance(result, RltuneError):
+        raise result
+    return result
 
 
-def _call(check: Callable[..., CheckedSweep], arguments: Sequence[object]) -> CheckedSweep:
-    """Run a check in the child, from which only our own errors come back: a user's module may even exit.
+def _send_result(sender: Connection, check: Callable[..., CheckedSweep], arguments: Sequence[object]) -> None:
+    """Run a check in the child, and send what it returns, or an error of ours: a user's module may even exit.
 
-    Raises:
-        RltuneError: See `run_in_child`.
+    The child leads a session of its own without output, and also ends if the service is killed.
     """
-    try:
-        return check(*arguments)
-    except RltuneError:
-        raise
-    except BaseException as error:
-        raise _make_error(error) from None
-
-
-def _make_error(error: BaseException) -> ConfigError:
-    problem = f"checking the settings failed: {describe_exception(error)}"
-    return ConfigError(problem, "modules that only define things", TRY_ALONE)
-
-
-def _isolate() -> None:
-    """Make the process the leader of a session, without output, which also ends if the service is killed."""
     os.setsid()
     signal.alarm(round(LIMIT_S) + 10)
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     os.dup2(1, 2)
+    try:
+        sender.send(check(*arguments))
+    except RltuneError as error:
+        sender.send(error)
+    except BaseException as error:
+        sender.send(_make_error(describe_exception(error)))
+
+
+def _make_error(problem: str) -> ConfigError:
+    return ConfigError(f"checking the settings failed: {problem}", "modules that only define things", TRY_ALONE)
 
 
 def check_submission(overrides: Sequence[str], output_dir: str, name: str | None = None) -> CheckedSweep:
