@@ -1,18 +1,21 @@
-"""How often do the intervals of a certification hold? Simulated certifications, whose true values are known.
+"""How often is what a certification says true? Simulated sweeps, whose true values are known.
 
-    python -m benchmarks.coverage [--simulations 5000] [--policies 2000]
+    python -m benchmarks.coverage [--simulations 2000] [--policies 2000]
 
-The functions are those that a sweep calls. First table: runs of one configuration, and the winner among four equal
-ones, whose interval and score must not owe anything to being chosen. Two rows differ in the start states alone: each
-training seed plays others, as a sweep's do, or all seeds play the same ones, whose luck no interval can see. Second
-table: the registered policy, whose interval is to hold the mean of fresh episodes. About six minutes; it is no timing,
-so that other work does not matter.
+A sweep: 24 configurations of normal worth, of which each has one noisy score; the best one or three are certified
+beside a baseline as good as the 90th percentile. ``tau`` is the spread of worth in standard deviations of a run; at 0
+all are equal. The functions are those that a sweep calls. The last table is about the registered policy, whose interval
+is to hold the mean of fresh episodes. About five minutes on two quiet cores; it is no timing, so that other work does
+not matter.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +23,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.records import make_record, write_record
-from rltune.certification.result import Configuration, SeedResult, judge_configurations
-from rltune.statistics import interquartile_mean, median_interval, predictive_interval
+from rltune.certification.result import MIN_RUNS, Configuration, SeedResult, judge_configurations
+from rltune.records import BASELINE
+from rltune.statistics import predictive_interval
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
-NAMES = ("baseline", "trial 1", "trial 2", "trial 3")
-POPULATION = 1_000_000  # values that stand for all: the median's error is a thousandth of a deviation
+SEARCHED = 24
+TOPS, SEEDS, TAUS = (1, 3), (3, 5, 10), (0.0, 0.5, 1.0, 2.0)
+NINETIETH = 1.2816  # The 90th percentile of the standard normal distribution.
+BAD = 6.0  # How far below the others a run ends that did not learn.
+POPULATION = 200_000  # Values that stand for all: the error of their median is three thousandths of a deviation.
 
 
 def draw_bimodal(share: float) -> Draw:
-    """Return what draws runs of which a share comes out far lower."""
-    return lambda rng, shape: np.where(rng.random(shape) < share, 10.0, 200.0) + rng.normal(0, 10, shape)
+    """Return what draws runs of which a share ends far lower."""
+    return lambda rng, shape: rng.normal(0, 0.5, shape) - BAD * (rng.random(shape) < share)
 
 
-def draw_on_start_states(shared: bool) -> Draw:
-    """Return what draws runs whose start states move their return by one standard deviation of a training seed.
+@dataclass(frozen=True)
+class Runs:
+    """How the runs of a configuration differ.
 
-    Args:
-        shared: All runs of a certification play the same start states. Else each training seed has its own, which the
+    Attributes:
+        draw: Draws what is added to a configuration's worth. It is scaled to a standard deviation of 1.
+        fragile: Share of configurations of which three runs in ten end 4 deviations lower.
+        diverged: Share of runs that fail, so that they have no score.
+        episodes: Standard deviation of the luck of the start states, which each training seed has of its own and all
             configurations share.
     """
 
-    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        luck = shape if len(shape) == 1 else (shape[0], 1, 1 if shared else shape[2])
-        return rng.normal(200, 20, shape) + rng.normal(0, 20, luck)
+    draw: Draw = lambda rng, shape: rng.normal(size=shape)
+    fragile: float = 0.0
+    diverged: float = 0.0
+    episodes: float = 0.0
 
-    return draw
 
-
-RUNS: dict[str, Draw] = {
-    "normal": lambda rng, shape: rng.normal(200, 20, shape),
-    "skewed upwards (exponential)": lambda rng, shape: rng.exponential(100, shape),
-    "skewed downwards (exponential)": lambda rng, shape: 500 - rng.exponential(100, shape),
-    "log-normal": lambda rng, shape: 100 * rng.lognormal(size=shape),
-    "heavy tails (Student, 2 degrees)": lambda rng, shape: 200 + 20 * rng.standard_t(2, shape),
-    "bimodal, 10% bad seeds": draw_bimodal(0.1),
-    "bimodal, 30% bad seeds": draw_bimodal(0.3),
-    "bimodal, 45% bad seeds": draw_bimodal(0.45),
-    "at a cap (500 in half of the runs)": lambda rng, shape: np.minimum(rng.normal(500, 5, shape).round(), 500),
-    "start states of its own for each seed": draw_on_start_states(shared=False),
-    "the same start states for all seeds (not so here)": draw_on_start_states(shared=True),
+RUNS: dict[str, Runs] = {
+    "normal": Runs(),
+    "skewed downwards (exponential)": Runs(lambda rng, shape: -rng.exponential(size=shape)),
+    "skewed upwards (exponential)": Runs(lambda rng, shape: rng.exponential(size=shape)),
+    "heavy tails (Student, 3 degrees)": Runs(lambda rng, shape: rng.standard_t(3, shape)),
+    "at a cap in 40% of the runs": Runs(lambda rng, shape: np.minimum(rng.normal(size=shape), 0.25)),
+    "10% bad seeds": Runs(draw_bimodal(0.1)),
+    "30% bad seeds": Runs(draw_bimodal(0.3)),
+    "10% of the runs diverge": Runs(diverged=0.1),
+    "30% of the runs diverge": Runs(diverged=0.3),
+    "half of the configurations fragile": Runs(fragile=0.5),
+    "start states, deviation 0.5": Runs(episodes=0.5),
+    "start states, deviation 1": Runs(episodes=1.0),
+    "start states, deviation 2": Runs(episodes=2.0),
 }
 EPISODES: dict[str, Draw] = {
     "normal": lambda rng, shape: rng.normal(100, 20, shape),
@@ -68,49 +80,96 @@ EPISODES: dict[str, Draw] = {
     "2% failures": lambda rng, shape: np.where(rng.random(shape) < 0.02, 0, rng.normal(480, 10, shape)),
     "0.5% large failures": lambda rng, shape: np.where(rng.random(shape) < 0.005, -1000, rng.normal(480, 10, shape)),
 }
-PLAYED = (50, 100, 100)  # episodes that choose the policy, that compare champions, and that measure it: conf/certify/on
+PLAYED = (
+    50,
+    100,
+    100,
+)  # Episodes that choose the policy, that compare champions, and that measure it: conf/certify/on.
 
 
-def simulate_runs(draw: Draw, num_seeds: int, simulations: int) -> dict[str, float]:
-    """Simulate certifications of four equal configurations.
+@dataclass(frozen=True)
+class Sweeps:
+    """Simulated sweeps.
+
+    Attributes:
+        scores: Of the certified runs [sweeps, configurations, seeds], NaN of a run that diverged; the baseline is last.
+        medians: The true median of each configuration's runs [sweeps, configurations].
+        means: The true mean.
+    """
+
+    scores: Array
+    medians: Array
+    means: Array
+
+
+def draw_sweeps(runs: Runs, top: int, num_seeds: int, tau: float, simulations: int) -> Sweeps:
+    """Search and retrain in many sweeps at once."""
+    rng = np.random.default_rng([top, num_seeds, round(10 * tau)])
+    population = runs.draw(rng, (POPULATION,))
+    middle, scale = population.mean(), population.std()
+
+    def draw(is_fragile: Array, shape: tuple[int, ...]) -> Array:
+        noise = (runs.draw(rng, shape) - middle) / scale
+        return np.asarray(noise - 4.0 * (is_fragile & (rng.random(shape) < 0.3)))
+
+    worth = tau * rng.normal(size=(simulations, SEARCHED))
+    fragile = rng.random(worth.shape) < runs.fragile
+    best = np.argsort(-(worth + draw(fragile, worth.shape)), axis=1)[:, :top]
+    baseline = np.full((simulations, 1), NINETIETH * tau)
+    worth = np.hstack([np.take_along_axis(worth, best, 1), baseline])
+    fragile = np.hstack([np.take_along_axis(fragile, best, 1), rng.random(baseline.shape) < runs.fragile])
+    scores = worth[..., None] + draw(fragile[..., None], (*worth.shape, num_seeds))
+    scores += runs.episodes * rng.normal(size=(simulations, 1, num_seeds))
+    scores[rng.random(scores.shape) < runs.diverged] = np.nan
+    sound, frail = draw(np.array([[False], [True]]), (2, POPULATION)) + runs.episodes * rng.normal(size=(2, POPULATION))
+    # A run that diverges lies below the median, which then is a higher quantile of the others.
+    quantile = (0.5 - runs.diverged) / (1.0 - runs.diverged)
+    medians = worth + np.where(fragile, np.quantile(frail, quantile), np.quantile(sound, quantile))
+    # It counts the same in each configuration of a sweep.
+    means = (1.0 - runs.diverged) * worth - 1.2 * fragile
+    return Sweeps(scores, medians, means)
+
+
+def simulate(name: str, top: int, num_seeds: int, tau: float, simulations: int) -> dict[str, float]:
+    """Judge simulated sweeps of the kind ``name``.
 
     Returns:
-        Shares of intervals that hold: ``alone`` of one configuration, ``winner`` of the chosen one; and in standard
-        deviations how much too high the winner's score is: ``raw`` as its own runs are, ``shown`` as it is shown, both
-        beside the same of one configuration alone.
+        Shares of sweeps: in which the winner's ``interval`` holds its median; in which the interval of the
+        ``difference`` of the best finalist to the baseline holds; ``nothing`` of those in which no finalist is better,
+        in which one is called so; ``found`` of all, in which one is called better that is; ``false`` of those that call
+        one better, in which one of these is not. And ``too_high``: how much the winner's median is above the true one.
     """
-    rng = np.random.default_rng(0)
-    population = draw(rng, (POPULATION,))
-    median, deviation = float(np.median(population)), float(population.std())
-    scores = draw(rng, (simulations, len(NAMES), num_seeds))
-    alone, winner, raw, shown = [], [], [], []
-    for equals in scores:
-        ends = median_interval(equals[0])
-        assert ends is not None
-        alone.append(ends[0] <= median <= ends[1])
-        found = judge_configurations(
-            [
-                Configuration(name, None, {}, None, tuple(SeedResult(s, v, (v,)) for s, v in enumerate(own)))
-                for name, own in zip(NAMES, equals.tolist(), strict=True)
-            ],
-            range(num_seeds),
-            1,
+    sweeps = draw_sweeps(RUNS[name], top, num_seeds, tau, simulations)
+    names = [*(f"trial {number}" for number in range(top)), BASELINE]
+    holds, differs, too_high, nothing, found, false = [], [], [], [], [], []
+    for scores, medians, means in zip(sweeps.scores.tolist(), sweeps.medians, sweeps.means, strict=True):
+        judged = judge_configurations(
+            [_configure(*each) for each in zip(names, scores, strict=True)], range(num_seeds), 1
         )
-        assert found is not None
-        best = found.best()
-        assert best.low is not None
-        assert best.high is not None
-        assert best.raw_iqm is not None
-        winner.append(best.low <= median <= best.high)
-        raw.append(best.raw_iqm)
-        shown.append(best.iqm)
-    fair = interquartile_mean(scores[:, 0]).mean()
-    return {
-        "alone": float(np.mean(alone)),
-        "winner": float(np.mean(winner)),
-        "raw": float(np.mean(raw) - fair) / deviation,
-        "shown": float(np.mean(shown) - fair) / deviation,
-    }
+        if judged is None:
+            continue
+        best, true_medians = judged.best(), dict(zip(names, medians, strict=True))
+        worths = dict(zip(names, means - means[-1], strict=True))
+        if best.low is not None and best.high is not None and best.median is not None:
+            holds.append(best.low <= true_medians[best.name] <= best.high)
+            too_high.append(best.median - true_medians[best.name])
+        rivals = [each for each in judged.configurations if each.difference]
+        if rivals and (bounds := rivals[0].difference) and bounds.low is not None and bounds.high is not None:
+            differs.append(bounds.low <= worths[rivals[0].name] <= bounds.high)
+        said = [worths[each.name] > 0 for each in rivals if each.better]
+        if max(worths.values()) <= 0:
+            nothing.append(bool(said))
+        found.append(any(said))
+        false += [not all(said)] if said else []
+    results = {"interval": holds, "too_high": too_high, "difference": differs, "nothing": nothing}
+    return {name: float(np.mean(each)) for name, each in (results | {"found": found, "false": false}).items() if each}
+
+
+def _configure(name: str, scores: list[float]) -> Configuration:
+    """Return a configuration with such runs; a score of NaN is a run that failed."""
+    done = tuple(SeedResult(seed, score, (score,)) for seed, score in enumerate(scores) if score == score)
+    failed = tuple(seed for seed, score in enumerate(scores) if score != score)
+    return Configuration(name, None, {}, None, done, failed)
 
 
 def simulate_policy(draw: Draw, simulations: int) -> dict[str, float]:
@@ -126,36 +185,50 @@ def simulate_policy(draw: Draw, simulations: int) -> dict[str, float]:
 
 
 def table(record: dict[str, Any]) -> str:
-    """Return both tables in Markdown."""
+    """Return the tables in Markdown. A cell has one finalist and three of them; of intervals, the least of all taus."""
     found = record["results"]
     lines = [
-        "| runs | seeds | one configuration | winner of four equals | its score, as chosen | as shown |",
-        "|---|---|---|---|---|---|",
+        "| runs | seeds | median's interval holds | median too high | difference's interval holds "
+        "| nothing better, one called so | found at tau 0.5 | tau 1 | tau 2 | of these false, tau 1 |",
+        f"|{'---|' * 10}",
     ]
-    for name, sizes in found["runs"].items():
-        for size, row in sizes.items():
-            cells = f"{row['alone']:.1%} | {row['winner']:.1%} | {row['raw']:+.2f} | {row['shown']:+.2f}"
-            lines.append(f"| {name} | {size} | {cells} |")
+    for name, size in itertools.product(RUNS, map(str, SEEDS)):
+        both = [[found["runs"][name][str(top)][size][str(tau)] for tau in TAUS] for top in TOPS]
+        least = [{key: min(row.get(key, 1.0) for row in rows) for key in ("interval", "difference")} for rows in both]
+        too_high = [max(row.get("too_high", 0.0) for row in rows) for rows in both]
+        cells = [
+            _pair([row["interval"] for row in least]) if int(size) >= MIN_RUNS else "-",
+            _pair(too_high, "+.2f") if int(size) >= MIN_RUNS else "-",
+            _pair([row["difference"] for row in least]),
+            _pair([rows[0]["nothing"] for rows in both]),
+            *(_pair([rows[place]["found"] for rows in both]) for place in (1, 2, 3)),
+            _pair([rows[2].get("false", 0.0) for rows in both]),
+        ]
+        lines.append(f"| {name} | {size} | {' | '.join(cells)} |")
     lines += ["", "| episodes of the policy | interval holds |", "|---|---|"]
     lines += [f"| {name} | {row['policy']:.1%} |" for name, row in found["policies"].items()]
     return "\n".join(lines)
 
 
+def _pair(values: list[float], form: str = ".1%") -> str:
+    return " / ".join(format(value, form) for value in values)
+
+
 def main() -> None:
     """Simulate, write the figures and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--simulations", type=int, default=5000)
-    parser.add_argument("--policies", type=int, default=2000, help="simulated policies, which take longer")
+    parser.add_argument("--simulations", type=int, default=2000)
+    parser.add_argument("--policies", type=int, default=2000, help="simulated policies")
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/coverage.json")
     given = parser.parse_args()
-    results = {
-        "runs": {
-            name: {str(size): simulate_runs(draw, size, given.simulations) for size in (5, 10)}
-            for name, draw in RUNS.items()
-        },
-        "policies": {name: simulate_policy(draw, given.policies) for name, draw in EPISODES.items()},
-    }
-    record = make_record("coverage", given.simulations, results)
+    cases = list(itertools.product(RUNS, TOPS, SEEDS, TAUS))
+    results: dict[str, Any] = {name: {str(top): {str(size): {} for size in SEEDS} for top in TOPS} for name in RUNS}
+    with ProcessPoolExecutor() as pool:
+        simulated = pool.map(simulate, *zip(*cases, strict=True), itertools.repeat(given.simulations))
+        for (name, top, size, tau), row in zip(cases, simulated, strict=True):
+            results[name][str(top)][str(size)][str(tau)] = row
+    policies = {name: simulate_policy(draw, given.policies) for name, draw in EPISODES.items()}
+    record = make_record("coverage", given.simulations, {"runs": results, "policies": policies})
     write_record(record, given.json)
     print(table(record))
 

@@ -8,11 +8,13 @@ import pytest
 from rltune import statistics
 from rltune.records import Direction
 from rltune.statistics import (
+    Difference,
+    bound_difference,
+    find_level,
     interquartile_mean,
     mean_interval,
     median_interval,
     predictive_interval,
-    probability_of_improvement,
 )
 
 
@@ -31,12 +33,20 @@ def test_the_interquartile_mean_drops_both_outer_quarters():
     assert interquartile_mean([5.0]) == 5
 
 
-def test_the_probability_of_improvement_counts_ties_half():
-    """The probability of improvement counts pairs and ties half."""
-    assert probability_of_improvement([3, 4], [1, 2]) == 1
-    assert probability_of_improvement([1, 2], [3, 4]) == 0
-    assert probability_of_improvement([1, 3], [2, 3]) == pytest.approx((0 + 0 + 1 + 0.5) / 4)
-    assert probability_of_improvement([5, 5, 5], [5, 5]) == 0.5
+def test_a_difference_has_no_width_without_spread_and_no_interval_without_runs():
+    assert bound_difference([0.1] * 3, [0.1] * 5) == (0.0, 0.0, 0.0), "rounding makes no difference"
+    assert bound_difference([500.0] * 5, [480.0] * 5) == (20.0, 20.0, 20.0)
+    assert bound_difference([500.0], [480.0, 490.0]) == (15.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "more", "less"),
+    [(1.0, 3.0, True, False), (-1.0, 3.0, False, False), (0.0, 3.0, False, False), (-3.0, -1.0, False, True)],
+)
+def test_an_interval_excludes_zero_on_the_better_side(low, high, more, less):
+    difference = Difference((low + high) / 2, low, high)
+    assert (difference.excludes_zero(), difference.excludes_zero(Direction.MIN)) == (more, less)
+    assert not Difference(5.0, None, None).excludes_zero()
 
 
 @pytest.mark.parametrize(
@@ -100,9 +110,11 @@ def test_scipy_gives_the_same_numbers(count, stats):
         assert mean_interval(ours) == pytest.approx(bounds)
         assert mean_interval(-ours, Direction.MIN) == pytest.approx((-bounds[1], -bounds[0]))
     assert interquartile_mean(ours) == pytest.approx(stats.trim_mean(ours, 0.25))
-    above = stats.mannwhitneyu(ours, theirs).statistic / (count * len(theirs))
-    assert probability_of_improvement(ours, theirs) == pytest.approx(above)
-    assert probability_of_improvement(ours, theirs, Direction.MIN) == pytest.approx(1.0 - above)
+    for num_compared, level in ((1, 0.95), (2, 0.95), (3, 1 - 0.1 / 3)):
+        bounded = bound_difference(ours.tolist(), theirs.tolist(), num_compared)
+        interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
+        assert find_level(num_compared) == pytest.approx(100 * level)
+        assert bounded == pytest.approx((ours.mean() - theirs.mean(), *interval))
 
 
 def test_many_scores_are_resampled_in_blocks_as_if_whole(monkeypatch):

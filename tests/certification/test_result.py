@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rltune.certification.description import explain_table, make_table
+from rltune.certification.description import describe_result, explain_table, make_table
 from rltune.certification.result import (
     BASELINE,
     Certification,
@@ -23,6 +23,7 @@ from rltune.certification.result import (
 )
 from rltune.envs.objective import Objective
 from rltune.records import Direction
+from rltune.statistics import Difference, bound_difference
 from rltune.views.page import Section
 from rltune.views.terminal import print_sections
 
@@ -36,7 +37,7 @@ def configuration(name, scores, search_score=None, failed=()):
 
 
 def test_costs_are_judged_as_their_negatives_are() -> None:
-    """The winner, ties, failed seeds and the correction for the choice are those of the mirrored scores."""
+    """The winner, who is better, failed seeds and the winner's interval are those of the mirrored scores."""
     rng = np.random.default_rng(5)
     for _ in range(20):
         configurations = [
@@ -48,7 +49,7 @@ def test_costs_are_judged_as_their_negatives_are() -> None:
         of_costs = judge_configurations([mirror(one) for one in configurations], SEEDS, 2, Direction.MIN)
         assert judged is not None
         assert of_costs is not None
-        assert (of_costs.winner, of_costs.ties) == (judged.winner, judged.ties)
+        assert of_costs.winner == judged.winner
         assert [mirror(one) for one in of_costs.configurations] == list(judged.configurations)
 
 
@@ -61,12 +62,15 @@ def mirror(judged: Configuration) -> Configuration:
     runs = tuple(
         replace(run, mean=-run.mean, returns=tuple(-value for value in run.returns)) for run in judged.per_seed
     )
-    names = ("mean", "iqm", "raw_iqm", "search_score", "failed_score")
-    scores = {name: negate(getattr(judged, name)) for name in names}
-    return replace(judged, per_seed=runs, low=negate(judged.high), high=negate(judged.low), **scores)
+    scores = {name: negate(getattr(judged, name)) for name in ("worst", "search_score", "failed_score")}
+    scores |= {"low": negate(judged.high), "high": negate(judged.low)}
+    if judged.difference:
+        mean, low, high = (negate(value) for value in judged.difference)
+        scores["difference"] = Difference(mean, high, low)
+    return replace(judged, per_seed=runs, **scores)
 
 
-def test_the_winner_has_the_highest_iqm_and_ties_are_named():
+def test_the_winner_has_the_highest_middle_and_is_compared_with_the_baseline():
     found = judge_configurations(
         [
             configuration(BASELINE, [100, 110, 115, 120, 130]),
@@ -78,17 +82,39 @@ def test_the_winner_has_the_highest_iqm_and_ties_are_named():
         2,
     )
     assert found is not None
-    assert [one.name for one in found.configurations][:2] == ["trial 3", "trial 5"]
-    assert (found.winner, found.best().raw_iqm) == ("trial 3", 305)
-    assert found.best().iqm == (300 + 305 + 307) / 3, "without its two best seeds, trial 5 would have won"
-    assert (found.best().low, found.best().high) == (290, 320)
-    assert "trial 5" in found.ties
-    assert BASELINE not in found.ties
-    lucky = next(one for one in found.configurations if one.name == "trial 8")
-    assert lucky.iqm == 25, "one lucky run makes no winner"
-    assert (found.best().improvement, lucky.improvement) == (1.0, 0.2)
-    baseline = next(one for one in found.configurations if one.name == BASELINE)
-    assert baseline.improvement is None
+    assert [one.name for one in found.configurations] == ["trial 3", "trial 5", BASELINE, "trial 8"]
+    best, _, baseline, lucky = found.configurations
+    assert (best.median, best.low, best.high, best.worst) == (305, 290, 320, 290)
+    assert best.difference == bound_difference([290, 300, 305, 310, 320], [100, 110, 115, 120, 130], 3)
+    assert best.difference.mean == 190
+    assert (lucky.median, lucky.difference.mean) == (25, 902), "one lucky run makes no winner"
+    assert baseline.difference is None
+    assert [found.verdict(one) for one in found.configurations] == ["winner, better", "better", "", ""]
+
+
+def test_a_winner_that_is_not_better_wins_all_the_same():
+    """Its interval excludes zero beside one rival, and not beside three: chance has more tries."""
+    baseline, trial = configuration(BASELINE, [4, 6, 8, 10, 12]), configuration("trial 1", [9, 11, 13, 15, 17])
+    others = [configuration(f"trial {number}", [1, 2, 3, 4, 5]) for number in (2, 3)]
+    for rivals, verdict in (([], "winner, better"), (others, "winner")):
+        found = judge_configurations([baseline, trial, *rivals], SEEDS, 2)
+        assert found is not None
+        assert found.verdict(found.best()) == verdict
+        assert found.best().difference.mean == 5
+
+
+@pytest.mark.parametrize(("num_seeds", "better"), [(1, False), (2, False), (3, True)])
+def test_few_seeds_tell_large_differences(num_seeds, better):
+    baseline, trial = ([10.0, 11.0, 12.0], [90.0, 91.0, 92.0])
+    found = judge_configurations(
+        [configuration(BASELINE, baseline[:num_seeds]), configuration("trial 1", trial[:num_seeds])], SEEDS, 2
+    )
+    assert found is not None
+    assert (found.winner, found.best().low, found.best().better) == ("trial 1", None, better or num_seeds == 2)
+    text = describe_result(found, Objective())
+    assert ("one sweep in 20" in text) is found.best().better
+    assert ("cannot be told apart" in text) is not found.best().better
+    assert ("worst of the" in text) is (num_seeds > 1)
 
 
 def draw_normal(rng, shape):
@@ -107,9 +133,9 @@ def draw_bimodal(rng, shape):
 @pytest.mark.slow  # a thousand certifications each
 @pytest.mark.parametrize("num_seeds", [5, pytest.param(10, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("draw", [draw_normal, draw_skewed, draw_bimodal])
-def test_the_winner_among_equals_is_shown_as_it_is(draw, num_seeds):
+def test_of_equals_the_winners_interval_holds_and_seldom_one_is_called_better(draw, num_seeds):
     scores = draw(np.random.default_rng(0), (1000, 4, num_seeds))
-    inside, shown, alone = 0, [], []
+    inside = better = 0
     for equals in scores:
         found = judge_configurations(
             [
@@ -121,10 +147,9 @@ def test_the_winner_among_equals_is_shown_as_it_is(draw, num_seeds):
         )
         best = found.best()
         inside += best.low <= 0 <= best.high
-        shown.append(best.iqm)
-        alone.append(np.sort(equals[0])[num_seeds // 4 : num_seeds - num_seeds // 4].mean())
+        better += any(each.better for each in found.configurations)
     assert inside / 1000 >= 0.93
-    assert np.mean(shown) == pytest.approx(np.mean(alone), abs=0.1 * scores.std()), "as if it had not been chosen"
+    assert better / 1000 <= 0.05
 
 
 def render(certification):
@@ -143,11 +168,10 @@ def test_a_finalist_with_the_controls_values_is_the_control():
     assert [(one.name, one.trial, one.search_score) for one in asked] == [(BASELINE, 0, 9.5), ("trial 1", 1, 9.5)]
     found = judge_configurations([asked[0], configuration("trial 1", [8, 8, 8, 8, 9])], SEEDS, 2)
     assert found is not None
-    assert (found.winner, found.best().trial, found.best().improvement) == (BASELINE, 0, None)
-    assert (found.ties, found.verdict(found.best())) == (("trial 1",), "winner")
+    assert (found.winner, found.best().trial, found.best().difference) == (BASELINE, 0, None)
+    assert [found.verdict(one) for one in found.configurations] == ["winner", ""]
     (row,) = [line for line in render(found).splitlines() if "trial 0" in line]
-    assert row.split() == ["trial", "0", "=", "baseline", "9", "8", "to", "9", "9.5", "-", "5", "winner"]
-    assert [line.endswith("trial 1") for line in render(found).splitlines() if "tied" in line] == [True]
+    assert row.split() == ["trial", "0", "=", "baseline", "9", "8", "to", "9", "8", "-", "5", "winner"]
 
 
 @pytest.mark.parametrize(("num_seeds", "few"), [(2, True), (4, True), (5, False)])
@@ -168,16 +192,13 @@ def test_one_seed_is_said_to_have_no_interval():
     assert sum("certify.seeds=5" in note for note in explain_table(found, Objective())) == 1
 
 
-def test_the_control_wins_only_when_it_is_better():
+def test_of_equals_the_control_wins_and_no_one_is_better():
     same = [500.0] * 5
-    even = judge_configurations([configuration(BASELINE, same), configuration("trial 1", same, 480.0)], SEEDS, 2)
-    assert even is not None
-    assert (even.winner, even.ties) == ("trial 1", (BASELINE,))
-    better = judge_configurations(
-        [configuration(BASELINE, same), configuration("trial 1", [1, 2, 3, 4, 5], 480.0)], SEEDS, 2
-    )
-    assert better is not None
-    assert (better.winner, better.ties) == (BASELINE, ())
+    for order in ((BASELINE, "trial 1"), ("trial 1", BASELINE)):
+        found = judge_configurations([configuration(name, same, 480.0) for name in order], SEEDS, 2)
+        assert found is not None
+        assert [found.verdict(one) for one in found.configurations] == ["winner", ""]
+        assert (found.winner, found.configurations[1].difference) == (BASELINE, (0, 0, 0))
 
 
 def test_one_survivor_of_five_seeds_cannot_win():
@@ -187,27 +208,29 @@ def test_one_survivor_of_five_seeds_cannot_win():
     lone = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, (SeedResult(0, 345.0, (345.0,)),), (1, 2, 3, 4))
     found = judge_configurations([baseline, lone], range(5), 2)
     assert found is not None
-    assert (found.winner, found.ties) == (BASELINE, ())
+    assert found.winner == BASELINE
     (row,) = [row for row in found.table() if row["name"] == "trial 1"]
-    assert (row["failed_seeds"], row["failed_score"], row["iqm"]) == (4, 299.0, 299.0)
-    assert row["improvement"] == 0.2
-    assert row["verdict"] not in ("winner", "tie", ""), "a reason why it cannot win"
+    assert (row["seeds"], row["failed_seeds"], row["median"], row["worst"]) == (1, 4, 299.0, 299.0)
+    assert row["verdict"] not in ("winner", "better", ""), "a reason why it cannot win"
     text = render(found)
     (line,) = [line for line in text.splitlines() if line.startswith("trial 1")]
-    assert line.split()[2:8] == ["299", "-", "350", "20%", "1,", "4"]
+    assert line.split()[2:5] == ["299", "-", "299"]
+    assert line.split()[-7:-5] == ["1,", "4"]
     (counted,) = [line for line in text.splitlines() if "(4 of 5)" in line]
     assert "299" in counted, "what a failed seed counts as"
 
 
-@pytest.mark.parametrize(("num_failed", "winner", "ties"), [(1, "trial 1", (BASELINE,)), (2, BASELINE, ())])
-def test_what_the_iqm_leaves_out_may_fail_and_no_more(num_failed, winner, ties):
+@pytest.mark.parametrize(("num_failed", "winner"), [(1, "trial 1"), (2, BASELINE)])
+def test_a_quarter_of_the_seeds_may_fail_and_no_more(num_failed, winner):
     runs = tuple(SeedResult(seed, 345.0, (345.0,)) for seed in range(5 - num_failed))
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, runs, tuple(range(5 - num_failed, 5)))
     baseline = Configuration(BASELINE, None, {}, None, tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5)))
     for order in ([trial, baseline], [baseline, trial]):
         found = judge_configurations(order, range(5), 1)
         assert found is not None
-        assert (found.winner, found.ties) == (winner, ties)
+        assert found.winner == winner
+        (trial_judged,) = (one for one in found.configurations if one.name == "trial 1")
+        assert trial_judged.better is (num_failed == 1), "of more, what a failed seed counts as decides too much"
 
 
 def test_a_control_with_failed_seeds_is_judged_like_a_trial():
@@ -216,7 +239,7 @@ def test_a_control_with_failed_seeds_is_judged_like_a_trial():
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 1.0, tuple(SeedResult(s, 9.0, (8.0,)) for s in range(5)))
     found = judge_configurations([baseline, trial], range(5), 1)
     assert found is not None
-    assert (found.winner, found.best().improvement) == ("trial 1", pytest.approx(0.8))
+    assert (found.winner, found.best().difference.mean) == ("trial 1", pytest.approx(9 - (400 + 4 * 8) / 5))
 
 
 def test_a_configuration_whose_seeds_all_failed_is_last_and_told():
@@ -238,10 +261,13 @@ def test_the_record_goes_through_json_and_comes_back_whole():
         [configuration(BASELINE, [1, 2]), configuration("trial 0", [3, 4], 9.0, (13,))], SEEDS, 2
     )
     assert found is not None
-    policy = CertifiedPolicy("trial 0", 12, "certify/3/best-1", 100, 4.0, 4.0, 3.5, 4.5)
+    policy = CertifiedPolicy("trial 0", 12, "certify/3/best-1", 100, 4.0, 3.5, 4.5)
     whole = Certification(**{**vars(found), "policy": policy})
     assert Certification.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
     assert json.loads(json.dumps(whole.summary()))["configurations"][0]["verdict"] == "winner"
+    former = json.loads(json.dumps(whole.to_dict() | {"ties": []}))
+    former["configurations"][0] |= {"iqm": 3.5, "improvement": 0.9}
+    assert Certification.from_dict(former) == whole, "what is no longer stored is left out"
     assert "returns" not in json.dumps(whole.summary())
 
 
@@ -251,9 +277,8 @@ def test_a_baseline_that_breaks_a_constraint_cannot_win():
     found = judge_configurations([broken, trial], SEEDS, 2)
     assert found is not None
     assert [one.name for one in found.configurations] == ["trial 3", BASELINE]
-    assert (found.winner, found.ties) == ("trial 3", ())
-    assert found.best().improvement == 0.14, "it is still what the winner is compared with"
-    assert found.best().iqm == 305, "and no rival that other seeds might choose"
+    assert found.winner == "trial 3"
+    assert found.best().difference.mean == 345 - 515, "it is still what the winner is compared with"
     assert found.verdict(found.configurations[1]) == "train_s=75, not < 60"
     assert Certification.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     assert judge_configurations([broken, configuration("trial 3", [], failed=SEEDS)], SEEDS, 2) is None

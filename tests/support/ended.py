@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from composing import compose
 from ledger import add_reports, make_ledger
 
+from rltune.certification.result import Configuration, SeedResult, judge_configurations
 from rltune.config.settings_file import write_settings
 from rltune.config.validation import parse_config
 from rltune.ledger.storage import open_ledger
+from rltune.records import BASELINE, Direction, RunKey
 
-BASE = {"name": "baseline", "trial": None, "params": {}, "search_score": None, "improvement": None}
-NUMBERS = {"mean": 80.0, "iqm": 81.0, "low": 70.0, "high": 90.0}
 BEST = ((11, 97.0), (12, 101.0), (13, 99.0), (14, 98.0), (15, 100.0))
 SEEDS = ((11, 79.0), (12, 83.0), (13, 81.0), (14, 80.0), (15, 82.0))
 Trial = tuple[str, float, list[float]]  # its state, learning rate, and reports at 200, 400, ... steps
 
 
-def make_certification(ties: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A record as the ledger has it: trial 3 and the baseline on five seeds."""
-    best = {
-        **{"name": "trial 3", "trial": 3, "params": {"lr": 1e-3}, "search_score": 120.0},
-        **{"mean": 98.0, "iqm": 99.0, "low": 95.0, "high": 103.0, "improvement": 0.97},
-        **{"per_seed": _make_results(3, BEST), "failed_seeds": []},
-    }
-    rows = [best, {**BASE, **NUMBERS, "per_seed": _make_results(None, SEEDS), "failed_seeds": []}]
-    whole = {
-        "seeds": [seed for seed, _ in SEEDS],
-        "episodes": 1,
-        "env_steps": 1000,
-        "winner": "trial 3",
-        "ties": list(ties),
-    }
-    return {**whole, "configurations": rows}
+def make_certification(
+    runs: tuple[tuple[int, float], ...] = BEST,
+    baseline: Mapping[str, Any] | None = None,
+    direction: Direction = Direction.MAX,
+) -> dict[str, Any]:
+    """A record as the ledger has it: trial 3 and the baseline on five seeds.
+
+    Args:
+        runs: Seeds and scores of trial 3.
+        baseline: What differs in the baseline's configuration.
+        direction: Which scores are better.
+    """
+    best = Configuration("trial 3", 3, {"lr": 1e-3}, 120.0, _make_results(3, runs))
+    other = Configuration(BASELINE, None, {}, None, _make_results(None, SEEDS))
+    judged = judge_configurations([replace(other, **(baseline or {})), best], [seed for seed, _ in SEEDS], 1, direction)
+    assert judged is not None
+    return json.loads(json.dumps(replace(judged, env_steps=1000).to_dict()))
 
 
-def _make_results(trial: int | None, runs: tuple[tuple[int, float], ...]) -> list[dict[str, Any]]:
-    return [
-        {"seed": seed, "mean": mean, "returns": [mean], "run": {"trial": trial, "seed_index": place}}
-        for place, (seed, mean) in enumerate(runs)
-    ]
+def _make_results(trial: int | None, runs: tuple[tuple[int, float], ...]) -> tuple[SeedResult, ...]:
+    return tuple(SeedResult(seed, mean, (mean,), run=RunKey(trial, index)) for index, (seed, mean) in enumerate(runs))
 
 
 def write_sweep(

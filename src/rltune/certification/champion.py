@@ -22,6 +22,7 @@ from rltune.envs.objective import Objective
 from rltune.envs.spec import EnvSpec, spec_of, specify_env
 from rltune.errors import PolicyError
 from rltune.formatting import format_interval, format_objective
+from rltune.records import Direction
 from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import RegisteredModel
 
@@ -145,8 +146,8 @@ def _compare(
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
     is_better = objective.direction.is_better(score, theirs)
-    comparison = "better than" if is_better else "not better than"
-    return is_better, f"{ours} is {comparison} the {format_objective(theirs)} of {who} on {candidate.episodes}"
+    comparison = ("" if is_better else "not ") + ("higher" if objective.direction is Direction.MAX else "lower")
+    return is_better, f"{ours} is {comparison} than the {format_objective(theirs)} of {who} on {candidate.episodes}"
 
 
 def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, int]:
@@ -200,7 +201,7 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
         best = candidate.certification.best()
         tags |= {
             "rltune.certified": "true",
-            "rltune.iqm": f"{best.iqm:.6g}",
+            "rltune.median": f"{best.median:.6g}",
             "rltune.interval": f"{best.low:.6g} to {best.high:.6g}" if best.low is not None else "-",
             "rltune.failed_seeds": f"{len(best.failed_seeds)} of {best.num_seeds}",
         }

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from rltune.certification.result import MIN_RUNS, Certification, Configuration
 from rltune.envs.objective import Objective
-from rltune.formatting import TextTable, format_interval, format_number, format_objective
+from rltune.formatting import TextTable, format_difference, format_interval, format_number, format_objective
 from rltune.records import BASELINE, Direction
+from rltune.statistics import find_level
 
 TABLE_NAME = "certification"  # Of the files with the table's numbers.
 
@@ -26,10 +27,10 @@ def _format_seeds(configuration: Configuration) -> str:
 
 COLUMNS: dict[str, Callable[[Configuration], str]] = {
     "certified": lambda row: row.label,
-    "IQM": lambda row: format_objective(row.iqm if row.per_seed else None),
+    "median": lambda row: format_objective(row.median),
     "95% interval": lambda row: format_interval(vars(row)),
-    "search said": lambda row: format_objective(row.search_score),
-    "beats baseline": lambda row: "-" if row.improvement is None else f"{row.improvement:.0%}",
+    "worst run": lambda row: format_objective(row.worst),
+    "difference to baseline": lambda row: format_difference(row.difference),
     "seeds": _format_seeds,
 }
 """What the table shows of each configuration, by the column's heading."""
@@ -50,18 +51,20 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
         certification: The certification.
         objective: What the scores measure.
     """
-    configurations, best = certification.configurations, certification.best()
-    num_seeds = len(certification.seeds)
-    notes = ["IQM: mean of the middle half of the runs"]
+    configurations, num_seeds = certification.configurations, len(certification.seeds)
+    notes = ["ranked by the mean of the middle half of the runs"]
     if any(each.low is not None for each in configurations):
-        notes.append(f"95% interval: of the median of such runs, by {num_seeds} seeds")
-    if best.raw_iqm not in (None, best.iqm):
-        chosen, corrected = format_objective(best.raw_iqm), format_objective(best.iqm)
-        notes.append(f"{best.label} was chosen by an IQM of {chosen}; {corrected} is free of that luck")
+        notes.append(
+            f"95% interval: of the median of such runs, by {num_seeds} seeds; the winner's allows for the luck of "
+            "having been chosen"
+        )
+    if certification.num_compared:
+        notes.append(
+            f"difference: of the mean of all runs, with its {_spell_level(certification)} interval; better: if this "
+            "interval excludes 0, which happens by chance in at most one sweep of 20"
+        )
     if num_seeds < MIN_RUNS:
         notes += [f"{each.label}: {', '.join(map(format_objective, each.scores))}" for each in configurations]
-    if certification.ties:
-        notes.append(f"tied with {certification.winner}, their intervals overlap: {', '.join(certification.ties)}")
     if failed := [each for each in configurations if each.failed_seeds]:
         worst = "lowest" if objective.direction is Direction.MAX else "highest"
         counted = format_objective(failed[0].failed_score)
@@ -69,9 +72,7 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
         notes.append(f"a failed seed counts as the {worst} {objective.name} of all runs, {counted}: {counts}")
     if num_seeds < MIN_RUNS:
         few = "one seed is" if num_seeds == 1 else f"{num_seeds} seeds are"
-        notes.append(
-            f"{few} too few for an interval, and to tell configurations apart: certify.seeds={MIN_RUNS} does both"
-        )
+        notes.append(f"{few} too few to bound a median: certify.seeds={MIN_RUNS} does")
     if policy := certification.policy:
         notes.append(
             f"policy: mean {objective.name} {format_objective(policy.mean)} (95% interval "
@@ -82,44 +83,61 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
 
 
 def describe_result(certification: Certification, objective: Objective) -> str:
-    """Describe in a few sentences who won the certification, with ties and failed seeds.
+    """Describe in a few sentences who won, whether it is better than the baseline, and what training it gives.
 
     Args:
         certification: The certification.
         objective: What the scores measure.
     """
-    by_name = {each.name: each for each in certification.configurations}
-    best, baseline = by_name[certification.winner], by_name.get(BASELINE)
-    scores = f"{_format_score(best)} over {format_number(best.num_seeds, 'fresh seed')}"
+    best = certification.best()
+    baseline = next((each for each in certification.configurations if each.name == BASELINE), None)
+    score = f"a median {objective.name} of {_format_median(best)} over {format_number(best.num_seeds, 'fresh seed')}"
     if best is baseline:
-        same = "" if baseline.trial is None else f"are the values of trial {baseline.trial} and "
-        text = (
-            "The published settings stand: nothing that the search found is better. "
-            f"They {same}reach {objective.name} {scores}."
-        )
+        same = "" if baseline.trial is None else f" (the values of trial {baseline.trial})"
+        text = f"The baseline{same} wins with {score}: no configuration of the search ranks higher."
     else:
-        text = f"{best.name.capitalize()} wins with {objective.name} {scores}"
+        text = f"{best.name.capitalize()} wins with {score}"
         if baseline:
-            text += f"; the baseline's is {_format_score(baseline)}"
+            text += f"; the baseline's is {_format_median(baseline)}"
             text += f", but it cannot win: {baseline.broken}" if baseline.broken else ""
-        text += "."
-        if best.improvement is not None:
-            text += f" A run of it beats one of the baseline with probability {best.improvement:.2f}."
-    if ties := certification.ties:
-        named = " and ".join([", ".join(ties[:-1]), ties[-1]] if len(ties) > 1 else ties)
-        text += f" It is a tie with {named}: these runs do not tell them apart."
+        text += f".{_compare_with_baseline(best, certification)}"
+    if best.num_seeds > 1:
+        expected, worst = format_objective(best.median), format_objective(best.worst)
+        text += f" Train it once and expect about {expected}; the worst of the {best.num_seeds} runs reached {worst}."
     for each in certification.configurations:
         if failed := len(each.failed_seeds):
             text += f" {failed} of {each.num_seeds} seeds of {each.name} failed, which counts against it."
     return text
 
 
-def _format_score(configuration: Configuration) -> str:
-    """Format a configuration's IQM, with its interval if it has enough runs for one."""
+def _compare_with_baseline(best: Configuration, certification: Certification) -> str:
+    """Say whether the winner is better than the baseline, by how much, and what that is worth with few seeds."""
+    if best.difference is None:
+        return ""
+    difference, is_few = best.difference, best.num_seeds < MIN_RUNS
+    means = f"the means differ by {format_objective(difference.mean)}"
+    if difference.low is not None:
+        interval = format_interval(difference._asdict())
+        means += f" ({_spell_level(certification)} interval {interval})"
+    seeds = format_number(best.num_seeds, "seed")
+    if best.better:
+        chance = f" By {seeds}, one sweep in 20 says so where nothing is better." if is_few else ""
+        return f" It is better than the baseline: {means}.{chance}"
+    few = " So few tell only large differences." if is_few else ""
+    return f" It cannot be told apart from the baseline with {seeds}: {means}.{few}"
+
+
+def _spell_level(certification: Certification) -> str:
+    """Spell how often the interval of a difference holds: ``95%``, and more if several are compared."""
+    return f"{find_level(certification.num_compared):.3g}%"
+
+
+def _format_median(configuration: Configuration) -> str:
+    """Format a configuration's median, with its interval if it has enough runs for one."""
     if not configuration.per_seed:
         return "unknown, all of its seeds failed"
     interval = "" if configuration.low is None else f" (95% interval {format_interval(vars(configuration))})"
-    return format_objective(configuration.iqm) + interval
+    return format_objective(configuration.median) + interval
 
 
 def write_table(certification: Certification, folder: Path) -> list[Path]:

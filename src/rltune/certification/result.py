@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 from rltune.records import BASELINE, Direction, RunKey
-from rltune.statistics import interquartile_mean, median_interval, probability_of_improvement
+from rltune.statistics import Difference, bound_difference, interquartile_mean, median_interval
 
 MIN_RUNS = 5  # `median_interval` has no 95% interval for fewer runs.
 
@@ -47,7 +47,7 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration and its certified score, computed from one score for each seed.
+    """A configuration and what its runs say, one score for each seed.
 
     Attributes:
         name: ``trial 7``, or ``baseline``: the tuned settings of algorithm and environment if there are any, else the
@@ -58,13 +58,13 @@ class Configuration:
         per_seed: The results of the runs that succeeded.
         failed_seeds: Seeds whose training failed.
         failed_score: The score that each failed seed counts as: the worst return of all runs. None if no seed failed.
-        mean: Mean of the scores.
-        raw_iqm: Interquartile mean of the scores, which decides the winner; None in a record that lacks it.
         broken: The constraint that the configuration breaks, in words, so that it cannot win; None if it breaks none.
-        iqm: The certified score: `raw_iqm`, for the winner corrected for the choice (see `judge_configurations`).
+        worst: The worst of the scores.
         low: Lower end of the 95% interval of the runs' median; None without an interval (`has_interval`).
         high: Upper end of this interval.
-        improvement: Probability that a run scores better than a run of the baseline; None for the baseline.
+        difference: How far the mean of the scores is from the baseline's; None for the baseline, and if either has no
+            run.
+        better: Whether the interval of the difference has the configuration better than the baseline.
     """
 
     name: str
@@ -73,14 +73,13 @@ class Configuration:
     search_score: float | None
     per_seed: tuple[SeedResult, ...]
     failed_seeds: tuple[int, ...] = ()
-    mean: float = 0.0
-    iqm: float = 0.0
+    failed_score: float | None = None
+    broken: str | None = None
+    worst: float | None = None
     low: float | None = None
     high: float | None = None
-    improvement: float | None = None
-    failed_score: float | None = None
-    raw_iqm: float | None = None
-    broken: str | None = None
+    difference: Difference | None = None
+    better: bool = False
 
     @property
     def num_seeds(self) -> int:
@@ -105,21 +104,13 @@ class Configuration:
     @property
     def scores(self) -> list[float]:
         """The score of each seed, with failed seeds last."""
-        return list(self.by_seed.values())
+        failed = [] if self.failed_score is None else [self.failed_score] * len(self.failed_seeds)
+        return [result.mean for result in self.per_seed] + failed
 
     @property
-    def by_seed(self) -> dict[int, float]:
-        """The scores by seed, with failed seeds last."""
-        failed = {} if self.failed_score is None else dict.fromkeys(self.failed_seeds, self.failed_score)
-        return {result.seed: result.mean for result in self.per_seed} | failed
-
-    def without(self, seed: int) -> Configuration:
-        """Return the configuration without the runs of one seed."""
-        return replace(
-            self,
-            per_seed=tuple(result for result in self.per_seed if result.seed != seed),
-            failed_seeds=tuple(failed for failed in self.failed_seeds if failed != seed),
-        )
+    def median(self) -> float | None:
+        """The median of the scores; None if all seeds failed."""
+        return median(self.scores) if self.per_seed else None
 
 
 @dataclass(frozen=True)
@@ -135,7 +126,6 @@ class CertifiedPolicy:
         checkpoint: The path of the checkpoint, relative to the sweep's folder.
         episodes: The number of episodes, whose environment seeds no other sweep uses.
         mean: Mean of their returns.
-        iqm: Interquartile mean of their returns.
         low: Lower end of the 95% interval of the mean of as many fresh episodes (`statistics.predictive_interval`).
         high: Upper end of this interval.
     """
@@ -145,7 +135,6 @@ class CertifiedPolicy:
     checkpoint: str
     episodes: int
     mean: float
-    iqm: float
     low: float
     high: float
 
@@ -160,8 +149,6 @@ class Certification:
         env_steps: The budget of each run.
         configurations: The configurations, including the baseline, best first (see `judge_configurations`).
         winner: The name of the first configuration.
-        ties: The names of configurations whose interval overlaps the winner's: the data do not tell them apart. Empty
-            with fewer than five seeds, which give no intervals.
         train_s: Training seconds of all runs.
         policy: The policy that is registered; None before it was measured.
     """
@@ -171,13 +158,17 @@ class Certification:
     env_steps: int
     configurations: tuple[Configuration, ...]
     winner: str
-    ties: tuple[str, ...]
     train_s: float = 0.0
     policy: CertifiedPolicy | None = None
 
     def best(self) -> Configuration:
         """Return the winner."""
         return self.configurations[0]
+
+    @property
+    def num_compared(self) -> int:
+        """Number of configurations that are compared with the baseline."""
+        return sum(configuration.difference is not None for configuration in self.configurations)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certification as a dict for JSON."""
@@ -189,42 +180,47 @@ class Certification:
         configurations = [
             Configuration(
                 **{
-                    **row,
+                    **_pick(Configuration, row),
                     "per_seed": tuple(map(SeedResult.from_dict, row["per_seed"])),
                     "failed_seeds": tuple(row["failed_seeds"]),
+                    "difference": Difference(*row["difference"]) if row.get("difference") else None,
                 }
             )
             for row in raw["configurations"]
         ]
-        policy = CertifiedPolicy(**raw["policy"]) if raw.get("policy") else None
-        lists = {key: tuple(raw[key]) for key in ("seeds", "ties")}
-        return cls(**{**raw, **lists, "configurations": tuple(configurations), "policy": policy})
+        policy = CertifiedPolicy(**_pick(CertifiedPolicy, raw["policy"])) if raw.get("policy") else None
+        lists = {"seeds": tuple(raw["seeds"]), "configurations": tuple(configurations)}
+        return cls(**{**_pick(cls, raw), **lists, "policy": policy})
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row for each configuration, without its parameters and single runs."""
-        columns = ("name", "trial", "search_score", "mean", "iqm", "raw_iqm", "low", "high", "improvement")
+        columns, ends = ("name", "trial", "median", "low", "high", "worst"), ("", "_low", "_high")
         return [
             {key: getattr(row, key) for key in columns}
-            | {"seeds": len(row.per_seed), "failed_seeds": len(row.failed_seeds), "failed_score": row.failed_score}
-            | {"verdict": self.verdict(row)}
+            | {f"difference{end}": value for end, value in zip(ends, row.difference or (None,) * 3, strict=True)}
+            | {"seeds": len(row.per_seed), "failed_seeds": len(row.failed_seeds), "verdict": self.verdict(row)}
             for row in self.configurations
         ]
 
     def verdict(self, configuration: Configuration) -> str:
-        """Return ``winner``, ``tie``, the reason why a configuration cannot win, or an empty text."""
-        if configuration.name == self.winner:
-            return "winner"
+        """Return ``winner``, ``better`` (than the baseline), both, the reason why it cannot win, or an empty text."""
         if configuration.broken:
             return configuration.broken
         if configuration.excess_failures > self.best().excess_failures:
             return "too many failed seeds"
-        return "tie" if configuration.name in self.ties else ""
+        is_winner = configuration.name == self.winner
+        return ", ".join(["winner"] * is_winner + ["better"] * configuration.better)
 
     def summary(self) -> dict[str, Any]:
         """Return the certification as ``summary.json`` has it."""
         content = {key: value for key, value in self.to_dict().items() if key != "configurations"}
         rows = zip(self.table(), self.configurations, strict=True)
         return content | {"configurations": [row | {"scores": configuration.scores} for row, configuration in rows]}
+
+
+def _pick(kind: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass, without what former versions stored beside them."""
+    return {field.name: raw[field.name] for field in fields(kind) if field.name in raw}
 
 
 def label(name: str, trial: int | None) -> str:
@@ -261,106 +257,90 @@ def judge_configurations(
     episodes: int,
     direction: Direction = Direction.MAX,
 ) -> Certification | None:
-    """Judge configurations by their runs: IQM, intervals, winner, ties.
+    """Judge configurations by their runs: who wins, within which intervals, and who is better than the baseline.
 
-    The best of several IQMs is biased: among four equal configurations with five seeds, by half a standard deviation of
-    a run. So the winner's reported score is corrected for the choice by cross-validation (Stone 1974; Varma & Simon
-    2006): for each seed, the configuration that the other seeds choose is scored on this seed. The worse end of the
-    winner's interval is extended until a third of its runs, pooled with those of the configurations that it overlaps,
-    are worse: if they are equal, then all these runs are one sample. `benchmarks/coverage.py` simulates both.
+    A configuration is better than the baseline if the interval of the difference of their means excludes zero
+    (`rltune.statistics.bound_difference`). Winning says less: one of several equal configurations wins by chance, and
+    its median is too high for the same reason, among four with five seeds by half a standard deviation of a run. So the
+    worse end of its interval is extended until a third of its runs, pooled with those of the configurations whose
+    intervals it overlaps, are worse: if they are equal, then all these runs are one sample. `benchmarks/coverage.py`
+    simulates how often this holds.
 
     Args:
-        configurations: Configurations with their runs. A failed run counts as the worst return of all runs, because it
-            is unknown how bad it would have been. So a configuration with more failed runs than the IQM trims ranks
-            below those with fewer.
+        configurations: Configurations with their runs, those first that win where all is equal. A failed run counts as
+            the worst return of all runs, because it is unknown how bad it would have been. So a configuration with more
+            failed runs than a quarter ranks below those with fewer.
         seeds: The seeds that every configuration was to be trained on.
         episodes: The number of episodes of each run.
         direction: Which scores are better.
 
     Returns:
-        The configurations ranked by excess failures, then IQM, mean, and the search's score, so that the baseline wins
-        only if it is better; those that break a constraint come last. None if no configuration can win.
+        The configurations ranked by excess failures, then by the interquartile mean and the mean of their scores; the
+        baseline comes before its equals, and those that break a constraint last. None if no configuration can win.
     """
     if not any(configuration.per_seed and not configuration.broken for configuration in configurations):
         return None
     runs = [run for configuration in configurations for run in configuration.per_seed]
-    worst = direction.find_worst(score for run in runs for score in run.returns)
+    lowest = direction.find_worst(score for run in runs for score in run.returns)
     scored = [
-        replace(configuration, failed_score=worst if configuration.failed_seeds else None)
+        replace(configuration, failed_score=lowest if configuration.failed_seeds else None)
         for configuration in configurations
         if configuration.num_seeds
     ]
     ranked = sorted(scored, key=partial(_rank, direction), reverse=True)
     baseline = next((configuration for configuration in ranked if configuration.name == BASELINE), None)
-    judged = [_judge(configuration, configuration.scores, baseline, direction) for configuration in ranked]
-    judged[0] = _correct_for_choice(judged, baseline, direction)
-    winner = judged[0]
-    ties = tuple(rival.name for rival in judged[1:] if _overlap(rival, winner))
-    return Certification(tuple(seeds), episodes, 0, tuple(judged), winner.name, ties)
+    num_compared = sum(configuration.name != BASELINE and bool(configuration.per_seed) for configuration in ranked)
+    judged = [_judge(configuration, baseline, num_compared, direction) for configuration in ranked]
+    judged[0] = _allow_for_choice(judged, direction)
+    return Certification(tuple(seeds), episodes, 0, tuple(judged), judged[0].name)
 
 
 def _rank(direction: Direction, configuration: Configuration) -> tuple[float, ...]:
     """Return the sort key of a configuration; the best has the highest."""
-    scores, search_score = configuration.scores, configuration.search_score
-    is_searched = configuration.name != BASELINE
+    scores = configuration.scores
     return (
         not configuration.broken,
         -configuration.excess_failures,
         direction.sign * float(interquartile_mean(scores)),
         direction.sign * sum(scores) / len(scores),
-        direction.sign * search_score if is_searched and search_score is not None else -math.inf,
+        configuration.name == BASELINE,
     )
 
 
 def _judge(
-    configuration: Configuration,
-    corrected_scores: Sequence[float],
-    baseline: Configuration | None,
-    direction: Direction,
+    configuration: Configuration, baseline: Configuration | None, num_compared: int, direction: Direction
 ) -> Configuration:
     """Compute a configuration's numbers.
 
     Args:
         configuration: The configuration with its runs.
-        corrected_scores: Its scores, or the scores of `_correct_for_choice`.
         baseline: The baseline, if it was trained.
+        num_compared: How many configurations are compared with the baseline.
         direction: Which scores are better.
     """
     scores = configuration.scores
     low, high = (median_interval(scores) if configuration.has_interval else None) or (None, None)
-    improvement = None
-    if baseline is not None and configuration.name != BASELINE:
-        improvement = probability_of_improvement(corrected_scores, baseline.scores, direction)
+    judged = replace(configuration, worst=direction.find_worst(scores), low=low, high=high)
+    if baseline is None or configuration.name == BASELINE or not (configuration.per_seed and baseline.per_seed):
+        return judged
+    difference = bound_difference(scores, baseline.scores, num_compared)
     return replace(
-        configuration,
-        mean=sum(scores) / len(scores),
-        raw_iqm=float(interquartile_mean(scores)),
-        iqm=float(interquartile_mean(corrected_scores)),
-        low=low,
-        high=high,
-        improvement=improvement,
+        judged,
+        difference=difference,
+        better=configuration.excess_failures == 0 and difference.excludes_zero(direction),
     )
 
 
-def _correct_for_choice(
-    judged: Sequence[Configuration], baseline: Configuration | None, direction: Direction
-) -> Configuration:
-    """Return the winner, the first configuration, with its numbers corrected for the choice."""
+def _allow_for_choice(judged: Sequence[Configuration], direction: Direction) -> Configuration:
+    """Return the winner, the first configuration, with its interval extended for the luck of having been chosen."""
     winner = judged[0]
-    held_out = []
-    for seed in winner.by_seed:
-        rivals = [rival for rival in judged if seed in rival.by_seed and rival.num_seeds > 1]
-        chosen = max(rivals, key=lambda rival: _rank(direction, rival.without(seed)), default=winner)
-        held_out.append(chosen.by_seed[seed])
-    corrected = _judge(winner, held_out, baseline, direction)
-    if corrected.low is None or corrected.high is None:
-        return corrected
+    if winner.low is None or winner.high is None:
+        return winner
     pool = [score for rival in judged if rival is winner or _overlap(rival, winner) for score in rival.scores]
     worse_third = sorted(pool, key=lambda score: direction.sign * score)[len(pool) // 3]
-    low, high = min(corrected.low, corrected.iqm), max(corrected.high, corrected.iqm)
     if direction is Direction.MAX:
-        return replace(corrected, low=min(low, worse_third), high=high)
-    return replace(corrected, low=low, high=max(high, worse_third))
+        return replace(winner, low=min(winner.low, worse_third))
+    return replace(winner, high=max(winner.high, worse_third))
 
 
 def _overlap(first: Configuration, second: Configuration) -> bool:

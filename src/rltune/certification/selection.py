@@ -176,8 +176,7 @@ def measure_policies(
     measured = _bound(played, (*compared.returns, *run.returns), direction)
     assert measured.low is not None
     assert measured.high is not None
-    numbers = measured.mean, measured.iqm, measured.low, measured.high
-    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, *numbers)
+    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, measured.mean, measured.low, measured.high)
     return replace(certification, policy=policy), replace(winner, evaluation=compared, measured=measured)
 
 

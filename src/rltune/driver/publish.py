@@ -104,21 +104,18 @@ def _publish_certification(sweep: OpenSweep, certification: Certification) -> No
     for path in write_table(certification, sweep.folder):
         tracker.artifact(path)
     for configuration in certification.configurations:
-        metrics = {
-            "certified_iqm": configuration.iqm,
-            "certified_score": configuration.iqm,
-            "certified_failed_seeds": float(len(configuration.failed_seeds)),
-        }
-        if configuration.low is not None and configuration.high is not None:
-            metrics |= {"certified_low": configuration.low, "certified_high": configuration.high}
+        numbers = {"score": configuration.median, "low": configuration.low, "high": configuration.high}
+        metrics = {f"certified_{name}": value for name, value in numbers.items() if value is not None}
+        metrics["certified_failed_seeds"] = float(len(configuration.failed_seeds))
         tags = {"rltune.certified": certification.verdict(configuration) or "yes"}
         if configuration.name == BASELINE:
             tracker.describe(RunKey(None), metrics, tags)
             tags = tags | {"rltune.configuration": BASELINE}  # A trial with the baseline's values has its runs, too.
         if configuration.trial is not None:
             tracker.describe(RunKey(configuration.trial), metrics, tags)
-    best = {"certified_iqm": certification.best().iqm, "certified_score": certification.best().iqm}
-    tracker.describe(None, best, {"rltune.winner": certification.winner} | SHOWN_AS_TABLE)
+    best = certification.best()
+    assert best.median is not None  # A configuration without a run cannot win.
+    tracker.describe(None, {"certified_score": best.median}, {"rltune.winner": best.name} | SHOWN_AS_TABLE)
 
 
 def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> None:

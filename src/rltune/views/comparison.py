@@ -10,14 +10,21 @@ from typing import Any
 from rltune.config.schema import ObjectiveConfig
 from rltune.envs.objective import Objective
 from rltune.errors import StudyError
-from rltune.formatting import format_count, format_duration, format_interval, format_objective, spell_command
+from rltune.formatting import (
+    format_count,
+    format_difference,
+    format_duration,
+    format_interval,
+    format_objective,
+    spell_command,
+)
 from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
-from rltune.statistics import probability_of_improvement
+from rltune.statistics import Difference, bound_difference, find_level
 from rltune.views.sweep_view import SweepView, load_view
 
-HEADINGS = ("sweep", "winner", "{}", "95% interval", "better than the first", "env steps", "time", "how measured")
+HEADINGS = ("sweep", "winner", "{}", "95% interval", "difference to the first", "env steps", "time", "how measured")
 
 
 @dataclass(frozen=True)
@@ -27,12 +34,12 @@ class ComparisonRow:
     Attributes:
         name: The sweep's name.
         winner: The winner's algorithm and trial.
-        score: The IQM over seeds of a certified winner; else the mean over fresh episodes of the winner's only policy.
+        score: The median over seeds of a certified winner; else the mean over fresh episodes of the winner's only
+            policy.
         low: The lower end of the score's 95% interval; None where there are too few values for an interval.
         high: The upper end of the interval.
         scores: The score of each certified seed, failed seeds included; empty where the winner was not certified.
-        better: The probability that a run of this winner beats a run of the first sweep's winner; None where it is
-            unknown.
+        difference: How far the mean over its seeds is from that of the first sweep's winner; None where it is unknown.
         cost: The sweep's cost, as in ``summary.json``.
         measured: How the score was measured, for a person.
     """
@@ -43,7 +50,7 @@ class ComparisonRow:
     low: float | None
     high: float | None
     scores: tuple[float, ...]
-    better: float | None
+    difference: Difference | None
     cost: dict[str, float]
     measured: str
 
@@ -64,7 +71,7 @@ class Comparison:
                 row.winner,
                 format_objective(row.score),
                 format_interval(vars(row)),
-                "-" if row.better is None else f"{row.better:.2f}",
+                format_difference(row.difference),
                 format_count(row.cost.get("env_steps", 0)),
                 format_duration(row.cost.get("wall_s", 0.0)),
                 row.measured,
@@ -77,7 +84,11 @@ class Comparison:
         headings = tuple(heading.format(self.objective.label) for heading in HEADINGS)
         lines = [headings, tuple("---" for _ in headings), *self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        note = "Intervals of a certified sweep are over training seeds, of another one over one policy's episodes."
+        note = (
+            "Of a certified sweep, the median over training seeds and its interval, of another one the mean of one "
+            "policy's episodes; differences are of the mean over training seeds. A sweep is better than the first "
+            f"where all of the difference's interval ({find_level(len(self.rows) - 1):.3g}%) is."
+        )
         return f"{self.env}\n\n{table}\n\n{note}\n"
 
     def save(self, folder: Path) -> list[Path]:
@@ -90,14 +101,14 @@ class Comparison:
         rows: list[dict[str, Any]] = [
             {
                 "name": f"{row.name}<br>{row.winner}",
-                "iqm": row.score,
+                "median": row.score,
                 "low": row.low,
                 "high": row.high,
-                "per_seed": [{"mean": score} for score in row.scores],
+                "scores": row.scores,
             }
             for row in self.rows
         ]
-        best = max(rows, key=lambda row: self.objective.direction.sign * row["iqm"])["name"]
+        best = max(rows, key=lambda row: self.objective.direction.sign * row["median"])["name"]
         draw_intervals(rows, best, f"{self.objective.label} on {self.env}").write_html(page)
         return [text, page]
 
@@ -130,7 +141,7 @@ def compare_sweeps(
     _require_equal(compared, "has objective", "", objectives, "sweeps with one objective")
     rows: list[ComparisonRow] = []
     for view in compared:
-        rows.append(_make_row(view, rows[0].scores if rows else ()))
+        rows.append(_make_row(view, rows[0].scores if rows else (), len(compared) - 1))
     return Comparison(environments[0], compared[0].objective, tuple(rows))
 
 
@@ -158,21 +169,22 @@ def _describe_objective(view: SweepView) -> str:
     return ", ".join(f"{key}={objective[key]}" for key in ("kind", "key", "direction"))
 
 
-def _make_row(view: SweepView, first_scores: Sequence[float]) -> ComparisonRow:
+def _make_row(view: SweepView, first_scores: Sequence[float], num_compared: int) -> ComparisonRow:
     """Make the row of a sweep.
 
     Args:
         first_scores: The scores of the first sweep's certified seeds; empty for the first sweep itself.
+        num_compared: How many sweeps are compared with the first.
     """
     outcome = load_outcome(view.folder)
     algo, cost = str(view.settings["algo"]["name"]), dict(outcome.cost if outcome else {})
-    if view.certification:
-        best = view.certification.best()
-        scores = tuple(best.scores)
-        better = probability_of_improvement(scores, first_scores, view.criteria.direction) if first_scores else None
-        measured = f"{best.num_seeds} fresh seeds x {view.certification.episodes} episodes"
-        interval = best.iqm, best.low, best.high
-        return ComparisonRow(view.name, f"{algo}, {best.name}", *interval, scores, better, cost, measured)
+    if certification := view.certification:
+        best = certification.best()
+        assert best.median is not None  # A configuration without a run cannot win.
+        scores, label = tuple(best.scores), f"{algo}, {best.name}"
+        difference = bound_difference(scores, first_scores, num_compared) if first_scores else None
+        measured = f"{len(scores)} fresh seeds x {certification.episodes} episodes"
+        return ComparisonRow(view.name, label, best.median, best.low, best.high, scores, difference, cost, measured)
     winner = view.record.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:

@@ -69,8 +69,9 @@ def draw_figures(view: SweepView, importance: Importance | None = None) -> dict[
     drawn: dict[str, list[go.Figure]] = {}
     if any(trial.curve for trial in trials):
         drawn["curves"] = [draw_curves(view, trials)]
-    if view.certified:
-        drawn["certification"] = [draw_intervals(view.certified, view.certified[0]["name"], f"certified {view.label}")]
+    if certification := view.certification:
+        rows = certification.summary()["configurations"]
+        drawn["certification"] = [draw_intervals(rows, certification.winner, f"certified {view.label}")]
     if importance and importance.outstanding:
         drawn["importance"] = [draw_importance(importance)]
     space = build_space(view)
@@ -123,34 +124,35 @@ def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
 
 
 def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> go.Figure:
-    """Draw certified returns: IQM, 95% interval and each seed's mean, one row a configuration, the first on top.
+    """Draw certified returns: median, 95% interval and each seed's score, one row a configuration, the first on top.
 
     Args:
-        rows: With name, iqm, low, high (None without an interval) and per_seed.
+        rows: With name, median (None without a run), low, high (None without an interval) and scores.
         best: The name that is highlighted.
         title: The axis's.
     """
     figure = go.Figure()
     for row in rows:
-        name, iqm = row["name"], row["iqm"]
-        low, high = (iqm, iqm) if row["low"] is None else (row["low"], row["high"])
+        name, median = row["name"], row["median"]
+        low, high = (median, median) if row["low"] is None else (row["low"], row["high"])
         colour = WINNER if name == best else INK if name == BASELINE else WHOLE
-        seeds = [run["mean"] for run in row["per_seed"]]
-        bar = {"array": [max(0, high - iqm)], "arrayminus": [max(0, iqm - low)], "thickness": 3, "width": 7}
         figure.add_scatter(
-            x=seeds,
-            y=[name] * len(seeds),
+            x=row["scores"],
+            y=[name] * len(row["scores"]),
             mode="markers",
             marker={"color": colour, "size": 9, "opacity": 0.35},
             hovertemplate="one seed: %{x:.4g}<extra></extra>",
         )
+        if median is None:
+            continue
+        bar = {"array": [high - median], "arrayminus": [median - low], "thickness": 3, "width": 7}
         figure.add_scatter(
-            x=[iqm],
+            x=[median],
             y=[name],
             mode="markers",
             marker={"color": colour, "size": 12, "symbol": "diamond"},
             error_x={"symmetric": False, "color": colour, **bar},
-            hovertemplate=f"{name}: IQM %{{x:.4g}}, 95% interval {format_interval(row)}<extra></extra>",
+            hovertemplate=f"{name}: median %{{x:.4g}}, 95% interval {format_interval(row)}<extra></extra>",
         )
     names = [row["name"] for row in rows]
     y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": names}

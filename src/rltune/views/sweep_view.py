@@ -416,11 +416,6 @@ class SweepView:
         return self.num_runs - self.num_runs_ended
 
     @cached_property
-    def certified(self) -> list[dict[str, Any]]:
-        """The certified configurations, the best first; empty without certification."""
-        return list((self.record.certification or {}).get("configurations") or ())
-
-    @cached_property
     def certification(self) -> Certification | None:
         """The certification; None without one."""
         return Certification.from_dict(self.record.certification) if self.record.certification else None

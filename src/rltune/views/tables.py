@@ -60,7 +60,7 @@ def _describe_sweep(view: SweepView) -> tuple[str, ...]:
         record.status or "?",
         f"{counts['complete']}/{counts['pruned']}/{counts['failed']} of {counts['total']}",
         format_objective(view.best.score if view.best else None),
-        format_objective(view.certified[0]["iqm"] if view.certified else None),
+        format_objective(view.certification.best().median if view.certification else None),
         format_count(view.sampled_env_steps),
         (record.began or "")[:16].replace("T", " "),
         " ".join(word for word in (record.command or "").split() if word.startswith(DISTINGUISHING)),

@@ -39,7 +39,8 @@ class Best:
         score: The score by which the search ranked the trial; None for a baseline. With ``objective.direction=min``
             less is better.
         evaluation: ``mean``, ``low``, ``high`` and ``episodes`` of the policy on fresh episodes; None without a winner.
-        certified: ``iqm``, ``low``, ``high`` and ``num_seeds`` of the runs on fresh seeds; None without certification.
+        certified: What its runs on fresh seeds say: ``median``, ``low``, ``high``, ``worst``, ``difference`` (to the
+            baseline), its ends, and ``verdict``, as in ``summary.json``; None without certification.
         model: The registered model, such as ``models:/cartpole-ppo/3``; None where no model was registered.
     """
 
@@ -54,7 +55,7 @@ class Best:
     def __str__(self) -> str:
         value = f"score {format_objective(self.score)}"
         if self.certified:
-            value = f"{format_objective(self.certified['iqm'])} on fresh seeds"
+            value = f"{format_objective(self.certified['median'])} on fresh seeds"
         elif self.evaluation:
             value = f"{format_objective(self.evaluation['mean'])} on fresh episodes"
         return f"{self.name}: {value}; {format_params(self.params)}"
@@ -249,17 +250,9 @@ def _find_best(view: SweepView) -> Best | None:
         params=winner["params"],
         score=next((trial.score for trial in view.trials if trial.number == number), None),
         evaluation=winner.get("evaluation"),
-        certified=_find_certified(view),
+        certified=view.certification.table()[0] if view.certification else None,
         model=(view.record.model or {}).get("uri"),
     )
-
-
-def _find_certified(view: SweepView) -> dict[str, Any] | None:
-    """Find what certification says of the winner; None without certification."""
-    if view.certification is None:
-        return None
-    best = view.certification.best()
-    return {"iqm": best.iqm, "low": best.low, "high": best.high, "num_seeds": best.num_seeds}
 
 
 def open_sweep(
