@@ -33,6 +33,7 @@ SEARCHED = 24
 TOPS, SEEDS, TAUS = (1, 3), (3, 5, 10), (0.0, 0.5, 1.0, 2.0)
 NINETIETH = 1.2816  # The 90th percentile of the standard normal distribution.
 BAD = 6.0  # How far below the others a run ends that did not learn.
+WORST_EPISODE = 2.0  # How far below a run's score its worst episode lies, which a run that diverged counts as.
 POPULATION = 200_000  # Values that stand for all: the error of their median is three thousandths of a deviation.
 
 
@@ -167,7 +168,9 @@ def simulate(name: str, top: int, num_seeds: int, tau: float, simulations: int) 
 
 def _configure(name: str, scores: list[float]) -> Configuration:
     """Return a configuration with such runs; a score of NaN is a run that failed."""
-    done = tuple(SeedResult(seed, score, (score,)) for seed, score in enumerate(scores) if score == score)
+    done = tuple(
+        SeedResult(seed, score, (score - WORST_EPISODE,)) for seed, score in enumerate(scores) if score == score
+    )
     failed = tuple(seed for seed, score in enumerate(scores) if score != score)
     return Configuration(name, None, {}, None, done, failed)
 

@@ -57,7 +57,7 @@ def run_sweep(case: str, arm: str, seed: int) -> dict[str, Any]:
         summary = json.loads((Path(folder) / "outputs" / "sweep" / "summary.json").read_text())
     found = next(one for one in summary["certified"]["configurations"] if one["trial"] is not None)
     trials, cost = summary["trials"], summary["cost"]
-    return {"case": case, "arm": arm, "seed": seed, "certified": found["iqm"], "trials": trials, "cost": cost}
+    return {"case": case, "arm": arm, "seed": seed, "certified": found["median"], "trials": trials, "cost": cost}
 
 
 def compare(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

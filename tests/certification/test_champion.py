@@ -152,12 +152,15 @@ def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
         [baseline, Configuration("trial 1", 1, {"lr": 1.0}, None, whole[:1], (1, 2, 3, 4))], range(5), 1
     )
     assert certification is not None
-    policy = CertifiedPolicy("baseline", 0, "certify/0/best-1", 100, 320.0, 320.0, 310.0, 330.0)
+    policy = CertifiedPolicy("baseline", 0, "certify/0/best-1", 100, 320.0, 310.0, 330.0)
     certified = replace(candidate(320.0), certification=replace(certification, policy=policy))
     text = _make_description(certified, "it is the first")
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "| trial" in line]
     assert [row[0] for row in table] == ["trial 0 = baseline", "trial 1"]
-    assert [[row[1], *row[4:6]] for row in table] == [["320", "-", "5"], ["319", "10%", "1, 4 failed"]]
+    assert [[row[1], *row[4:6]] for row in table] == [
+        ["320", "-", "5"],
+        ["319", "-0.8 (-1.355 to -0.2447)", "1, 4 failed"],
+    ]
     assert _make_tags(certified)["rltune.failed_seeds"] == "0 of 5"
 
 

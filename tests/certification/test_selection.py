@@ -75,7 +75,8 @@ def test_certification_finds_the_winner_that_the_search_did_not(
 ) -> None:
     found = record(known)
     assert [one.name for one in found.configurations] == ["trial 2", "trial 1", "trial 3", "baseline"]
-    assert (found.winner, found.ties) == ("trial 2", ()), "three seeds tell nothing apart"
+    assert [found.verdict(one) for one in found.configurations] == ["winner, better", "better", "better", ""]
+    assert [one.difference.mean for one in found.configurations if one.difference] == [151, 150, 50]
     assert known.winner is not None
     assert (known.winner["trial"], known.winner["name"]) == (2, "trial 2")
     assert known.winner["checkpoint"].startswith("certify/")
@@ -111,7 +112,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
         owner = "trial-000" if one.trial is None else f"trial-{one.trial:03d}"  # the first with the baseline's values
         above = by_id[names[owner].data.tags["mlflow.parentRunId"]]
         assert above.info.run_name == outcome.name
-        assert names[owner].data.metrics["certified_iqm"] == pytest.approx(one.iqm)
+        assert names[owner].data.metrics["certified_score"] == pytest.approx(one.median)
         for place in range(3):
             run = names[f"{'baseline' if one.trial is None else owner}-seed-{place + 1}"]
             assert run.data.tags["mlflow.parentRunId"] == names[owner].info.run_id
@@ -121,7 +122,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
             assert result.mlflow_run_id in (run.info.run_id, None), "None where MLflow had not answered by then"
     parent = names[outcome.name]
     assert parent.data.tags["rltune.winner"] == "trial 2"
-    assert names["trial-002"].data.tags["rltune.certified"] == "winner"
+    assert names["trial-002"].data.tags["rltune.certified"] == "winner, better"
     assert {"certification.json", "certification.csv"} <= {
         file.path for file in client.list_artifacts(parent.info.run_id)
     }
@@ -190,11 +191,11 @@ def test_a_trial_with_the_controls_values_is_counted_once(
     said = stream.getvalue()
     assert "(6 of 6 runs)" in said
     assert "of 9 runs" not in said.replace("up to 9", "")
-    rows = [(one.name, one.trial, one.improvement) for one in record(outcome).configurations]
-    assert rows == [("baseline", 0, None), ("trial 1", 1, 0.0)]
+    rows = [(one.name, one.trial, one.difference is None) for one in record(outcome).configurations]
+    assert rows == [("baseline", 0, True), ("trial 1", 1, False)]
     summary = json.loads((outcome.folder / "summary.json").read_text())
     assert (summary["winner"]["name"], summary["winner"]["trial"]) == ("baseline", 0)
-    assert (summary["certified"]["winner"], summary["certified"]["ties"]) == ("baseline", [])
+    assert summary["certified"]["winner"] == "baseline"
     table = (outcome.folder / "certification.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in table[1:]] == [["baseline", "0"], ["trial 1", "1"]]
     shown = io.StringIO()

@@ -163,12 +163,12 @@ def test_a_trial_that_is_gone_from_mlflow_is_shown_again(folder, gone):
             for table in ("metrics", "latest_metrics", "params", "tags", "runs"):
                 execute(folder / "mlflow.db", f"DELETE FROM {table} WHERE run_uuid = '{run_id}'")
     sweep.report(1, 3)
-    sweep.tracker.describe(RunKey(0), {"certified_iqm": 1.0}, {})  # nothing else would touch it
+    sweep.tracker.describe(RunKey(0), {"certified_low": 1.0}, {})  # nothing else would touch it
     assert sweep.tracker.close("FINISHED")
     assert sweep.check_curves() == 10
     assert sweep.statuses() == {"first": "FINISHED", "trial-000": "FINISHED", "trial-001": "KILLED"}
     run = sweep.runs()["trial-000"]
-    assert (run.data.params, run.data.metrics["certified_iqm"]) == ({"lr": "0.001"}, 1.0)
+    assert (run.data.params, run.data.metrics["certified_low"]) == ({"lr": "0.001"}, 1.0)
     assert sweep.client.list_artifacts(run.info.run_id, "checkpoint")
 
 
@@ -298,7 +298,7 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     page = folder / "summary.json"
     page.write_text("{}")
     sweep.tracker.artifact(page, "report")
-    sweep.tracker.describe(None, {"certified_iqm": 9.0}, {"rltune.winner": "trial 0"})
+    sweep.tracker.describe(None, {"certified_low": 9.0}, {"rltune.winner": "trial 0"})
     sweep.tracker.describe(RunKey(0), {"certified_score": 9.0}, {"rltune.certified": "yes"})
     assert sweep.tracker.close("FINISHED")
     assert sweep.tracker.warnings() == []
@@ -314,7 +314,7 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     assert sweep.check_curves() == 20
     runs = sweep.runs()
     parent = runs.pop("first")
-    assert parent.data.metrics == {"best_score": 154.0, "compare/best_score": 154.0, "certified_iqm": 9.0}
+    assert parent.data.metrics == {"best_score": 154.0, "compare/best_score": 154.0, "certified_low": 9.0}
     assert parent.data.params == {"algo": "ppo", "budget.env_steps": "1000"}
     assert parent.data.tags["rltune.winner"] == "trial 0"
     assert parent.info.run_id == sweep.ledger.sweep().mlflow_run_id
@@ -357,7 +357,7 @@ def test_certified_runs_stand_below_their_configuration(folder):
         number = sweep.add_run(of_trial, seed_index, lr=0.1)
         sweep.report(number, 100, sweep.ledger.runs)
         sweep.end(number, "COMPLETE", sweep.ledger.runs, returns=(4.0, 6.0))
-    sweep.tracker.describe(RunKey(None), {"certified_iqm": 3.0}, {})
+    sweep.tracker.describe(RunKey(None), {"certified_low": 3.0}, {})
     assert sweep.tracker.close("FINISHED")
     assert sweep.check_curves() == 8
     runs = sweep.runs()
@@ -374,7 +374,7 @@ def test_certified_runs_stand_below_their_configuration(folder):
     }
     assert runs["baseline-seed-1"].data.tags["rltune.trial"] == "baseline-seed-1"
     assert runs["baseline-seed-1"].data.tags["rltune.root"] == ids["first"]
-    assert runs["baseline"].data.metrics == {"certified_iqm": 3.0}
+    assert runs["baseline"].data.metrics == {"certified_low": 3.0}
     assert runs["baseline-seed-1"].data.metrics["certified_score"] == 5.0, "not what its training ended with"
     assert runs["baseline-seed-1"].data.metrics["compare/certified_score"] == 5.0
 
@@ -385,12 +385,12 @@ def test_seeds_of_the_control_stand_below_the_trial_of_its_values(folder):
     number = sweep.add_run(None, 0, lr=0.002)  # those of trial 1
     sweep.report(number, 100, sweep.ledger.runs)
     sweep.end(number, "COMPLETE", sweep.ledger.runs)
-    sweep.tracker.describe(RunKey(None), {"certified_iqm": 3.0}, {})
+    sweep.tracker.describe(RunKey(None), {"certified_low": 3.0}, {})
     assert sweep.tracker.close("FINISHED")
     runs = sweep.runs()
     assert set(runs) == {"first", "trial-000", "trial-001", "baseline-seed-1"}
     assert runs["baseline-seed-1"].data.tags["mlflow.parentRunId"] == runs["trial-001"].info.run_id
-    assert runs["trial-001"].data.metrics["certified_iqm"] == 3.0
+    assert runs["trial-001"].data.metrics["certified_low"] == 3.0
 
 
 def test_the_page_of_a_run_is_known_to_its_description(folder):
@@ -413,11 +413,11 @@ def test_the_page_of_a_run_is_known_to_its_description(folder):
 def test_a_run_is_described_anew_when_a_value_has_changed(folder):
     sweep = Sweep(folder).begin(trials=0)
     for value in (1.0, 1.0, 2.0):
-        sweep.tracker.describe(None, {"certified_iqm": value}, {"rltune.winner": f"trial {value:.0f}"})
+        sweep.tracker.describe(None, {"certified_low": value}, {"rltune.winner": f"trial {value:.0f}"})
     assert sweep.tracker.close("FINISHED")
     (run,) = sweep.runs().values()
-    assert (run.data.metrics, run.data.tags["rltune.winner"]) == ({"certified_iqm": 2.0}, "trial 2")
-    history = sweep.client.get_metric_history(run.info.run_id, "certified_iqm")
+    assert (run.data.metrics, run.data.tags["rltune.winner"]) == ({"certified_low": 2.0}, "trial 2")
+    history = sweep.client.get_metric_history(run.info.run_id, "certified_low")
     assert sorted(point.value for point in history) == [1.0, 2.0]
 
 

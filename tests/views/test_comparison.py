@@ -11,15 +11,17 @@ from rltune.errors import StudyError
 from rltune.views.comparison import compare_sweeps
 
 
-def test_certified_sweeps_have_the_chance_to_beat_the_first(tmp_path: Path) -> None:
+def test_certified_sweeps_are_compared_with_the_first(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", 3, make_certification())
-    ranked = make_certification()["configurations"][::-1]
-    write_sweep(tmp_path / "two", 3, make_certification() | {"winner": "baseline", "configurations": ranked})
+    write_sweep(tmp_path / "two", 3, make_certification(38.0))
     found = compare_sweeps(["one", "two"], tmp_path)
-    assert [(row.name, row.score, row.better) for row in found.rows] == [("one", 99.0, None), ("two", 81.0, 0.0)]
+    assert [(row.name, row.score) for row in found.rows] == [("one", 99.0), ("two", 119.0)]
+    differences = [row.difference for row in found.rows]
+    assert differences[0] is None
+    assert differences[1] == pytest.approx((20, 17.694, 22.306), abs=1e-3)
     table = [[cell.strip() for cell in line.split("|")] for line in found.markdown().splitlines()]
-    assert table[4][1:6] == ["one", "ppo, trial 3", "99", "95 to 103", "-"]
-    assert table[5][1:6] == ["two", "ppo, baseline", "81", "70 to 90", "0.00"]
+    assert table[4][1:6] == ["one", "ppo, trial 3", "99", "97 to 101", "-"]
+    assert table[5][1:6] == ["two", "ppo, baseline", "119", "117 to 121", "+20 (17.69 to 22.31)"]
     text, page = found.save(tmp_path / "comparison")
     assert text.read_text() == found.markdown()
     assert "Plotly.newPlot" in page.read_text()

@@ -16,17 +16,17 @@ from rltune.views.sweep_view import load_view
 
 
 def test_the_verdicts(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
-    barred, failed, few, stopped = (make_certification(("baseline",)) for _ in range(4))
-    barred["configurations"][1]["broken"] = "train_s=75, not < 60"
-    failed["configurations"][1] |= {"failed_seeds": [14, 15], "low": None, "high": None}
-    few |= {"winner": "baseline", "seeds": [11], "ties": []}
-    few["configurations"][1] |= {"per_seed": few["configurations"][1]["per_seed"][:1], "trial": 4}
+    barred = make_certification(broken="train_s=75, not < 60")
+    failed = make_certification(failed_seeds=(16, 17))
+    lost = make_certification(per_seed=(), failed_seeds=(11, 12, 13, 14, 15))
     sweeps = {
-        "certified": write_sweep(tmp_path / "certified", certified=make_certification()),
+        "better": write_sweep(tmp_path / "certified", certified=make_certification()),
+        "not better": write_sweep(tmp_path / "close", certified=make_certification(17.5)),
         "the baseline cannot win": write_sweep(tmp_path / "barred", certified=barred),
         "seeds failed": write_sweep(tmp_path / "failed", certified=failed),
-        "the baseline wins": write_sweep(tmp_path / "few", certified=few),
-        "interrupted": write_sweep(tmp_path / "stopped", 3, stopped, "interrupted"),
+        "the baseline failed": write_sweep(tmp_path / "lost", certified=lost),
+        "the baseline wins": write_sweep(tmp_path / "equal", certified=make_certification(18, trial=4)),
+        "interrupted": write_sweep(tmp_path / "stopped", 3, make_certification(), "interrupted"),
         "not certified": write_sweep(tmp_path / "bare"),
         "running": write_sweep(tmp_path / "running", 2, status="running"),
         "no winner": write_sweep(tmp_path / "broken", 2, None, "failed", 'constraints.train_s="< 0.5"'),

@@ -62,7 +62,8 @@ def test_a_view_has_what_the_ledger_has(tmp_path: Path) -> None:
     assert view.counts["complete"] == view.counts["pruned"] == 6
     assert view.best is not None
     assert view.best.number == 11
-    assert [row["name"] for row in view.certified] == ["trial 3", "baseline"]
+    assert view.certification is not None
+    assert [each.name for each in view.certification.configurations] == ["trial 3", "baseline"]
 
 
 def test_values_have_their_natural_sign(tmp_path: Path) -> None:
@@ -71,7 +72,8 @@ def test_values_have_their_natural_sign(tmp_path: Path) -> None:
     assert [trial.number for trial in view.ranked] == [3, 2, 1, 0], "less energy is better"
     assert [trial.score for trial in view.ranked] == [24.0, 36.0, 48.0, 72.0]
     assert view.trials[0].curve[200] == view.trials[0].objective == 72.0
-    assert view.certified[0]["iqm"] == 99.0
+    assert view.certification is not None
+    assert view.certification.best().median == 99.0
 
 
 def test_trials_are_judged_by_the_sweeps_criteria(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 from contextlib import closing
 
 import pytest
-from ended import write_bounded, write_cost_sweep, write_sweep
+from ended import make_certification, write_bounded, write_cost_sweep, write_sweep
 from ledger import ENTRIES, add_reports, make_ledger
 
 from rltune.errors import StudyError
@@ -60,8 +60,7 @@ def test_the_list_of_sweeps(sweeps, tmp_path, golden):
     long = "acrobot-ppo-20260304-050607-a1b2-and-a-name-of-ones-own"  # Never broken over two lines: it is copied.
     typed = "python -m sweeps.run algo=dqn env=acrobot budget.trials=3"
     with closing(open_ledger(sweeps("older", age=100))) as ledger:
-        certified = {"configurations": [{"iqm": 498.5}]}
-        ledger.change_sweep(command=typed, began="2026-11-21T21:22:12+00:00", certification=certified)
+        ledger.change_sweep(command=typed, began="2026-11-21T21:22:12+00:00", certification=make_certification())
     sweeps(long, age=10)
     (sweeps("ancient", trials=()) / "config.yaml").write_text("study: {storage: null}\n")
     golden("list", listed(tmp_path).replace(str(tmp_path), "<folder>"))

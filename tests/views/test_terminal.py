@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 from ended import make_certification, write_bounded
 
+from rltune.certification.description import COLUMNS
 from rltune.formatting import TextTable
 from rltune.ledger.storage import open_ledger
 from rltune.views.console import Console
@@ -20,7 +21,7 @@ MODEL = {
     "version": "5",
     "uri": "models:/cartpole-ppo@champion",
     "champion": True,
-    "why": "a mean return of 195 is better than the 190 of version 4 (sweep first)",
+    "why": "a mean return of 195 is higher than the 190 of version 4 (sweep first)",
 }
 
 
@@ -32,8 +33,7 @@ def test_the_end_of_a_certified_sweep(one_terminal, tmp_path, monkeypatch, golde
     (folder / "study.db").touch()
     (folder / "report").mkdir()
     (folder / "report" / "index.html").touch()
-    record = make_certification(("baseline",))
-    record["configurations"][1] |= {"failed_seeds": [16], "failed_score": 70.0, "trial": 2}
+    record = make_certification(failed_seeds=(16,), trial=2)
     with closing(open_ledger(folder)) as ledger:
         for _ in range(2):
             number = ledger.trials.add({"lr": 0.1}, [1]).number
@@ -55,9 +55,7 @@ def test_only_what_is_copied_is_never_broken_over_lines(terminal, is_long):
 
 
 def test_a_table_fits_a_terminal_of_eighty_columns(terminal):
-    row = ("trial 3 = baseline", "-1,234", "-1,334 to -1,133", "-999.4", "97%", "5, 1 failed", "too many failed seeds")
-    table = TextTable(
-        ("certified", "IQM", "95% interval", "search said", "beats baseline", "seeds", "verdict"), (row,), 0
-    )
+    row = ("trial 3", "-1,234", "-1,334 to -1,133", "-1,334", "+999.4 (-100 to 2,100)", "5, 1 failed", "winner, better")
+    table = TextTable((*COLUMNS, "verdict"), (row,), 0)
     print_sections(open_console(terminal), [Section("certification", "Certified", table)])
     assert max(map(len, terminal.getvalue().splitlines())) <= 80

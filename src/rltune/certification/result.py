@@ -60,7 +60,7 @@ class Configuration:
         failed_score: The score that each failed seed counts as: the worst return of all runs. None if no seed failed.
         broken: The constraint that the configuration breaks, in words, so that it cannot win; None if it breaks none.
         worst: The worst of the scores.
-        low: Lower end of the 95% interval of the runs' median; None without an interval (`has_interval`).
+        low: Lower end of the 95% interval of the runs' median; None with fewer than `MIN_RUNS`, and if all failed.
         high: Upper end of this interval.
         difference: How far the mean of the scores is from the baseline's; None for the baseline, and if either has no
             run.
@@ -88,13 +88,8 @@ class Configuration:
 
     @property
     def excess_failures(self) -> int:
-        """Number of failed seeds beyond the quarter that the IQM trims: the remaining runs are no fair sample."""
+        """Number of failed seeds beyond a quarter: what they count as decides too much for this one to win."""
         return max(0, len(self.failed_seeds) - self.num_seeds // 4)
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether there are enough runs for an interval, and no more failed seeds than the IQM trims."""
-        return self.num_seeds >= MIN_RUNS and not self.excess_failures
 
     @property
     def label(self) -> str:
@@ -319,7 +314,7 @@ def _judge(
         direction: Which scores are better.
     """
     scores = configuration.scores
-    low, high = (median_interval(scores) if configuration.has_interval else None) or (None, None)
+    low, high = (median_interval(scores) if configuration.per_seed else None) or (None, None)
     judged = replace(configuration, worst=direction.find_worst(scores), low=low, high=high)
     if baseline is None or configuration.name == BASELINE or not (configuration.per_seed and baseline.per_seed):
         return judged

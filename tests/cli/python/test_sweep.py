@@ -53,7 +53,9 @@ def test_the_best_is_the_winner_with_what_it_was_certified(folder):
         ledger.change_sweep(winner=winner, model={"uri": "models:/cartpole-ppo/1"})
     best = rltune.open_sweep(path).best
     assert (best.name, best.trial, best.params, best.model) == ("trial 3", 3, {"lr": 1e-3}, "models:/cartpole-ppo/1")
-    assert best.certified == {"iqm": 99.0, "low": 95.0, "high": 103.0, "num_seeds": 5}
+    assert best.certified is not None
+    assert [best.certified[key] for key in ("median", "low", "high", "worst", "difference")] == [99, 97, 101, 97, 18]
+    assert best.certified["verdict"] == "winner, better"
     assert str(best).startswith("trial 3: 99 ")
     assert str(best).endswith("lr=0.001")
     assert best.score == pytest.approx(24.0)
