@@ -157,7 +157,7 @@ def simulate(name: str, top: int, num_seeds: int, tau: float, simulations: int) 
         rivals = [each for each in judged.configurations if each.difference]
         if rivals and (bounds := rivals[0].difference) and bounds.low is not None and bounds.high is not None:
             differs.append(bounds.low <= worths[rivals[0].name] <= bounds.high)
-        said = [worths[each.name] > 0 for each in rivals if each.better]
+        said = [worths[each.name] > 0 for each in rivals if "better" in judged.verdict(each)]
         if max(worths.values()) <= 0:
             nothing.append(bool(said))
         found.append(any(said))

@@ -40,13 +40,14 @@ def test_a_difference_has_no_width_without_spread_and_no_interval_without_runs()
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "more", "less"),
+    ("low", "high", "better", "worse"),
     [(1.0, 3.0, True, False), (-1.0, 3.0, False, False), (0.0, 3.0, False, False), (-3.0, -1.0, False, True)],
 )
-def test_an_interval_excludes_zero_on_the_better_side(low, high, more, less):
+def test_what_is_better_lies_on_one_side_of_zero(low, high, better, worse):
     difference = Difference((low + high) / 2, low, high)
-    assert (difference.excludes_zero(), difference.excludes_zero(Direction.MIN)) == (more, less)
-    assert not Difference(5.0, None, None).excludes_zero()
+    assert (difference.is_better(Direction.MAX), difference.is_worse(Direction.MAX)) == (better, worse)
+    assert (difference.is_better(Direction.MIN), difference.is_worse(Direction.MIN)) == (worse, better)
+    assert not Difference(5.0, None, None).is_better(Direction.MAX)
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,14 @@ class Difference(NamedTuple):
     low: float | None
     high: float | None
 
-    def excludes_zero(self, direction: Direction = Direction.MAX) -> bool:
+    def is_better(self, direction: Direction) -> bool:
         """Return whether the whole interval lies on the better side of zero."""
         worse_end = self.low if direction is Direction.MAX else self.high
         return worse_end is not None and direction.is_better(worse_end, 0.0)
+
+    def is_worse(self, direction: Direction) -> bool:
+        """Return whether the whole interval lies on the worse side of zero."""
+        return self.is_better(Direction.MIN if direction is Direction.MAX else Direction.MAX)
 
 
 def bound_difference(ours: Sequence[float], theirs: Sequence[float], num_compared: int = 1) -> Difference:
@@ -129,16 +133,17 @@ def bound_difference(ours: Sequence[float], theirs: Sequence[float], num_compare
         theirs: Scores, one or more.
         num_compared: How many samples are compared with ``theirs``, which makes the interval wider (`find_level`).
     """
-    (our_mean, our_spread), (their_mean, their_spread) = _find_mean(ours), _find_mean(theirs)
-    difference, spread = our_mean - their_mean, our_spread + their_spread
+    samples = [np.asarray(values, dtype=np.float64) - theirs[0] for values in (ours, theirs)]  # Equal values become 0.
+    difference = float(samples[0].mean() - samples[1].mean())
     if min(len(ours), len(theirs)) < 2:
         return Difference(difference, None, None)
-    if spread == 0:
+    errors = [float(values.var(ddof=1)) / len(values) for values in samples]
+    if not sum(errors):
         return Difference(difference, difference, difference)
     from scipy.special import stdtrit  # The import takes a third of a second; a typing error need not wait for it.
 
-    freedom = spread**2 / (our_spread**2 / (len(ours) - 1) + their_spread**2 / (len(theirs) - 1))
-    half = float(stdtrit(freedom, 0.5 + find_level(num_compared) / 200)) * math.sqrt(spread)
+    freedom = sum(errors) ** 2 / (errors[0] ** 2 / (len(ours) - 1) + errors[1] ** 2 / (len(theirs) - 1))
+    half = float(stdtrit(freedom, 0.5 + find_level(num_compared) / 200)) * math.sqrt(sum(errors))
     return Difference(difference, difference - half, difference + half)
 
 
@@ -150,14 +155,6 @@ def find_level(num_compared: int) -> float:
     for one and two samples, 96.7% for three.
     """
     return 100.0 * (1.0 - 0.1 / max(2, num_compared))
-
-
-def _find_mean(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and its squared standard error, which is exactly zero if all values are equal."""
-    distances = [value - values[0] for value in values]
-    mean = math.fsum(distances) / len(values)
-    squares = math.fsum((distance - mean) ** 2 for distance in distances)
-    return values[0] + mean, squares / max(1, len(values) - 1) / len(values)
 
 
 def predictive_interval(returns: ArrayLike, episodes: int, worst: float, seed: int = 0) -> tuple[float, float]:

@@ -279,6 +279,8 @@ def test_a_baseline_that_breaks_a_constraint_cannot_win():
     assert [one.name for one in found.configurations] == ["trial 3", BASELINE]
     assert found.winner == "trial 3"
     assert found.best().difference.mean == 345 - 515, "it is still what the winner is compared with"
+    assert found.verdict(found.best()) == "winner"
+    assert "worse than the baseline" in describe_result(found, Objective())
     assert found.verdict(found.configurations[1]) == "train_s=75, not < 60"
     assert Certification.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     assert judge_configurations([broken, configuration("trial 3", [], failed=SEEDS)], SEEDS, 2) is None

@@ -100,7 +100,7 @@ def describe_result(certification: Certification, objective: Objective) -> str:
         if baseline:
             text += f"; the baseline's is {_format_median(baseline)}"
             text += f", but it cannot win: {baseline.broken}" if baseline.broken else ""
-        text += f".{_compare_with_baseline(best, certification)}"
+        text += f".{_compare_with_baseline(best, certification, objective)}"
     if best.num_seeds > 1:
         expected, worst = format_objective(best.median), format_objective(best.worst)
         text += f" Train it once and expect about {expected}; the worst of the {best.num_seeds} runs reached {worst}."
@@ -110,7 +110,7 @@ def describe_result(certification: Certification, objective: Objective) -> str:
     return text
 
 
-def _compare_with_baseline(best: Configuration, certification: Certification) -> str:
+def _compare_with_baseline(best: Configuration, certification: Certification, objective: Objective) -> str:
     """Say whether the winner is better than the baseline, by how much, and what that is worth with few seeds."""
     if best.difference is None:
         return ""
@@ -123,6 +123,8 @@ def _compare_with_baseline(best: Configuration, certification: Certification) ->
     if best.better:
         chance = f" By {seeds}, one sweep in 20 says so where nothing is better." if is_few else ""
         return f" It is better than the baseline: {means}.{chance}"
+    if difference.is_worse(objective.direction):  # The baseline cannot win.
+        return f" It is worse than the baseline: {means}."
     few = " So few tell only large differences." if is_few else ""
     return f" It cannot be told apart from the baseline with {seeds}: {means}.{few}"
 

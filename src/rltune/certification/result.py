@@ -319,11 +319,7 @@ def _judge(
     if baseline is None or configuration.name == BASELINE or not (configuration.per_seed and baseline.per_seed):
         return judged
     difference = bound_difference(scores, baseline.scores, num_compared)
-    return replace(
-        judged,
-        difference=difference,
-        better=configuration.excess_failures == 0 and difference.excludes_zero(direction),
-    )
+    return replace(judged, difference=difference, better=difference.is_better(direction))
 
 
 def _allow_for_choice(judged: Sequence[Configuration], direction: Direction) -> Configuration:

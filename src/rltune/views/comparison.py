@@ -85,9 +85,9 @@ class Comparison:
         lines = [headings, tuple("---" for _ in headings), *self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         note = (
-            "Of a certified sweep, the median over training seeds and its interval, of another one the mean of one "
-            "policy's episodes; differences are of the mean over training seeds. A sweep is better than the first "
-            f"where all of the difference's interval ({find_level(len(self.rows) - 1):.3g}%) is."
+            "Of a certified sweep it is the median over training seeds, of another one the mean over one policy's "
+            "episodes. The difference is that of the means over training seeds, with its "
+            f"{find_level(len(self.rows) - 1):.3g}% interval: a sweep is better than the first if this excludes 0."
         )
         return f"{self.env}\n\n{table}\n\n{note}\n"
 
