@@ -81,11 +81,7 @@ EPISODES: dict[str, Draw] = {
     "2% failures": lambda rng, shape: np.where(rng.random(shape) < 0.02, 0, rng.normal(480, 10, shape)),
     "0.5% large failures": lambda rng, shape: np.where(rng.random(shape) < 0.005, -1000, rng.normal(480, 10, shape)),
 }
-PLAYED = (
-    50,
-    100,
-    100,
-)  # Episodes that choose the policy, that compare champions, and that measure it: conf/certify/on.
+PLAYED = (50, 100, 100)  # Episodes that choose the policy, compare champions, and measure it: conf/certify/on.
 
 
 @dataclass(frozen=True)
@@ -123,10 +119,9 @@ def draw_sweeps(runs: Runs, top: int, num_seeds: int, tau: float, simulations: i
     scores += runs.episodes * rng.normal(size=(simulations, 1, num_seeds))
     scores[rng.random(scores.shape) < runs.diverged] = np.nan
     sound, frail = draw(np.array([[False], [True]]), (2, POPULATION)) + runs.episodes * rng.normal(size=(2, POPULATION))
-    # A run that diverges lies below the median, which then is a higher quantile of the others.
+    # A run that diverges lies below the median, and counts the same in each configuration of a sweep.
     quantile = (0.5 - runs.diverged) / (1.0 - runs.diverged)
     medians = worth + np.where(fragile, np.quantile(frail, quantile), np.quantile(sound, quantile))
-    # It counts the same in each configuration of a sweep.
     means = (1.0 - runs.diverged) * worth - 1.2 * fragile
     return Sweeps(scores, medians, means)
 
@@ -168,10 +163,9 @@ def simulate(name: str, top: int, num_seeds: int, tau: float, simulations: int) 
 
 def _configure(name: str, scores: list[float]) -> Configuration:
     """Return a configuration with such runs; a score of NaN is a run that failed."""
-    done = tuple(
-        SeedResult(seed, score, (score - WORST_EPISODE,)) for seed, score in enumerate(scores) if score == score
-    )
-    failed = tuple(seed for seed, score in enumerate(scores) if score != score)
+    seeds = {seed: score for seed, score in enumerate(scores) if not np.isnan(score)}
+    done = tuple(SeedResult(seed, score, (score - WORST_EPISODE,)) for seed, score in seeds.items())
+    failed = tuple(seed for seed in range(len(scores)) if seed not in seeds)
     return Configuration(name, None, {}, None, done, failed)
 
 
