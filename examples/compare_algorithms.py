@@ -14,12 +14,14 @@ import rltune
 
 
 def main(*sweeps: str) -> None:
-    """Print who is ahead, and how sure that is; the figure goes into the folder ``comparison``."""
+    """Print which sweep is better than the first one; the figure goes into the folder ``comparison``."""
     found = rltune.compare_sweeps(sweeps)
     print(found.markdown())
-    ahead = max(found.rows, key=lambda row: row.score)
-    apart = all(row.high < ahead.low for row in found.rows if row is not ahead)
-    print(f"{ahead.name} is ahead" + ("" if apart else ", but the intervals overlap: that may be chance"))
+    first, *others = found.rows
+    for row in others:
+        if row.difference is not None:
+            is_better = row.difference.is_better(found.objective.direction)
+            print(f"{row.name} is {'better than' if is_better else 'not shown to be better than'} {first.name}")
     found.save(Path("comparison"))
 
 

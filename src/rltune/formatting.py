@@ -12,10 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rltune.statistics import Difference
+from typing import Any
 
 STATE_WORDS = {
     "WAITING": "waiting",
@@ -88,12 +85,12 @@ def format_interval(row: Mapping[str, Any]) -> str:
     return "-" if row["low"] is None else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
 
 
-def format_difference(difference: Difference | None) -> str:
-    """Format a difference with the ends of its interval: ``+17.8 (12 to 23.5)``; ``-`` where there is none."""
+def format_difference(difference: Mapping[str, Any] | None) -> str:
+    """Format ``mean``, ``low`` and ``high`` of a difference: ``+17.8 (12 to 23.5)``; ``-`` where there is none."""
     if difference is None:
         return "-"
-    interval = "" if difference.low is None else f" ({format_interval(difference._asdict())})"
-    return f"{'+' * (difference.mean > 0)}{format_objective(difference.mean)}{interval}"
+    interval = "" if difference["low"] is None else f" ({format_interval(difference)})"
+    return f"{'+' * (difference['mean'] > 0)}{format_objective(difference['mean'])}{interval}"
 
 
 def format_state(state: str, is_live: bool) -> str:

@@ -30,7 +30,7 @@ COLUMNS: dict[str, Callable[[Configuration], str]] = {
     "median": lambda row: format_objective(row.median),
     "95% interval": lambda row: format_interval(vars(row)),
     "worst run": lambda row: format_objective(row.worst),
-    "difference to baseline": lambda row: format_difference(row.difference),
+    "difference to baseline": lambda row: format_difference(row.difference and row.difference._asdict()),
     "seeds": _format_seeds,
 }
 """What the table shows of each configuration, by the column's heading."""
