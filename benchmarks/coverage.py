@@ -169,10 +169,9 @@ def _configure(name: str, scores: list[float]) -> Configuration:
     return Configuration(name, None, {}, None, done, failed)
 
 
-def simulate_policy(draw: Draw, simulations: int) -> dict[str, float]:
-    """Simulate the measurement of a registered policy; return the share of its intervals that hold."""
-    rng = np.random.default_rng(0)
-    inside = 0
+def simulate_policy(name: str, simulations: int) -> dict[str, float]:
+    """Simulate the measurement of a policy with episodes of the kind ``name``; return how often its interval holds."""
+    rng, draw, inside = np.random.default_rng(0), EPISODES[name], 0
     for _ in range(simulations):
         chosen, compared, measured = (draw(rng, (count,)) for count in PLAYED)
         worst = float(min(chosen.min(), compared.min(), measured.min()))
@@ -224,7 +223,9 @@ def main() -> None:
         simulated = pool.map(simulate, *zip(*cases, strict=True), itertools.repeat(given.simulations))
         for (name, top, size, tau), row in zip(cases, simulated, strict=True):
             results[name][str(top)][str(size)][str(tau)] = row
-    policies = {name: simulate_policy(draw, given.policies) for name, draw in EPISODES.items()}
+        policies = dict(
+            zip(EPISODES, pool.map(simulate_policy, EPISODES, itertools.repeat(given.policies)), strict=True)
+        )
     record = make_record("coverage", given.simulations, {"runs": results, "policies": policies})
     write_record(record, given.json)
     print(table(record))

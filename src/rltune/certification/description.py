@@ -55,8 +55,8 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
     notes = ["ranked by the mean of the middle half of the runs"]
     if any(each.low is not None for each in configurations):
         notes.append(
-            f"95% interval: of the median of such runs, by {num_seeds} seeds; the winner's allows for the luck of "
-            "having been chosen"
+            f"95% interval: of the median of such runs, by {num_seeds} seeds; being chosen makes the winner's median a "
+            "little too good, which its interval allows for"
         )
     if certification.num_compared:
         notes.append(
