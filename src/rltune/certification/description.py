@@ -94,7 +94,7 @@ def describe_result(certification: Certification, objective: Objective) -> str:
     score = f"a median {objective.name} of {_format_median(best)} over {format_number(best.num_seeds, 'fresh seed')}"
     if best is baseline:
         same = "" if baseline.trial is None else f" (the values of trial {baseline.trial})"
-        text = f"The baseline{same} wins with {score}: no configuration of the search ranks higher."
+        text = f"The baseline{same} wins with {score}: no other configuration ranks higher."
     else:
         text = f"{best.name.capitalize()} wins with {score}"
         if baseline:

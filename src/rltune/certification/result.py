@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -175,17 +175,17 @@ class Certification:
         configurations = [
             Configuration(
                 **{
-                    **_pick(Configuration, row),
+                    **row,
                     "per_seed": tuple(map(SeedResult.from_dict, row["per_seed"])),
                     "failed_seeds": tuple(row["failed_seeds"]),
-                    "difference": Difference(*row["difference"]) if row.get("difference") else None,
+                    "difference": Difference(*row["difference"]) if row["difference"] else None,
                 }
             )
             for row in raw["configurations"]
         ]
-        policy = CertifiedPolicy(**_pick(CertifiedPolicy, raw["policy"])) if raw.get("policy") else None
+        policy = CertifiedPolicy(**raw["policy"]) if raw.get("policy") else None
         lists = {"seeds": tuple(raw["seeds"]), "configurations": tuple(configurations)}
-        return cls(**{**_pick(cls, raw), **lists, "policy": policy})
+        return cls(**{**raw, **lists, "policy": policy})
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row for each configuration, without its parameters and single runs."""
@@ -211,11 +211,6 @@ class Certification:
         content = {key: value for key, value in self.to_dict().items() if key != "configurations"}
         rows = zip(self.table(), self.configurations, strict=True)
         return content | {"configurations": [row | {"scores": configuration.scores} for row, configuration in rows]}
-
-
-def _pick(kind: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dataclass, without what former versions stored beside them."""
-    return {field.name: raw[field.name] for field in fields(kind) if field.name in raw}
 
 
 def label(name: str, trial: int | None) -> str:
