@@ -322,17 +322,14 @@ def _allow_for_choice(judged: Sequence[Configuration], direction: Direction) -> 
     winner = judged[0]
     if winner.low is None or winner.high is None:
         return winner
-    pool = [score for rival in judged if rival is winner or _overlap(rival, winner) for score in rival.scores]
+    pool = [
+        score
+        for rival in judged
+        if rival.low is not None and rival.high is not None and not rival.broken
+        if rival.low <= winner.high and rival.high >= winner.low
+        for score in rival.scores
+    ]
     worse_third = sorted(pool, key=lambda score: direction.sign * score)[len(pool) // 3]
     if direction is Direction.MAX:
         return replace(winner, low=min(winner.low, worse_third))
     return replace(winner, high=max(winner.high, worse_third))
-
-
-def _overlap(first: Configuration, second: Configuration) -> bool:
-    """Return whether two intervals overlap; False if one is missing, or if a configuration cannot win."""
-    if first.broken or second.broken:
-        return False
-    if first.low is None or first.high is None or second.low is None or second.high is None:
-        return False
-    return first.low <= second.high and first.high >= second.low
