@@ -38,7 +38,7 @@ def test_defaults_and_hints_are_those_of_the_chosen_files(tmp_path: Path, monkey
     mine.write_text("top: 7 # mine\nseeds: 9\nepisodes: 1\nchampion_episodes: 1\n")
     monkeypatch.chdir(tmp_path)
     usual, smoke, own = fields_of(), fields_of("experiment=smoke"), fields_of("certify=mine")
-    assert (usual["certify.seeds"].default, usual["budget.trials"].default) == ("5", "24")
+    assert (usual["certify.seeds"].default, usual["certify.episodes"].default) == ("null", "50")
     assert (smoke["certify.seeds"].default, smoke["budget.trials"].default) == ("0", "2")
     assert (own["certify.top"].default, own["certify.top"].meaning) == ("7", "mine")
     assert own["certify.seeds"].meaning == usual["certify.seeds"].meaning, "where the file says nothing of it"
@@ -71,7 +71,7 @@ def test_a_broken_file_that_nobody_chose_is_skipped(tmp_path: Path, monkeypatch:
     broken.parent.mkdir(parents=True)
     broken.write_text("top: [1\n")
     monkeypatch.chdir(tmp_path)
-    assert fields_of()["certify.top"].default == "3"
+    assert fields_of()["certify.episodes"].default == "50"
 
 
 TEXT = """\

@@ -210,7 +210,7 @@ def test_the_time_left_is_that_of_the_work_left_at_the_mean_pace(make: MakeLedge
         report(ledger, number, 100)
         ledger.trials.end(number, "PRUNED", "stopped")
         view = SweepView.read(ledger, view, now_s=9.0 * (number + 1))
-        estimates.append(view.time_left_s)
+        estimates.append(view.search_left_s)
     assert estimates == [None, *map(pytest.approx, (72.0, 63.0, 54.0, 45.0))]
 
 
@@ -222,7 +222,7 @@ def test_the_time_left_of_a_resumed_sweep_counts_this_sessions_work_alone(make: 
     view = SweepView.read(ledger, now_s=0.0)
     begin(ledger)
     ledger.trials.end(2, "COMPLETE", "whole budget")
-    assert SweepView.read(ledger, view, now_s=20.0).time_left_s == pytest.approx(20.0)
+    assert SweepView.read(ledger, view, now_s=20.0).search_left_s == pytest.approx(20.0)
 
 
 def test_the_total_of_environment_steps_bounds_the_time_left(make: MakeLedger) -> None:
@@ -230,7 +230,7 @@ def test_the_total_of_environment_steps_bounds_the_time_left(make: MakeLedger) -
     view = SweepView.read(ledger, now_s=0.0)
     begin(ledger)
     report(ledger, 0, 1000)
-    assert SweepView.read(ledger, view, now_s=20.0).time_left_s == pytest.approx(20.0)
+    assert SweepView.read(ledger, view, now_s=20.0).search_left_s == pytest.approx(20.0)
 
 
 def test_the_time_left_includes_certification(make: MakeLedger) -> None:
@@ -238,7 +238,8 @@ def test_the_time_left_includes_certification(make: MakeLedger) -> None:
     begin(ledger)
     view = SweepView.read(ledger, now_s=0.0)
     view = SweepView.read(ledger, view, DriverState(env_steps={"trials/0": 600}), now_s=12.0)
-    assert view.time_left_s == pytest.approx(48.0), "a trial and two runs"
+    left = view.search_left_s, view.certification_left_s
+    assert left == (pytest.approx(8.0), pytest.approx(40.0)), "400 steps of the trial, and two runs of 1,000"
     report(ledger, 0, 1000)
     ledger.trials.end(0, "COMPLETE", "whole budget")
     begin(ledger, CERTIFY, key="k", of_trial=None, seed_index=0)
@@ -247,7 +248,8 @@ def test_the_time_left_includes_certification(make: MakeLedger) -> None:
     assert (view.num_runs, view.num_runs_left) == (1, 1), "the trial has the baseline's values"
     ledger.runs.end(0, "COMPLETE", "whole budget", returns=(4.0, 6.0))
     view = SweepView.read(ledger, view, now_s=31.0)
-    assert (view.num_runs_left, view.runs[0].score, view.time_left_s) == (0, 5.0, None)
+    assert (view.num_runs_left, view.runs[0].score) == (0, 5.0)
+    assert (view.search_left_s, view.certification_left_s) == (None, None)
 
 
 def test_the_most_runs_are_expected_until_the_finalists_are_known(make: MakeLedger) -> None:

@@ -50,7 +50,7 @@ class Retraining:
         ledger: Ledger,
     ) -> None:
         self._folder, self._config, self._ledger = folder, config, ledger
-        self._settings, self._warm_starts, self.table = config.certify, warm_starts, ledger.runs
+        self._warm_starts, self.table, self._top = warm_starts, ledger.runs, config.certify.top or 0
         self.seeds = seeds
         self._chosen: list[Configuration] | None = None
         self._proposed: set[str] = set()
@@ -71,10 +71,10 @@ class Retraining:
         """Choose the configurations to certify: baseline first, no values twice; none if no trial can win."""
         ranked = rank_finalists(self._folder, searched, self._ledger.criteria.direction)
         playable = (finalist for finalist in ranked if _can_win(finalist.folder))
-        finalists = list(itertools.islice(playable, max(1, self._settings.top)))
+        finalists = list(itertools.islice(playable, max(1, self._top)))
         configurations = [
             Configuration(finalist.name, finalist.trial, finalist.params, finalist.objective, ())
-            for finalist in finalists[: self._settings.top]
+            for finalist in finalists[: self._top]
         ]
         return drop_duplicates([self.baseline(), *configurations]) if finalists else []
 
@@ -146,7 +146,7 @@ class Retraining:
             return False, None
         configurations = [self._with_results(configuration, runs, searched) for configuration in chosen]
         certification = judge_configurations(
-            configurations, self.seeds, self._settings.episodes, self._ledger.criteria.direction
+            configurations, self.seeds, self._config.certify.episodes, self._ledger.criteria.direction
         )
         if certification is None:
             return True, None

@@ -1,12 +1,33 @@
-"""Compute whether the budget of a search allows another trial."""
+"""Compute whether the budget of a search allows another trial, and how much certification fits it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rltune.config.schema import RunConfig
 
 STEPS_SPENT = "budget.total_env_steps is spent"
+FIVE_SEEDS_FROM = 30  # Fewer trials are certified by three seeds, which cost less and tell less.
+THREE_FINALISTS_FROM = 60  # Of fewer trials only the best one is retrained beside the baseline.
+
+
+def size_certification(trials: int) -> tuple[int, int]:
+    """Return how many configurations are certified besides the baseline, and with how many seeds each.
+
+    Without it, a small search would spend most of its trainings on certification (docs/certification.md).
+
+    Args:
+        trials: The number of trials of the search.
+    """
+    return (3 if trials >= THREE_FINALISTS_FROM else 1), (5 if trials >= FIVE_SEEDS_FROM else 3)
+
+
+def fit_certification(config: RunConfig) -> RunConfig:
+    """Replace the sizes of the certification that are None by those that follow from the number of trials."""
+    certify, (top, seeds) = config.certify, size_certification(config.budget.trials)
+    top = top if certify.top is None else certify.top
+    seeds = seeds if certify.seeds is None else certify.seeds
+    return replace(config, certify=replace(certify, top=top, seeds=seeds))
 
 
 def has_spent_steps(config: RunConfig, env_steps: int) -> bool:

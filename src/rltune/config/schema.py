@@ -163,10 +163,13 @@ class FailuresConfig:
 
 @dataclass
 class CertifyConfig:
-    """The winner is chosen among the ``top`` best trials: retrained on fresh seeds, or with ``seeds`` 0 as they are."""
+    """The winner is chosen among the ``top`` best trials: retrained on fresh seeds, or with ``seeds`` 0 as they are.
 
-    top: int = bounded(minimum=0, example=3)
-    seeds: int = bounded(minimum=0, maximum=MAX_COUNT, example=5)
+    ``top`` and ``seeds`` None follow from the number of trials, see `rltune.config.budget.size_certification`.
+    """
+
+    top: int | None = bounded(None, minimum=0, example=3)
+    seeds: int | None = bounded(None, minimum=0, maximum=MAX_COUNT, example=5)
     episodes: int = bounded(minimum=1, example=50)
     champion_episodes: int = bounded(minimum=1, example=100)
 

@@ -120,7 +120,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
             return winner, certification
     evaluation = FinalEvaluation(
         sweep=folder,
-        top=certify.top,
+        top=certify.top or 0,
         episodes=certify.champion_episodes,
         slots=sweep.slots.count,
         aside=sweep.context.call_aside,

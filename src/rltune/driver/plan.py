@@ -26,6 +26,7 @@ from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
+from rltune.config.budget import fit_certification
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MEASURED, ResourcesConfig, RunConfig
@@ -98,7 +99,7 @@ class Plan:
     def certification_seeds(self) -> list[int]:
         """Return `certify.seeds` fresh seeds for each configuration: none is a trial's, and more keep the first."""
         searched = {seed for number in range(self.config.budget.trials) for seed in self.seeds(number)}
-        return derive_certification_seeds(self.config.seed, self.config.certify.seeds, searched)
+        return derive_certification_seeds(self.config.seed, self.config.certify.seeds or 0, searched)
 
     def sampler(self, number: int) -> BaseSampler:
         """Return the sampler of a trial, seeded from the sweep's seed and the trial's number."""
@@ -149,7 +150,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     check_trackers(config)
     check_sampler(config.searcher.kind, config.searcher.args, space)
     budget_notes = [_describe_few_steps(config), _describe_late_episodes(config, spec, request.env_runners)]
-    config, grid_notes = fit_grid(config)
+    config, grid_notes = fit_sizes(config)
     idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
     ledger_note = LOCAL_LEDGER if config.storage and not config.study.storage else None
     optional_notes = filter(None, [*budget_notes, *searcher_notes, *earlier_notes, idle_gpu, *grid_notes, ledger_note])
@@ -256,12 +257,21 @@ def measure_share(plan: Plan) -> Plan:
     return replace(plan.with_notes(note), config=config, request=request, build=build)
 
 
-def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """End the search after the last point of its grid, and return notes on the difference to ``budget.trials``.
+def fit_sizes(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
+    """Settle the numbers that follow from others: the trials of a grid, and the size of the certification.
 
     Args:
         config: The settings.
+
+    Returns:
+        The settings, and notes on the difference to ``budget.trials``.
     """
+    config, notes = _fit_grid(config)
+    return fit_certification(config), notes
+
+
+def _fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
+    """End the search after the last point of its grid."""
     if not get_traits(config.searcher.kind).is_grid:
         return config, ()
     trials, points = config.budget.trials, build_search_space(config.algo, config.space).count_points()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rltune.checkpoints.store import find_store
+from rltune.config.budget import fit_certification, size_certification
 from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import REMOVED, RunConfig
@@ -20,7 +21,7 @@ from rltune.config.settings_file import read_settings
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import parse_config
 from rltune.driver.folder import make_name_taken_error
-from rltune.driver.plan import Plan, fit_grid, make_plan
+from rltune.driver.plan import Plan, fit_sizes, make_plan
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.handover import read_stored_driver
@@ -90,7 +91,7 @@ def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool
     """
     settings = read_settings(folder, whole=True)
     config = keep_measured(settings, config)
-    fitted, _ = fit_grid(config)
+    fitted, _ = fit_sizes(config)
     return config, check_changes(folder.name, settings, fitted)
 
 
@@ -151,11 +152,14 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     """
     settings = read_settings(folder, whole=True)
     addresses = _drop_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
-    merged = OmegaConf.merge(settings, addresses, _drop_none(changes))
+    certify = settings["certify"]  # A size that follows from the number of trials grows with it.
+    is_fitted = (certify["top"], certify["seeds"]) == size_certification(settings["budget"]["trials"])
+    fitted = {"certify": {"top": None, "seeds": None}} if is_fitted else {}
+    merged = OmegaConf.merge(settings, fitted, addresses, _drop_none(changes))
     assert isinstance(merged, DictConfig)
     if OmegaConf.select(merged, "cluster.address") == LOCAL:
         merged.cluster.address = None
-    config = parse_config(merged)
+    config = fit_certification(parse_config(merged))
     check_budgets(folder.name, settings, config)
     for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if address and HIDDEN in address:

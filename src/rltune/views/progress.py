@@ -85,6 +85,12 @@ def _describe_start(view: SweepView) -> str:
     parts = [f"{format_number(view.num_trials, 'trial')} of up to {format_count(view.env_steps)} env steps"]
     if view.driver.slots is not None:
         parts.append(f"{view.driver.slots} at a time")
+    if view.num_runs:
+        runs = format_number(view.num_runs, "certification run")
+        episodes = format_number(int(view.certify.get("episodes") or 0), "episode")
+        parts.append(f"then up to {runs} of {format_count(view.env_steps)} env steps and {episodes} each")
+    if view.num_final_episodes:
+        parts.append(f"then {format_number(view.num_final_episodes, 'episode')} of the best")
     text = f"sweep {view.name}: {', '.join(parts)}"
     if view.trials:
         unfinished = len(view.trials) - view.num_ended
@@ -149,10 +155,12 @@ def _describe_pace(view: SweepView) -> str:
     is_running = any(trial.state == "RUNNING" for trial in (*view.trials, *view.runs))
     if view.driver.wait and not is_running:
         return view.driver.wait
-    pace, left_s = view.env_steps_per_s, view.time_left_s
+    pace = view.env_steps_per_s
     parts = [f"certifying: {describe_runs(view)} done"] if view.is_certifying else []
     parts += [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
-    parts += [] if left_s is None else [f"about {format_duration(left_s)} left"]
+    phases = {"search": view.search_left_s, "certification": view.certification_left_s}
+    left = [f"{format_duration(seconds)} of {phase}" for phase, seconds in phases.items() if seconds is not None]
+    parts += [f"about {' and '.join(left)} left"] if left else []
     return ", ".join([*parts, view.driver.wait] if view.driver.wait else parts)
 
 

@@ -353,23 +353,27 @@ class SweepView:
         """Return the part of a trial's budget that is done; a trial that has ended needs no more of it."""
         return 1.0 if trial.has_ended else min(1.0, trial.env_steps / (self.env_steps or math.inf))
 
-    @cached_property
-    def share_done(self) -> float:
-        """The part of search and certification that is done, from 0 to 1."""
-        search = self.replicates * self.num_trials
-        done = search * self._search_share + sum(map(self._measure_share, self.runs))
-        return done / max(1, search + self.num_runs)
-
     @property
-    def time_left_s(self) -> float | None:
-        """An estimate of the seconds until search and certification are over, at the mean pace since the first reading.
+    def search_left_s(self) -> float | None:
+        """An estimate of the seconds until the search is over, at its mean pace since the first reading.
 
         None in the first seconds, and while nothing is left.
         """
-        gain = self.share_done - self.first.share_done if self.first else 0.0
+        gain = self._search_share - self.first._search_share if self.first else 0.0
         if self.elapsed_s < MIN_ELAPSED_S or gain <= 0:
             return None
-        return (1 - self.share_done) * self.elapsed_s / gain or None
+        return (1 - self._search_share) * self.elapsed_s / gain or None
+
+    @property
+    def certification_left_s(self) -> float | None:
+        """An estimate of the seconds that the certification still trains; None like `search_left_s`.
+
+        Its runs are not stopped early, so that the environment steps per second count, not the trials.
+        """
+        if self.elapsed_s < MIN_ELAPSED_S or not self.pace.env_steps:
+            return None
+        runs_left = self.num_runs - sum(map(self._measure_share, self.runs))
+        return runs_left * self.env_steps * self.elapsed_s / self.pace.env_steps or None
 
     @cached_property
     def is_searched(self) -> bool:
@@ -392,11 +396,22 @@ class SweepView:
 
     # -- certification ------------------------------------------------------------------------------------------------
 
+    @property
+    def certify(self) -> Mapping[str, Any]:
+        """The settings of the sweep's certification."""
+        return self.settings.get("certify") or {}
+
+    @property
+    def num_final_episodes(self) -> int:
+        """The number of episodes that are played at last to choose and to measure the winner."""
+        top = int(self.certify.get("top") or 0)
+        num_evaluations = 2 if self.certify.get("seeds") else top and top + 1
+        return num_evaluations * int(self.certify.get("champion_episodes") or 0)
+
     @cached_property
     def num_runs(self) -> int:
         """The number of the certification's runs; while trials still run, the most that it can become."""
-        certify = self.settings.get("certify") or {}
-        seeds, top = int(certify.get("seeds") or 0), int(certify.get("top") or 0)
+        seeds, top = int(self.certify.get("seeds") or 0), int(self.certify.get("top") or 0)
         if not (self.is_searched and seeds):
             return max(seeds * (top + 1), len(self.runs))
         if not self.ranked:
