@@ -1,10 +1,10 @@
-"""What a search's budget still lets begin, and what gives it room for more."""
+"""What a search's budget still lets begin, what gives it room for more, and which certification fits it."""
 
 from __future__ import annotations
 
 import pytest
 
-from rltune.config.budget import SpentBudget
+from rltune.config.budget import SpentBudget, fit_certification
 
 STEPS = ("budget.total_env_steps=5000", "budget.env_steps=1000")
 
@@ -41,3 +41,19 @@ def test_trials_that_wait_to_be_begun_have_their_place(request_of):
 )
 def test_what_is_typed_has_room_for_as_many_as_are_wanted(request_of, words, num_trials, env_steps, wanted, larger):
     assert SpentBudget(request_of("budget.trials=4", *words), num_trials, env_steps).spell_larger(wanted) == larger
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [
+        (("budget.trials=29",), (1, 3)),
+        (("budget.trials=30",), (1, 5)),
+        (("budget.trials=60",), (3, 5)),
+        (("budget.trials=60", "certify.top=2"), (2, 5)),
+        (("budget.trials=60", "certify.seeds=0"), (3, 0)),
+        (("budget.trials=8", "certify=off"), (3, 0)),
+    ],
+)
+def test_certification_grows_with_the_number_of_trials_unless_its_size_is_given(request_of, words, size):
+    certify = fit_certification(request_of("certify=on", *words)).certify
+    assert (certify.top, certify.seeds) == size

@@ -37,6 +37,24 @@ def test_a_resume_changes_budgets_and_addresses_alone(tmp_path: Path) -> None:
     assert refused.value.key == "seed"
 
 
+@pytest.mark.parametrize(
+    ("words", "changes", "size"),
+    [
+        (("certify.top=1", "certify.seeds=3"), {}, (3, 5)),
+        (("certify.top=1", "certify.seeds=3"), {"certify": {"seeds": 7}}, (3, 7)),
+        (("certify.top=2", "certify.seeds=3"), {}, (2, 3)),
+        (("certify=off",), {}, (3, 0)),
+    ],
+)
+def test_the_certification_of_an_extended_sweep_grows_unless_its_size_was_given(
+    tmp_path: Path, words: tuple[str, ...], changes: dict[str, Any], size: tuple[int, int]
+) -> None:
+    folder = write_sweep(tmp_path / "mine", 2, None, "interrupted", "certify=on", *words, "budget.trials=4")
+    extended = {"budget": {"trials": 60}} | changes
+    certify = starting.change_settings(folder, SweepRef("mine", tmp_path), extended).certify
+    assert (certify.top, certify.seeds) == size
+
+
 @pytest.mark.usefixtures("ray_cluster")
 def test_auto_stores_the_ledger_that_a_killed_driver_did_not(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
     folder = toy_run(*AUTO).folder
