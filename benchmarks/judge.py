@@ -1,20 +1,25 @@
-"""Is the search any good? Whole sweeps replayed over learning curves of configurations that were all trained.
+"""Is the search any good? Whole sweeps are replayed over learning curves of configurations that were all trained.
 
     python -m benchmarks.judge --data FOLDER [--beside 10]
 
-Searcher, stopping rule, ranking and certification are the product's; only the training is looked up, in what
-`judge_pool.py` reads. A proposal is the configuration of the pool that is the most like it, of those that were not
-tried yet. A choice scores 0 where it is no better than the median configuration and 1 where it is the best of all, by
-the mean over all seeds. All strategies may spend the same: ``--cost`` full trainings, certification's among them,
-without the baseline's, which here has no worth that is known. ``defaults`` is what conf/ says; ``today`` what it said
-before it was judged. Intervals are 95%, by bootstrap over pairs and repetitions.
+The searcher, the stopping rule, the ranking and the certification are the product's; only the training is looked up, in
+what `judge_pool.py` reads. A proposal is replaced by the most similar configuration of the pool that was not tried yet.
+A choice scores 0 if it is no better than the median configuration and 1 if it is the best of all, by the mean over all
+seeds. Intervals are 95%, by bootstrap over pairs and repetitions.
 
-What is like a proposal: the configuration that is near to it on the axes that matter. Where all axes count alike, the
-nearest one of 256 in a dozen dimensions has little to do with it. How well the nearest other configuration stands for
-one is measured too (``likeness``), and ``--beside`` replays with all axes alike.
+All strategies may spend the same: ``--cost`` full trainings, those of the certification and of the baseline among them.
+``defaults`` is what conf/ says, with as many trials as the cost pays for. A row with a number of trials is the sweep
+that is started by typing nothing, and the others beside it spend what it spends.
 
-About 20 minutes on two cores for 26 pairs and the first three strategies, longer for all, most of it TPE's proposals.
-It is no timing, so that other work does not matter.
+Peers: ``random`` is random search whose highest score wins, ``random_certified`` the same with the certification of
+``defaults``, and ``ray`` Optuna's TPE with successive halving as Ray Tune does both: its own scheduler decides, its
+``OptunaSearch`` reports stopped trials to Optuna as complete, and ``get_best_result`` takes the highest last score.
+
+How similar a proposal and a configuration are is measured on the axes that matter. If all axes counted alike, the
+nearest one of 256 configurations in a dozen dimensions would have little to do with the proposal. How well the most
+similar other configuration stands for one is measured too (``likeness``), and ``--beside`` replays with all axes alike.
+
+About an hour on two cores for 26 pairs. It is no timing, so that other work does not matter.
 """
 
 from __future__ import annotations
@@ -31,30 +36,35 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import optuna
 import yaml
 from numpy.typing import NDArray
+from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from benchmarks.judge_pool import Pool, read_pools
 from benchmarks.judge_surrogate import Surrogate
 from benchmarks.records import ROOT, make_record, write_record
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
+from rltune.config.budget import size_certification
 from rltune.ledger.optuna_study import suggest
 from rltune.ledger.ranking import rank_records
-from rltune.records import WHOLE_BUDGET, Direction, Report, TrialRecord
+from rltune.records import WHOLE_BUDGET, Direction, Report, ToldTrial, TrialRecord
 from rltune.search.sampler_view import choose_view
 from rltune.search.samplers import build_sampler
-from rltune.search.schedulers import GoOn, build_stopping_rule
+from rltune.search.schedulers import GO_ON, Decision, GoOn, Stop, build_stopping_rule
 from rltune.search.seeds import derive_sampler_seed
 
 Array = NDArray[np.float64]
-ALONE = ("defaults", "today", "random")  # what is replayed beside
+ALONE = ("defaults", "random", "random_certified", "ray")  # what is replayed at other costs
 NOISE = 0.5  # standard deviation of what is added to a report, in those of a configuration's seeds at its end
 RESAMPLES = 2000
 COST = 48.0
+MIN_COST = 8.0  # A certification of three seeds takes six of them.
+PLAIN, SURROGATE = "all axes alike", "surrogate"
 
 
 @dataclass(frozen=True)
@@ -64,46 +74,87 @@ class Strategy:
     Attributes:
         searcher: ``kind`` and ``args`` of a searcher file.
         scheduler: ``kind`` and ``args`` of a scheduler file.
-        replicates: Seeds a trial.
-        top: Configurations that are certified; 0: the search's highest number wins.
-        seeds: Fresh seeds for each of them.
+        replicates: The number of seeds of a trial.
+        is_certified: Whether the best configurations are certified, as many as fit the number of trials. Otherwise the
+            trial with the highest score wins.
+        is_ray: Whether trials are stopped, reported to Optuna and ranked as Ray Tune does it; see `RayHalving`.
     """
 
     searcher: Mapping[str, Any]
     scheduler: Mapping[str, Any]
     replicates: int = 1
-    top: int = 0
-    seeds: int = 0
+    is_certified: bool = False
+    is_ray: bool = False
+
+    def size_certification(self, num_trials: int) -> tuple[int, int]:
+        """Return how many configurations are certified after so many trials, and with how many seeds each."""
+        return size_certification(num_trials) if self.is_certified else (0, 0)
+
+    def certification_cost(self, num_trials: int) -> int:
+        """Return how many full trainings certification takes after so many trials, the baseline's among them."""
+        top, seeds = self.size_certification(num_trials)
+        return (top + 1) * seeds
 
 
-def read_defaults() -> Strategy:
-    """Read what a sweep does when nothing is typed."""
+class RayHalving:
+    """Ray Tune's own scheduler with a rung at a tenth of the budget, behind the interface of a stopping rule.
+
+    Args:
+        env_steps: A trial's whole budget.
+        args: ``grace_fraction`` and ``reduction_factor``.
+    """
+
+    def __init__(self, env_steps: int, args: Mapping[str, Any]) -> None:
+        self._scheduler = AsyncHyperBandScheduler(
+            time_attr="env_steps",
+            metric="score",
+            mode="max",
+            max_t=env_steps,
+            grace_period=args["grace_fraction"] * env_steps,
+            reduction_factor=args["reduction_factor"],
+        )
+        self._trials: dict[int, Any] = {}
+
+    def decide(self, report: Report) -> Decision:
+        """Return the scheduler's decision about a trial's report."""
+        if report.number not in self._trials:
+            self._trials[report.number] = SimpleNamespace(trial_id=str(report.number))
+            self._scheduler.on_trial_add(None, self._trials[report.number])
+        result = {"env_steps": report.nominal_steps, "score": report.objective}
+        action = self._scheduler.on_trial_result(None, self._trials[report.number], result)
+        return GO_ON if action == self._scheduler.CONTINUE else Stop(report.nominal_steps)
+
+
+def read_settings() -> dict[str, Any]:
+    """Read the settings of a sweep that is started by typing nothing, and the files of its searcher and scheduler."""
 
     def read(name: str) -> Any:
         return yaml.safe_load((ROOT / "conf" / name).read_text())
 
-    run, certify = read("run.yaml"), read("certify/on.yaml")
-    chosen = {key: value for one in run["defaults"] if isinstance(one, dict) for key, value in one.items()}
-    searcher, scheduler = (read(f"{group}/{chosen[group]}.yaml") for group in ("searcher", "scheduler"))
-    return Strategy(searcher, scheduler, run["replicates"], certify["top"], certify["seeds"])
+    settings = read("run.yaml")
+    chosen = {group: name for entry in settings["defaults"] if isinstance(entry, dict) for group, name in entry.items()}
+    return settings | {group: read(f"{group}/{chosen[group]}.yaml") for group in ("searcher", "scheduler")}
 
 
+SETTINGS = read_settings()
 RANDOM = {"kind": "random"}
-ASHA = {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 3}}
 NONE = {"kind": "none"}
-DEFAULTS = read_defaults()
+FORMER_RULE = {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 3}}
+TPE = {"kind": "tpe", "args": {"n_startup_trials": 8}}
+DEFAULTS = Strategy(SETTINGS["searcher"], SETTINGS["scheduler"], SETTINGS["replicates"], is_certified=True)
 STRATEGIES: dict[str, Strategy] = {
     "defaults": DEFAULTS,
-    "today": Strategy({"kind": "tpe", "args": {"n_startup_trials": 8}}, ASHA, 1, 3, 5),
     "random": Strategy(RANDOM, NONE),
-    # as users run Optuna's TPE with Ray's ASHA
-    "tpe_asha": Strategy({"kind": "tpe"}, {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 4}}),
+    "random_certified": Strategy(RANDOM, NONE, is_certified=True),
+    "ray": Strategy(
+        {"kind": "tpe"}, {"kind": "ray", "args": {"grace_fraction": 0.1, "reduction_factor": 4}}, is_ray=True
+    ),
+    "former_defaults": Strategy(TPE, FORMER_RULE, is_certified=True),
+    # What each part of the defaults adds.
     "rf": Strategy({"kind": "rf"}, NONE),
-    # what each part adds
-    "former_rule": replace(DEFAULTS, scheduler=ASHA),
-    "tpe": replace(DEFAULTS, searcher={"kind": "tpe", "args": {"n_startup_trials": 8}}),
+    "former_rule": replace(DEFAULTS, scheduler=FORMER_RULE),
+    "tpe": replace(DEFAULTS, searcher=TPE),
     "random_draws": replace(DEFAULTS, searcher=RANDOM),
-    "little_random": replace(DEFAULTS, searcher={"kind": "rf", "args": {"random_fraction": 0.1}}),
 }
 
 
@@ -114,28 +165,33 @@ class Replay:
     Attributes:
         pool: The pair.
         strategy: How it searches.
-        cost: Full trainings that it may spend, certification's among them.
-        slots: Trials at once.
-        seed: Of all that is drawn.
+        cost: The full trainings that it may spend, those of certification and baseline among them; None with
+            ``num_trials``.
+        slots: The number of trials at once.
+        seed: The seed of everything that is drawn.
+        num_trials: The number of trials; None if the cost decides.
         records: The trials.
-        spent: Full trainings; less than the cost where the pool has no more configurations.
+        spent: The full trainings that were spent; fewer than the cost if the pool has no more configurations.
     """
 
     pool: Pool | Surrogate
     strategy: Strategy
-    cost: float
+    cost: float | None
     slots: int
     seed: int
+    num_trials: int | None = None
     records: list[TrialRecord] = field(default_factory=list)
     spent: float = 0.0
 
     def __post_init__(self) -> None:
         strategy, pool = self.strategy, self.pool
         self._rng = np.random.default_rng([self.seed, zlib.crc32(pool.name.encode())])
-        self._view = choose_view(strategy.searcher["kind"])
+        self._view = view_as_ray if strategy.is_ray else choose_view(strategy.searcher["kind"])
         self._study = optuna.create_study(direction="maximize")
-        scheduler = strategy.scheduler
-        self._rule = build_stopping_rule(scheduler["kind"], scheduler.get("args") or {}, pool.marks[-1])
+        kind, args = strategy.scheduler["kind"], strategy.scheduler.get("args") or {}
+        self._rule = (
+            RayHalving(pool.marks[-1], args) if strategy.is_ray else build_stopping_rule(kind, args, pool.marks[-1])
+        )
         self._distributions = pool.space.distributions()
         self._taken: list[int] = []
         self._asked: dict[int, optuna.Trial] = {}
@@ -143,29 +199,21 @@ class Replay:
         self._lowest: float | None = None
 
     def choose(self) -> int:
-        """Run the sweep; return the configuration that wins.
-
-        Raises:
-            ValueError: The cost does not even pay for the certification.
-        """
-        if self.cost <= self.strategy.top * self.strategy.seeds:
-            raise ValueError(f"a cost of {self.cost:g} is spent by the certification alone")
+        """Run the sweep; return the configuration that wins."""
         self._search()
-        if not self.strategy.top:
-            return self._taken[max(self.records, key=_believe).number]
-        return self._certify()
+        top, seeds = self.strategy.size_certification(len(self.records))
+        if top:
+            return self._certify(top, seeds)
+        rank = rank_as_ray if self.strategy.is_ray else rank_whole_first
+        return self._taken[max(self.records, key=rank).number]
 
     def _search(self) -> None:
-        """Run trials in the slots until the search's share of the cost is spent; what runs then comes to its end."""
-        strategy, points = self.strategy, len(self.pool.marks)
-        budget = round((self.cost - strategy.top * strategy.seeds) * points)
-        per_point, spent = strategy.replicates, 0
-        running: list[tuple[int, int, int]] = []  # when its next report comes, number, which one it is
+        """Run trials in the slots until the search's share of the cost is spent; the last ones run to their end."""
+        points, per_point, spent = len(self.pool.marks), self.strategy.replicates, 0
+        running: list[tuple[int, int, int]] = []  # The time of the next report, the trial's number, the report's index.
         now = 0
         while True:
-            while len(running) < self.slots and spent + len(running) * per_point < budget:
-                if isinstance(self.pool, Pool) and len(self._taken) == len(self.pool.configurations):
-                    break
+            while len(running) < self.slots and self._can_begin(spent + len(running) * per_point):
                 heapq.heappush(running, (now + 1, self._begin(), 0))
             if not running:
                 return
@@ -174,6 +222,15 @@ class Replay:
             self.spent += per_point / points
             if self._report(number, point):
                 heapq.heappush(running, (now + 1, number, point + 1))
+
+    def _can_begin(self, num_points: int) -> bool:
+        """Return whether another trial begins after so many reports, those of running trials' next ones included."""
+        if isinstance(self.pool, Pool) and len(self._taken) == len(self.pool.configurations):
+            return False
+        if self.cost is None:
+            return len(self.records) < (self.num_trials or 0)
+        left = self.cost - self.strategy.certification_cost(len(self.records) + 1)
+        return num_points < round(left * len(self.pool.marks))
 
     def _begin(self) -> int:
         """Propose a trial, and put the pool's nearest configuration in its place, for the searcher too."""
@@ -227,47 +284,60 @@ class Replay:
         )
         self._study.add_trial(trial)
 
-    def _certify(self) -> int:
-        """Certify the best by seeds that the search did not use, and return the winner."""
-        strategy, pool = self.strategy, self.pool
-        best = list(itertools.islice(rank_records(self.records, Direction.MAX), strategy.top))
-        self.spent += len(best) * strategy.seeds
+    def _certify(self, top: int, num_seeds: int) -> int:
+        """Certify the best trials by seeds that the search did not use, and return the winner.
+
+        The baseline, whose true return is not known here, costs its trainings and does not win.
+        """
+        replicates, pool = self.strategy.replicates, self.pool
+        best = list(itertools.islice(rank_records(self.records, Direction.MAX), top))
+        self.spent += (len(best) + 1) * num_seeds
         configurations = []
         for record in best:
             index = self._taken[record.number]
-            seeds = self._order[record.number][strategy.replicates : strategy.replicates + strategy.seeds]
+            seeds = self._order[record.number][replicates : replicates + num_seeds]
             last = pool.curves[index][seeds, -1]
             results = [SeedResult(s, float(v), (float(v),)) for s, v in enumerate(last) if not np.isnan(v)]
             failed = tuple(s for s, v in enumerate(last) if np.isnan(v))
             configurations.append(
                 Configuration(record.name, record.number, record.params, record.score, tuple(results), failed)
             )
-        found = judge_configurations(configurations, range(strategy.seeds), 1)
-        if found is None:
+        certification = judge_configurations(configurations, range(num_seeds), 1)
+        if certification is None:
             return self._taken[best[0].number] if best else self._taken[0]
-        winner = found.best().trial
+        winner = certification.best().trial
         assert winner is not None
         return self._taken[winner]
 
 
-def _believe(record: TrialRecord) -> tuple[bool, float]:
-    """Return what is thought of a trial where nothing is certified: its last number, of a whole training first."""
+def rank_whole_first(record: TrialRecord) -> tuple[bool, float]:
+    """Rank a trial without certification by its last score, those with a whole training first."""
     last = list(record.reports.values())[-1:] or [-np.inf]
     return record.state == "COMPLETE", last[0]
 
 
-def replay(
-    pool: Pool, strategy: Strategy, cost: float, slots: int, repetitions: int, surrogate: bool = False
-) -> list[tuple[float, int, float]]:
-    """Return of the repetitions of one pair the score, how many configurations were tried, and the trainings spent."""
+def rank_as_ray(record: TrialRecord) -> float:
+    """Rank a trial as Ray Tune's ``get_best_result`` does: by its last score, stopped or not."""
+    return (list(record.reports.values())[-1:] or [-np.inf])[0]
+
+
+def view_as_ray(record: TrialRecord, _: float | None) -> ToldTrial:
+    """Report a trial to Optuna as Ray Tune's ``OptunaSearch`` does: complete with its last score, stopped or not."""
+    if record.diverged or not record.reports:
+        return ToldTrial("FAIL")
+    return ToldTrial("COMPLETE", rank_as_ray(record), {})
+
+
+def replay(pool: Pool, strategy: Strategy, case: Case, cost: float | None) -> list[tuple[float, int, float]]:
+    """Return the score, the number of configurations tried and the trainings spent of each repetition of a pair."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    found = []
-    for seed in range(repetitions):
-        over = Surrogate(pool) if surrogate else pool
-        sweep = Replay(over, strategy, cost, slots, seed)
+    rows = []
+    for seed in range(case.repetitions):
+        over = Surrogate(pool) if case.over == SURROGATE else pool
+        sweep = Replay(over, strategy, cost, case.slots, seed, None if cost else case.num_trials)
         score = over.score(sweep.choose())
-        found.append((score, len(sweep.records), sweep.spent))
-    return found
+        rows.append((score, len(sweep.records), sweep.spent))
+    return rows
 
 
 def summarize(scores: Array) -> dict[str, float]:
@@ -287,23 +357,30 @@ def _bound(scores: Array) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Case:
-    """What strategies are compared under.
+    """The conditions under which strategies are compared.
 
     Attributes:
-        over: ``pool``; ``all axes alike``: a proposal is the nearest configuration; ``surrogate``: a forest's guess.
-        cost: Full trainings that a sweep may spend.
-        slots: Trials at once.
-        repetitions: Replays a pair.
+        over: ``pool``; ``all axes alike``: all axes count for how similar configurations are; ``surrogate``: a forest
+            guesses each proposal's curve.
+        cost: The full trainings that a sweep may spend; None with ``num_trials``.
+        slots: The number of trials at once.
+        repetitions: The number of replays of each pair.
+        num_trials: The number of trials of the first strategy; the others spend as much as it does on average.
     """
 
     over: str
-    cost: float
+    cost: float | None
     slots: int
     repetitions: int
+    num_trials: int | None = None
+
+    @property
+    def size(self) -> str:
+        """The size of a sweep, in words."""
+        return f"{self.cost:g}" if self.cost else f"{self.num_trials} trials"
 
     def __str__(self) -> str:
-        """Name it for a person."""
-        return f"{self.over}, {self.cost:g} trainings, {self.slots} at once"
+        return f"{self.over}, {self.size}, {self.slots} at once"
 
 
 def judge(
@@ -312,20 +389,21 @@ def judge(
     """Replay each strategy over all pairs.
 
     Yields:
-        A strategy's name and `summarize`'s figures, ``tried`` configurations and ``spent`` trainings, ``pairs`` with
-        the mean score of each, and ``minus`` with the mean paired difference to each strategy before it and its
-        interval.
+        A strategy's name and the figures of `summarize`, with the configurations ``tried``, the trainings ``spent``,
+        the mean score of each of the ``pairs``, and in ``minus`` the mean paired difference to each strategy before it,
+        with its interval.
     """
-    pools = [replace(one, is_plain=case.over == "all axes alike") for one in pools]
+    pools = [replace(pool, is_plain=case.over == PLAIN) for pool in pools]
     scores: dict[str, Array] = {}
-    # Started afresh: a forked process of one that has threads may hang.
+    cost = case.cost
+    # Forked processes of one that has threads may hang, so they are spawned.
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as executor:
         for name, strategy in strategies.items():
-            settings = strategy, case.cost, case.slots, case.repetitions, case.over == "surrogate"
-            jobs = [executor.submit(replay, pool, *settings) for pool in pools]
+            jobs = [executor.submit(replay, pool, strategy, case, cost) for pool in pools]
             for done, _ in enumerate(as_completed(jobs), 1):
                 print(f"\r{case}, {name}: {done} of {len(jobs)} pairs", end="", file=sys.stderr, flush=True)
             own, tried, spent = np.moveaxis([job.result() for job in jobs], -1, 0)
+            cost = cost or float(spent.mean())
             pairs = {pool.name: round(float(mean), 4) for pool, mean in zip(pools, own.mean(axis=1), strict=True)}
             minus = {other: _bound(own - before) for other, before in scores.items()}
             figures = {**summarize(own), "tried": tried.mean(), "spent": spent.mean(), "pairs": pairs, "minus": minus}
@@ -334,9 +412,9 @@ def judge(
             yield name, figures
 
 
-def describe(one: Mapping[str, float]) -> str:
+def describe(figures: Mapping[str, float]) -> str:
     """Return a mean with its interval."""
-    return f"{one['mean']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
+    return f"{figures['mean']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
 
 
 def table(record: Mapping[str, Any]) -> str:
@@ -347,17 +425,18 @@ def table(record: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for part in record["results"]:
-        for name, one in part["strategies"].items():
-            other = one["minus"].get("defaults")
+        for name, figures in part["strategies"].items():
+            other = figures["minus"].get("defaults")
             lead = f"{-other['mean']:+.3f} [{-other['high']:+.3f}, {-other['low']:+.3f}]" if other else ""
             lines.append(
-                f"| {part['over']} | {part['cost']:g} | {part['slots']} | {name} | {describe(one)} "
-                f"| {one['worst_tenth']:.3f} | {lead} | {one['tried']:.0f} | {one['spent']:.1f} |"
+                f"| {part['over']} | {part['size']} | {part['slots']} | {name} | {describe(figures)} "
+                f"| {figures['worst_tenth']:.3f} | {lead} | {figures['tried']:.0f} | {figures['spent']:.1f} |"
             )
-    if missing := [name for name in STRATEGIES if name not in record["results"][0]["strategies"]]:
+    measured = {name for part in record["results"] for name in part["strategies"]}
+    if missing := [name for name in STRATEGIES if name not in measured]:
         lines.append(f"\nNot measured yet: {', '.join(missing)}.")
     likeness = record["likeness"].values()
-    plain, stretched = (float(np.mean([one[name] for one in likeness])) for name in ("plain", "stretched"))
+    plain, stretched = (float(np.mean([each[name] for each in likeness])) for name in ("plain", "stretched"))
     lines.append(
         f"\nRank correlation of a configuration's worth with that of the one most like it: {stretched:.2f}; "
         f"with that of the nearest one, all axes alike: {plain:.2f} (means over pairs)."
@@ -376,47 +455,48 @@ def main() -> None:
         type=int,
         default=0,
         metavar="N",
-        help=f"N repetitions of {', '.join(ALONE)} at half and twice the cost, with four trials at once, with all axes "
-        "alike, and over a forest that was fitted to the pool",
+        help=f"N repetitions of {', '.join(ALONE)} with the default number of trials, at half and twice the cost, with "
+        "four trials at once, with all axes alike, and over a forest that was fitted to the pool",
     )
     parser.add_argument("--only", default=",".join(STRATEGIES), help=f"comma-separated, of {', '.join(STRATEGIES)}")
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/judge.json")
     given = parser.parse_args()
     if unknown := [name for name in given.only.split(",") if name not in STRATEGIES]:
         parser.error(f"--only: there is no {', '.join(unknown)}; choose from {', '.join(STRATEGIES)}")
+    if given.cost < 2 * MIN_COST:
+        parser.error(f"--cost={given.cost:g}: at least {2 * MIN_COST}, because half of it is replayed as well")
     try:
         pools = read_pools(given.data)
     except ValueError as error:
         parser.error(f"--data: {error}")
-    chosen = {name: one for name, one in STRATEGIES.items() if name in given.only.split(",")}
-    alone = {name: one for name, one in chosen.items() if name in ALONE}
-    cost = given.cost
+    chosen = {name: strategy for name, strategy in STRATEGIES.items() if name in given.only.split(",")}
+    alone = {name: strategy for name, strategy in chosen.items() if name in ALONE}
+    cost, beside = given.cost, given.beside
     cases = [(Case("pool", cost, 1, given.repetitions), chosen)]
-    others = (
-        ("pool", cost / 2, 1),
-        ("pool", cost * 2, 1),
-        ("pool", cost, 4),
-        ("all axes alike", cost, 1),
-        ("surrogate", cost, 1),
-    )
-    cases += [(Case(*one, given.beside), alone) for one in others if given.beside]
-    if given.beside and not alone:
+    if beside and not alone:
         parser.error(f"--beside: there is none of {', '.join(ALONE)} in --only")
-    for case, strategies in cases:
-        if wrong := [name for name, one in strategies.items() if case.cost <= one.top * one.seeds]:
-            parser.error(f"--cost={cost:g}: of {case.cost:g} trainings {wrong[0]} would certify alone; at least 32")
+    if beside:
+        others = [
+            Case("pool", None, 1, beside, SETTINGS["budget"]["trials"]),
+            Case("pool", cost / 2, 1, beside),
+            Case("pool", cost * 2, 1, beside),
+            Case("pool", cost, 4, beside),
+            Case(PLAIN, cost, 1, beside),
+            Case(SURROGATE, cost, 1, beside),
+        ]
+        cases += [(case, alone) for case in others]
     likeness = {pool.name: pool.measure_likeness() for pool in pools}
     parts: list[dict[str, Any]] = []
     forest = {"scikit-learn": metadata.version("scikit-learn")}
     record = {**make_record("judge", given.repetitions, parts, forest), "likeness": likeness}
     for case, strategies in cases:
-        found: dict[str, Any] = {}
-        parts.append({**asdict(case), "strategies": found})
+        rows: dict[str, Any] = {}
+        parts.append({**asdict(case), "size": case.size, "strategies": rows})
         for name, figures in judge(pools, strategies, case):
-            found[name] = figures
+            rows[name] = figures
             if len(parts) == 1:
                 record[name] = {key: figures[key] for key in ("mean", "low", "high")}
-            write_record(record, given.json)  # what there is by now, should the rest be ended
+            write_record(record, given.json)  # Whatever there is by now is kept if the rest is interrupted.
     print(table(record))
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from benchmarks import defaults, judge
-from benchmarks.judge import STRATEGIES, Replay, Strategy, replay
+from benchmarks.judge import STRATEGIES, Case, RayHalving, Replay, Strategy, rank_as_ray, replay, view_as_ray
 from benchmarks.judge_pool import Pool, read_pools
+from rltune.records import Report, ToldTrial, TrialRecord
+from rltune.search.schedulers import GoOn, Stop
 
 pytestmark = [pytest.mark.fast, pytest.mark.nightly]
 STEPS = 1000
@@ -86,27 +88,49 @@ def test_what_matters_decides_which_configuration_is_the_most_like_a_proposal(po
     assert likeness["stretched"] > max(0.95, likeness["plain"])
 
 
-def test_all_strategies_spend_the_same_and_certify_on_other_seeds(pool: Pool) -> None:
+def test_all_strategies_spend_the_same_with_certification_and_baseline(pool: Pool) -> None:
     for slots in (1, 4):
-        strategy = Strategy({"kind": "random"}, {"kind": "none"}, replicates=2, top=2, seeds=3)
-        sweep = Replay(pool, strategy, cost=16, slots=slots, seed=0)
+        strategy = Strategy({"kind": "random"}, {"kind": "none"}, replicates=2, is_certified=True)
+        sweep = Replay(pool, strategy, cost=40, slots=slots, seed=0)
         sweep.choose()
-        points = sum(len(one.reports) for one in sweep.records) * strategy.replicates
-        assert points == pytest.approx((16 - 6) * 5, abs=2 * slots * 5)
-    with pytest.raises(ValueError, match="cost"):
-        Replay(pool, strategy, cost=6, slots=1, seed=0).choose()
+        points = sum(len(record.reports) for record in sweep.records) * strategy.replicates
+        assert points == pytest.approx((40 - 2 * 3) * 5, abs=2 * slots * 5), (
+            "three seeds of the winner and the baseline"
+        )
+        assert sweep.spent == pytest.approx(40, abs=2 * slots)
+
+
+def test_a_number_of_trials_is_replayed_exactly(pool: Pool) -> None:
+    sweep = Replay(pool, STRATEGIES["defaults"], cost=None, slots=1, seed=0, num_trials=24)
+    sweep.choose()
+    assert len(sweep.records) == 24
+
+
+def test_ray_stops_reports_and_ranks_as_ray_tune_does(pool: Pool) -> None:
+    rule = RayHalving(1000, {"grace_fraction": 0.1, "reduction_factor": 4})
+    assert isinstance(rule.decide(Report(0, 200, 5.0)), GoOn), "there is nothing to compare the first trial with"
+    assert isinstance(rule.decide(Report(1, 200, 4.0)), Stop), "Ray compares the second one already"
+    assert isinstance(rule.decide(Report(2, 200, 6.0)), GoOn)
+    stopped = TrialRecord(1, "PRUNED", {}, {200: 4.0})
+    assert view_as_ray(stopped, None) == ToldTrial("COMPLETE", 4.0, {})
+    assert rank_as_ray(stopped) == 4.0
+    sweep = Replay(pool, STRATEGIES["ray"], cost=20, slots=1, seed=0)
+    chosen = sweep.choose()
+    highest = max(sweep.records, key=lambda record: list(record.reports.values())[-1])
+    assert pool.configurations[chosen] == highest.params
+    assert any(record.state == "PRUNED" for record in sweep.records)
 
 
 def test_what_knows_more_scores_higher(pool: Pool) -> None:
-    few, tried, spent = np.mean(replay(pool, STRATEGIES["random"], 2, 1, 20), axis=0)
-    many, _, _ = np.mean(replay(pool, STRATEGIES["random"], 40, 1, 20), axis=0)
+    few, tried, spent = np.mean(replay(pool, STRATEGIES["random"], Case("pool", 2, 1, 20), 2), axis=0)
+    many, _, _ = np.mean(replay(pool, STRATEGIES["random"], Case("pool", 40, 1, 20), 40), axis=0)
     assert few < many - 0.1
     assert many > 0.8
     assert (tried, spent) == pytest.approx((2, 2))
 
 
 def test_a_pool_without_more_configurations_is_seen_in_what_was_spent(pool: Pool) -> None:
-    _, tried, spent = np.mean(replay(pool, STRATEGIES["random"], 100, 1, 2), axis=0)
+    _, tried, spent = np.mean(replay(pool, STRATEGIES["random"], Case("pool", 100, 1, 2), 100), axis=0)
     assert (tried, spent) == pytest.approx((64, 64), abs=1)
 
 
@@ -131,7 +155,7 @@ def test_the_table_shows_the_lead_of_the_defaults() -> None:
     facts = {"mean": 0.5, "low": 0.4, "high": 0.6, "worst_tenth": 0.3, "tried": 9, "spent": 8}
     behind = {"defaults": {"mean": -0.2, "low": -0.3, "high": 0.05}}
     strategies = {"defaults": {**facts, "minus": {}}, "random": {**facts, "minus": behind}}
-    part = {"over": "pool", "cost": 48, "slots": 1, "strategies": strategies}
+    part = {"over": "pool", "cost": 48, "size": "48", "slots": 1, "strategies": strategies}
     rows = judge.table({"results": [part], "likeness": {"toy": {"plain": 0.1, "stretched": 0.2}}}).splitlines()
     assert "| defaults | 0.500 [0.400, 0.600] | 0.300 |  | 9 |" in rows[2]
     assert "| random | 0.500 [0.400, 0.600] | 0.300 | +0.200 [-0.050, +0.300] | 9 |" in rows[3]
@@ -143,27 +167,32 @@ def test_the_command_writes_what_is_asked_of_it(
 ) -> None:
     path = tmp_path / "judge.json"
     words = ["judge", "--data", str(folder), "--repetitions", "2", "--cost", "32", "--beside", "1"]
-    monkeypatch.setattr("sys.argv", [*words, "--json", str(path), "--only", "random,today,defaults"])
+    only = "random,ray,defaults"
+    monkeypatch.setattr("sys.argv", [*words, "--json", str(path), "--only", only])
     judge.main()
     record = json.loads(path.read_text())
-    assert all(record[name].keys() == {"mean", "low", "high"} for name in ("random", "today", "defaults"))
+    assert all(record[name].keys() == {"mean", "low", "high"} for name in only.split(","))
     assert [
-        (part["over"].split()[0], part["cost"], part["slots"], part["repetitions"]) for part in record["results"]
+        (part["over"].split()[0], part["cost"], part["num_trials"], part["slots"], part["repetitions"])
+        for part in record["results"]
     ] == [
-        ("pool", 32, 1, 2),
-        ("pool", 16, 1, 1),
-        ("pool", 64, 1, 1),
-        ("pool", 32, 4, 1),
-        ("all", 32, 1, 1),
-        ("surrogate", 32, 1, 1),
+        ("pool", 32, None, 1, 2),
+        ("pool", None, judge.SETTINGS["budget"]["trials"], 1, 1),
+        ("pool", 16, None, 1, 1),
+        ("pool", 64, None, 1, 1),
+        ("pool", 32, None, 4, 1),
+        ("all", 32, None, 1, 1),
+        ("surrogate", 32, None, 1, 1),
     ]
+    as_typed = record["results"][1]["strategies"]
+    assert as_typed["random"]["spent"] == pytest.approx(as_typed["defaults"]["spent"], abs=1)
     assert "--data FOLDER" in record["command"]
     assert "| pool | 32 | 1 | defaults |" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["judge", "--data", str(tmp_path / "absent")])
     with pytest.raises(SystemExit):
         judge.main()
     assert "curves.npz" in capsys.readouterr().err
-    monkeypatch.setattr("sys.argv", [*words, "--cost", "20"])
+    monkeypatch.setattr("sys.argv", [*words, "--cost", "10"])
     with pytest.raises(SystemExit):
         judge.main()
-    assert "--cost=20" in capsys.readouterr().err
+    assert "--cost=10" in capsys.readouterr().err
