@@ -1,11 +1,13 @@
 """Whole sweeps side by side: ours, a plain Ray Tune + RLlib + Optuna + MLflow script, and rl_zoo3's optimiser.
 
-    python -m benchmarks.sweep [--trials 8] [--env-steps 20000] [--rounds 2] [--only ours,zoo] [--quick]
+    python -m benchmarks.sweep [--trials 8 --env-steps 20000] [--rounds 3] [--only ours,zoo] [--quick]
 
-About 14 minutes on two quiet cores, 7 a round; 3 with --quick, which keeps no record. PPO on CartPole: all have the
-same space, settings, 16 environments, first trial, number of trials and budget, read from conf/ (shared_settings.py).
-``shipped`` is ours as it is installed, with the tuned settings of this pair, and no peer of the others. rl_zoo3 runs
-with its own pruner and number of evaluations, and with ten evaluations and halving; zoo.py says what else is its own.
+Two sizes: 8 trials of 20,000 steps, and 24 of 100,000 without the plain script, which would take half an hour. About 45
+minutes on two quiet cores; 3 with --quick, which keeps no record. PPO on CartPole: all have the same space, settings,
+16 environments, first trial, number of trials and budget, read from conf/ (shared_settings.py). ``shipped`` is ours as
+it is installed, with the tuned settings of this pair, and no peer of the others. rl_zoo3 runs as two processes on one
+storage, with its own pruner and number of evaluations, and with ten evaluations and halving; zoo.py says what else is
+its own.
 
 They take turns in fresh folders, and a round's ratio is the statistic. Wall seconds are those of the whole command,
 from its start to its last process's end. Environment steps are those really taken.
@@ -27,6 +29,9 @@ from typing import Any
 from benchmarks import peers, zoo
 from benchmarks.commands import run_command
 from benchmarks.records import compare_rounds, make_record, spread_of, write_record
+
+SIZES = ((8, 20_000), (24, 100_000))  # Trials, and environment steps of each.
+LARGEST_PLAIN = 200_000  # The most environment steps of a whole sweep for which the plain script is run.
 
 
 def ours(trials: int, env_steps: int, folder: Path, *more: str) -> dict[str, Any]:
@@ -85,26 +90,27 @@ CONTENDERS = {
 }
 
 
-def measure(kinds: list[str], trials: int, env_steps: int, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """Return every contender's figures, a list of rounds each."""
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+def measure(kinds: list[str], size: dict[str, Any], rounds: int) -> None:
+    """Add every contender's figures to a size's record, a list of rounds each."""
+    size["contenders"] = contenders = {kind: [] for kind in kinds}
     for number in range(rounds):
         for kind in kinds:
-            one = CONTENDERS[kind]
+            contender = CONTENDERS[kind]
             with tempfile.TemporaryDirectory(prefix=f"bench-{kind}-") as folder:
-                figures = one.run(trials, env_steps, Path(folder), *one.options)
-            found[kind].append({key: round(v, 2) if isinstance(v, float) else v for key, v in figures.items()})
-            print(f"round {number + 1} {kind}: {found[kind][-1]}", file=sys.stderr, flush=True)
-    return found
+                figures = contender.run(size["trials"], size["env_steps"], Path(folder), *contender.options)
+            contenders[kind].append({key: round(v, 2) if isinstance(v, float) else v for key, v in figures.items()})
+            print(f"round {number + 1} {kind}: {contenders[kind][-1]}", file=sys.stderr, flush=True)
 
 
 def table(record: dict[str, Any]) -> str:
     """Return the record as Markdown: medians, and the rounds' ratios with least and greatest."""
-    found = record["results"]
     names = ["sweep", "wall s", "first report s", "steps trained", "steps evaluated", "trials stopped", "best return"]
     names += ["wall / rltune's"]
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-    lines += [row(kind, found.get(kind), found["ours"]) for kind in CONTENDERS]
+    for size in record["results"]:
+        lines.append(f"| **{size['trials']} trials of {size['env_steps']:,} steps** |" + " |" * (len(names) - 1))
+        contenders = size["contenders"]
+        lines += [row(kind, contenders.get(kind), contenders["ours"]) for kind in CONTENDERS]
     return "\n".join(lines)
 
 
@@ -127,24 +133,31 @@ def row(kind: str, rounds: list[dict[str, Any]] | None, base: list[dict[str, Any
 def main() -> None:
     """Parse, run, print, and keep the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=8)
-    parser.add_argument("--env-steps", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--trials", type=int, help="measure this size alone, with --env-steps")
+    parser.add_argument("--env-steps", type=int)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round of 4 trials of 10,000 steps, no record")
     parser.add_argument("--only", default=",".join(CONTENDERS), help="comma-separated; ours is always among them")
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/sweep.json")
     arguments = parser.parse_args()
     trials, env_steps, rounds = arguments.trials, arguments.env_steps, arguments.rounds
+    if (trials is None) is not (env_steps is None):
+        parser.error("--trials and --env-steps are given together")
     if arguments.quick:
         trials, env_steps, rounds = 4, 10_000, 1
     kinds = ["ours", *(kind for kind in arguments.only.split(",") if kind != "ours")]
     if any(kind.startswith("zoo") for kind in kinds):
         peers.make_venv()
-    record = make_record("sweep", rounds, measure(kinds, trials, env_steps, rounds), peers.versions())
-    record |= {"trials": trials, "env_steps": env_steps}
+    sizes = [(trials, env_steps)] if trials else SIZES
+    results: list[dict[str, Any]] = []
+    record = make_record("sweep", rounds, results, peers.versions())
+    for trials, env_steps in sizes:
+        results.append({"trials": trials, "env_steps": env_steps})
+        is_small = trials * env_steps <= LARGEST_PLAIN
+        measure([kind for kind in kinds if is_small or kind != "plain"], results[-1], rounds)
+        if arguments.json or not arguments.quick:
+            write_record(record, arguments.json)  # Whatever there is by now is kept if the rest is interrupted.
     print(table(record))
-    if arguments.json or not arguments.quick:
-        write_record(record, arguments.json)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ trial are those of the others (shared_settings.py). What is rl_zoo3's own and di
   objective there. By its default that happens once in 100,000 steps, at this budget once, at the end.
 - Its default pruner, the median, stops nobody among the first n_startup_trials, 8 as ours has. Its halving has the
   factor 4, and saves nothing unless there is more than one evaluation.
-- Both trials at once are threads of one process.
+- Two processes share one storage, as its documentation has it for several workers (``--storage``), with one trial each
+  at a time. ``--n-jobs 2`` would run both trials as threads of one Python process, which takes much longer.
 - The best policy is neither evaluated on fresh episodes nor registered, and nothing is tracked.
 """
 
@@ -29,12 +30,15 @@ from benchmarks import peers
 from benchmarks.records import ROOT
 from benchmarks.shared_settings import ALGO, STARTUP
 
+WORKERS = 2
+
 
 def command(trials: int, env_steps: int, folder: Path, more: list[str]) -> list[str]:
     """Return what is typed, less its own defaults: ``more`` may replace them."""
     options = {
-        "--algo": "ppo", "--env": "CartPole-v1", "-n": env_steps, "--n-trials": trials, "--n-jobs": 2,
-        "--n-startup-trials": STARTUP, "--num-threads": 1, "--device": "cpu", "-f": folder / "logs", "--verbose": 1,
+        "--algo": "ppo", "--env": "CartPole-v1", "-n": env_steps, "--max-total-trials": trials, "--n-jobs": 1,
+        "--storage": folder / "study.log", "--study-name": "bench", "--n-startup-trials": STARTUP, "--num-threads": 1,
+        "--device": "cpu", "-f": folder / "logs", "--verbose": 1,
     }  # fmt: skip
     typed = [str(peers.PYTHON), "-m", "benchmarks.zoo_train", "-optimize", "--no-optim-plots", *more]
     for name, value in options.items():
@@ -50,21 +54,23 @@ def command(trials: int, env_steps: int, folder: Path, more: list[str]) -> list[
 def run(trials: int, env_steps: int, folder: Path, *more: str) -> dict[str, Any]:
     """Optimise, and say how long it took."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Without the thread settings of NumPy's and torch's libraries two threads of trials would take four cores.
+    # Without these the libraries of NumPy and torch would start threads for all cores in both processes.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    began = time.time()
-    done = subprocess.run(
-        command(trials, env_steps, folder, list(more)),
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    wall_s = time.time() - began
-    output = done.stdout + done.stderr
-    (folder / "output.txt").write_text(output)
+    typed, began = command(trials, env_steps, folder, list(more)), time.time()
+    logs = [folder / f"worker-{number}.txt" for number in range(WORKERS)]
+    workers = []
+    for path in logs:
+        with path.open("w") as log:
+            workers.append(subprocess.Popen(typed, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT))
+    codes = [worker.wait() for worker in workers]
+    wall_s, outputs = time.time() - began, [path.read_text() for path in logs]
+    output = "".join(outputs)
     values = [float(v) for v in re.findall(r"finished with value: (-?[\d.]+)", output)]
     ended = len(values) + len(re.findall(r"Trial \d+ pruned", output))
-    if done.returncode or ended < trials:
-        raise RuntimeError(f"rl_zoo3 ended {ended} of {trials} trials (exit {done.returncode}):\n{output[-2000:]}")
-    steps: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    if any(codes) or ended < trials:
+        raise RuntimeError(f"rl_zoo3 ended {ended} of {trials} trials (exit {codes}):\n{output[-2000:]}")
+    counted = [json.loads(re.findall(r"^\{.*\}$", each, re.MULTILINE)[-1]) for each in outputs]
+    steps = {name: sum(each[name] for each in counted) for name in counted[0]}
     return {"wall_s": wall_s, **steps, "stopped": ended - len(values), "best": max(values, default=None)}
 
 

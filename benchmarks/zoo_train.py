@@ -1,6 +1,7 @@
 """``python -m rl_zoo3.train`` with the shared PPO space and first trial, and its environment steps counted.
 
-Runs in the peers' environment. The last line that it prints is JSON: the steps of its trials and of their evaluations.
+Runs in the peers' environment. The last line that it prints is JSON: the steps of this process's trials and of their
+evaluations.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from benchmarks.shared_settings import ALGO, first_trial, suggest
 NUM_ENVS = ALGO["env_runners"]["num_envs_per_env_runner"]
 NETS = ALGO["rl_module"]["model_config"]
 COUNTERS: dict[str, list[list[int]]] = {"env_steps": [], "evaluation_steps": []}
-"""One counter for each vector environment: two trials are two threads, and each counts its own."""
+"""One counter for each vector environment."""
 
 create_study = optuna.create_study
 
@@ -40,9 +41,9 @@ def sample_ppo(trial: Any, num_actions: int, num_envs: int, additional: dict[str
 
 
 def create_warm_study(**options: Any) -> optuna.Study:
-    """Create rl_zoo3's study, and have it begin with the first trial of the others."""
+    """Create rl_zoo3's study or join it, and have it begin with the first trial of the others."""
     study = create_study(**options)
-    study.enqueue_trial(first_trial())
+    study.enqueue_trial(first_trial(), skip_if_exists=True)
     return study
 
 
