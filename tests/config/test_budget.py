@@ -46,8 +46,8 @@ def test_what_is_typed_has_room_for_as_many_as_are_wanted(request_of, words, num
 @pytest.mark.parametrize(
     ("words", "size"),
     [
-        (("budget.trials=29",), (1, 3)),
-        (("budget.trials=30",), (1, 5)),
+        (("budget.trials=39",), (1, 3)),
+        (("budget.trials=40",), (1, 5)),
         (("budget.trials=49",), (1, 5)),
         (("budget.trials=50",), (3, 5)),
         (("budget.trials=60", "certify.top=2"), (2, 5)),

@@ -101,7 +101,7 @@ def test_an_address_may_change(composed, key, value):
 @pytest.mark.parametrize(
     ("key", "old", "new"),
     [
-        ("budget.trials", 24, 48),
+        ("budget.trials", 48, 96),
         ("budget.total_env_steps", 1000, 2000),
         ("budget.total_env_steps", 1000, None),
         ("budget.wall_time_s", 60, 120),

@@ -78,7 +78,7 @@ def test_variables_in_an_environments_arguments_stay_names(composed, monkeypatch
     [
         lambda text: text[: text.rindex("# sha256")],  # all settings there, the last ones of their section maybe not
         lambda text: "".join(text.splitlines(keepends=True)[:-4]),
-        lambda text: text.replace("trials: 24", "trials: 94"),
+        lambda text: text.replace("trials: 48", "trials: 94"),
         lambda text: "",
         lambda text: "\0" * len(text),
     ],
@@ -110,7 +110,7 @@ def test_another_format_is_refused_in_three_parts(form, whole, composed, tmp_pat
 
 
 def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path):
-    text = format_settings(parse_config(composed)).replace("trials: 24", "trials: 94")
+    text = format_settings(parse_config(composed)).replace("trials: 48", "trials: 94")
     (tmp_path / "config.yaml").write_text(text[: text.rindex("# sha256")] + "# sha256: any\n")
     assert read_settings(tmp_path, whole=True)["budget"]["trials"] == 94
 

@@ -21,7 +21,7 @@ def test_a_plain_request_becomes_a_plan_that_fits_the_machine(make):
     assert made.space.names[0] == "lr"
     assert made.build.env.id == "CartPole-v1"
     assert made.share_of(Machine(2, 0)).bundles == [{"CPU": 1.0}]
-    assert made.request.limit == 24, "no more at once than there are trials"
+    assert made.request.limit == 48, "no more at once than there are trials"
     assert made.notes == ()
 
 

@@ -71,7 +71,7 @@ def test_a_damaged_ledger_leaves_all_other_sweeps_listed(service: Serviced, tmp_
 def test_the_form_shows_each_default_and_what_it_means(service: Serviced) -> None:
     page = service.ask("GET", "/submit", headers=service.log_in()).text
     for key, default in (
-        ("budget.trials", "24"), ("certify.seeds", "5"), ("objective.direction", "max"), ("algo.name", "ppo"),
+        ("budget.trials", "48"), ("certify.episodes", "50"), ("objective.direction", "max"), ("algo.name", "ppo"),
     ):  # fmt: skip
         field = field_of(page, key)
         assert f'placeholder="{default}"' in field
@@ -192,7 +192,7 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     )
     browser.choose("#field-experiment", "")
     browser.wait(
-        "document.documentElement.dataset.ready && document.getElementById('field-budget.trials').placeholder === '24'"
+        "document.documentElement.dataset.ready && document.getElementById('field-budget.trials').placeholder === '48'"
     )
     browser.choose("#field-algo", "dqn")
     browser.wait(

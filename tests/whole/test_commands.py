@@ -230,7 +230,7 @@ def test_help_names_the_groups_with_their_choices_and_every_setting_with_its_com
     assert {"sweeps.run", "algo=ppo", "env=cartpole"} <= set(done.out.splitlines()[0].split())
     assert list_choices(done.out, "algo=ppo") >= {"dqn", "ppo"}
     assert "smoke" in list_choices(done.out, "experiment=null")
-    assert re.search(r"^  trials: 24 # .+", done.out, re.MULTILINE)
+    assert re.search(r"^  trials: 48 # .+", done.out, re.MULTILINE)
     assert not typed["run --help"].loaded & {*LATE, "hydra"}
 
 
@@ -263,7 +263,7 @@ def test_cfg_job_prints_the_composed_settings_and_runs_nothing(typed):
     settings = OmegaConf.create(done.out)
     assert settings.algo.name == "ppo"
     assert settings.env.id == "CartPole-v1"
-    assert settings.budget.trials == 24
+    assert settings.budget.trials == 48
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])

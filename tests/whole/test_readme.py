@@ -226,9 +226,9 @@ def load_script(name: str) -> Any:
 def test_the_live_tables_picture_is_drawn_from_a_ledger(tmp_path: Path) -> None:
     picture = load_script("make_live_table").draw(write_sweep(tmp_path / "s", 12), share=0.5)
     shown = " ".join(html.unescape(text) for text in re.findall(r">([^<>]+)</text>", picture)).replace("\xa0", " ")
-    counts = re.search(r"(?:\d+ [a-z]+, )*\d+ [a-z]+ of 24", shown)  # a state that no trial is in is left out
+    counts = re.search(r"(?:\d+ [a-z]+, )*\d+ [a-z]+ of 48", shown)  # a state that no trial is in is left out
     assert counts, shown
-    assert 1 <= sum(int(count) for count in re.findall(r"\d+", counts[0].removesuffix(" of 24"))) < 12
+    assert 1 <= sum(int(count) for count in re.findall(r"\d+", counts[0].removesuffix(" of 48"))) < 12
     assert re.search(r"trial +\d+ stopped", shown)
     assert re.findall(r"url\(\W?http", picture) == []  # no font from a server
 
@@ -237,8 +237,8 @@ def test_the_page_of_settings_says_what_each_key_is() -> None:
     module = load_script("make_settings_page")
     rows = re.findall(r"^\| `([\w.]+)` \| `(.+)` \| (.*) \|$", module.make_page(ROOT / "conf"), re.MULTILINE)
     found = {key: (value, meaning) for key, value, meaning in reversed(rows)}
-    assert found["budget.trials"][0] == "24"
-    assert found["certify.top"][0] == "3"
+    assert found["budget.trials"][0] == "48"
+    assert found["certify.episodes"][0] == "50"
     ours = [key for key in found if key.partition(".")[0] in ("budget", "checkpoint", "failures", "certify")]
     assert len(ours) >= 12
     assert [key for key in ours if not found[key][1]] == []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rltune.config.schema import RunConfig
 
 STEPS_SPENT = "budget.total_env_steps is spent"
-FIVE_SEEDS_FROM = 30  # Fewer trials are certified by three seeds, which cost less and tell less.
+FIVE_SEEDS_FROM = 40  # Fewer trials are certified by three seeds, which cost less and tell less.
 THREE_FINALISTS_FROM = 50  # Of fewer trials only the best one is retrained beside the baseline.
 
 
