@@ -50,7 +50,15 @@ def write_sweep(
     """A finished sweep's folder: trial n learns n times as fast, and the lower half is stopped at 400 steps."""
     folder.mkdir()
     config = parse_config(
-        compose("run", "budget.env_steps=1000", "~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]", *words)
+        compose(
+            "run",
+            "budget.trials=24",
+            "budget.env_steps=1000",
+            "~tuned",
+            "~space",
+            "+space.lr=[loguniform,1e-4,1e-2]",
+            *words,
+        )
     )
     write_settings(folder, config)
     with closing(make_ledger(folder, folder.name)) as ledger:

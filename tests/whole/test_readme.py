@@ -226,9 +226,9 @@ def load_script(name: str) -> Any:
 def test_the_live_tables_picture_is_drawn_from_a_ledger(tmp_path: Path) -> None:
     picture = load_script("make_live_table").draw(write_sweep(tmp_path / "s", 12), share=0.5)
     shown = " ".join(html.unescape(text) for text in re.findall(r">([^<>]+)</text>", picture)).replace("\xa0", " ")
-    counts = re.search(r"(?:\d+ [a-z]+, )*\d+ [a-z]+ of 48", shown)  # a state that no trial is in is left out
+    counts = re.search(r"(?:\d+ [a-z]+, )*\d+ [a-z]+ of 24", shown)  # a state that no trial is in is left out
     assert counts, shown
-    assert 1 <= sum(int(count) for count in re.findall(r"\d+", counts[0].removesuffix(" of 48"))) < 12
+    assert 1 <= sum(int(count) for count in re.findall(r"\d+", counts[0].removesuffix(" of 24"))) < 12
     assert re.search(r"trial +\d+ stopped", shown)
     assert re.findall(r"url\(\W?http", picture) == []  # no font from a server
 
