@@ -52,7 +52,7 @@ from rltune.certification.result import Configuration, SeedResult, judge_configu
 from rltune.config.budget import size_certification
 from rltune.ledger.optuna_study import suggest
 from rltune.ledger.ranking import rank_records
-from rltune.records import WHOLE_BUDGET, Direction, Report, ToldTrial, TrialRecord
+from rltune.records import WHOLE_BUDGET, Direction, Report, TrialForSampler, TrialRecord
 from rltune.search.sampler_view import choose_view
 from rltune.search.samplers import build_sampler
 from rltune.search.schedulers import GO_ON, Decision, GoOn, Stop, build_stopping_rule
@@ -321,11 +321,11 @@ def rank_as_ray(record: TrialRecord) -> float:
     return (list(record.reports.values())[-1:] or [-np.inf])[0]
 
 
-def view_as_ray(record: TrialRecord, _: float | None) -> ToldTrial:
+def view_as_ray(record: TrialRecord, _: float | None) -> TrialForSampler:
     """Report a trial to Optuna as Ray Tune's ``OptunaSearch`` does: complete with its last score, stopped or not."""
     if record.diverged or not record.reports:
-        return ToldTrial("FAIL")
-    return ToldTrial("COMPLETE", rank_as_ray(record), {})
+        return TrialForSampler("FAIL")
+    return TrialForSampler("COMPLETE", rank_as_ray(record), {})
 
 
 def replay(pool: Pool, strategy: Strategy, case: Case, cost: float | None) -> list[tuple[float, int, float]]:

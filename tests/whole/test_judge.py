@@ -14,7 +14,7 @@ import pytest
 from benchmarks import defaults, judge
 from benchmarks.judge import STRATEGIES, Case, RayHalving, Replay, Strategy, rank_as_ray, replay, view_as_ray
 from benchmarks.judge_pool import Pool, read_pools
-from rltune.records import Report, ToldTrial, TrialRecord
+from rltune.records import Report, TrialForSampler, TrialRecord
 from rltune.search.schedulers import GoOn, Stop
 
 pytestmark = [pytest.mark.fast, pytest.mark.nightly]
@@ -112,7 +112,7 @@ def test_ray_stops_reports_and_ranks_as_ray_tune_does(pool: Pool) -> None:
     assert isinstance(rule.decide(Report(1, 200, 4.0)), Stop), "Ray compares the second one already"
     assert isinstance(rule.decide(Report(2, 200, 6.0)), GoOn)
     stopped = TrialRecord(1, "PRUNED", {}, {200: 4.0})
-    assert view_as_ray(stopped, None) == ToldTrial("COMPLETE", 4.0, {})
+    assert view_as_ray(stopped, None) == TrialForSampler("COMPLETE", 4.0, {})
     assert rank_as_ray(stopped) == 4.0
     sweep = Replay(pool, STRATEGIES["ray"], cost=20, slots=1, seed=0)
     chosen = sweep.choose()
