@@ -82,7 +82,7 @@ def test_a_sweep_waits_for_a_node_grows_and_shrinks(tmp_path: Path) -> None:
     words = ("budget.trials=99", "resources.max_concurrent=null", "+space.seconds=0.2", "scheduler=none")
     with ray_head(num_cpus=0, **OPEN) as address:
         sweep = Sweep(tmp_path, f"cluster.address={address}", *words)
-        sweep.wait_for(r"0 complete of 99 \| waiting for a node: the cluster has no CPU yet")
+        sweep.wait_for(r"0 complete of 99 \| waiting for a node with room for a trial: 1 CPU")
         with node(address, 1):
             sweep.wait_for_running(1)
             with node(address, 2):
@@ -102,7 +102,7 @@ def test_quotas_let_sweeps_run_side_by_side_and_one_says_why_it_waits(tmp_path: 
         for sweep in (first, second):
             sweep.wait_for_running(2)
         third = Sweep(tmp_path / "c", *words, "budget.trials=2")
-        third.wait_for(r"0 complete of 2 \| waiting for 2 CPUs held by others")
+        third.wait_for(r"0 complete of 2 \| waiting for 2 CPUs")
         for sweep in (first, second):
             sweep.wait_for_running(2)  # between two trials there is one less
         first.process.send_signal(signal.SIGTERM)

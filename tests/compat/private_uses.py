@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OURS = ("rltune", "sweeps")
-# Python documents these under such a name, the last two for named tuples.
-DOCUMENTED = {"os._exit", "sys._getframe", "values._asdict", "values._replace"}
+DOCUMENTED = {"os._exit", "sys._getframe"}  # Python documents these under such a name,
+OF_NAMED_TUPLES = {"_asdict", "_replace"}  # and these of each named tuple.
 ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 
@@ -65,7 +65,8 @@ class Source:
                     yield Use(path, line, str(name.value), ast.unparse(node))
         for scope, node in _attributes(tree):
             known = node.attr in self.defined and self._is_ours(node.value, scope)
-            if _is_private(node.attr) and ast.unparse(node) not in DOCUMENTED and not known:
+            is_documented = ast.unparse(node) in DOCUMENTED or node.attr in OF_NAMED_TUPLES
+            if _is_private(node.attr) and not is_documented and not known:
                 yield Use(path, node.lineno, node.attr, ast.unparse(node))
 
     def _is_ours(self, owner: ast.expr, scope: dict[str, str]) -> bool:

@@ -53,7 +53,7 @@ def test_a_plain_line_that_says_nothing_new_is_left_out(draw):
     sweep = draw()
     sweep.draw()
     for _ in range(400):
-        sweep.draw(1.0, wait="waiting for 2 CPUs held by others")
+        sweep.draw(1.0, wait="waiting for 2 CPUs")
     assert list_progress(sweep.out) == ["[00:01]", "[05:01]"]
 
 

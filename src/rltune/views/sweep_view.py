@@ -340,10 +340,10 @@ class SweepView:
     @cached_property
     def percent(self) -> int:
         """The progress of the search: a running trial counts by its steps. 100 only if the sweep is complete."""
-        return 100 if self.status == "complete" else min(99, math.floor(100 * self._search_share))
+        return 100 if self.status == "complete" else min(99, math.floor(100 * self.search_share))
 
     @cached_property
-    def _search_share(self) -> float:
+    def search_share(self) -> float:
         """The part of the search that is done, from 0 to 1."""
         total = self.budget.get("total_env_steps")
         share = sum(map(self._measure_share, self.trials)) / max(1, self.num_trials)
@@ -359,10 +359,10 @@ class SweepView:
 
         None in the first seconds, and while nothing is left.
         """
-        gain = self._search_share - self.first._search_share if self.first else 0.0
+        gain = self.search_share - self.first.search_share if self.first else 0.0
         if self.elapsed_s < MIN_ELAPSED_S or gain <= 0:
             return None
-        return (1 - self._search_share) * self.elapsed_s / gain or None
+        return (1 - self.search_share) * self.elapsed_s / gain or None
 
     @property
     def certification_left_s(self) -> float | None:
