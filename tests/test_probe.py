@@ -538,6 +538,6 @@ def test_a_sweep_that_goes_on_is_not_measured_again(request_of, monkeypatch, tmp
     monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: pytest.fail("it was measured when it began"))
     known = read_settings(tmp_path, whole=True)
     typed_again = keep_measured(known, asked)
-    assert not check_changes("it", known, typed_again)
+    assert not check_changes("it", known, planning.fit_sizes(typed_again)[0])
     for config in (parse_config(known), typed_again):
         assert planning.measure_share(planning.make_plan(config, resumed=True)).request.gpus == 0.125

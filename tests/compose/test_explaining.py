@@ -15,10 +15,10 @@ from rltune.errors import RltuneError
 @pytest.mark.parametrize(
     ("word", "allowed", "fix"),
     [
-        ("budget.trials=abc", "a whole number", "budget.trials=24"),
-        ("budget.trials=", "a whole number", "budget.trials=24"),
-        ("budget.trials=[4,8]", "a whole number", "budget.trials=24"),
-        ("budget.trials=null", "a whole number", "budget.trials=24"),
+        ("budget.trials=abc", "a whole number", "budget.trials=48"),
+        ("budget.trials=", "a whole number", "budget.trials=48"),
+        ("budget.trials=[4,8]", "a whole number", "budget.trials=48"),
+        ("budget.trials=null", "a whole number", "budget.trials=48"),
         ("failures.stall_s=soon", "a number", "failures.stall_s=300"),
         ("budget.wall_time_s=soon", "a number, at least 1, or null", "run --help"),
         ("report=maybe", "true or false", "report=True"),

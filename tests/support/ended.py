@@ -14,6 +14,7 @@ from composing import compose
 from ledger import add_reports, make_ledger
 
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
+from rltune.config.budget import fit_certification
 from rltune.config.settings_file import write_settings
 from rltune.config.validation import parse_config
 from rltune.ledger.storage import open_ledger
@@ -60,7 +61,7 @@ def write_sweep(
             *words,
         )
     )
-    write_settings(folder, config)
+    write_settings(folder, fit_certification(config))
     with closing(make_ledger(folder, folder.name)) as ledger:
         for number in range(num_trials):
             ledger.trials.add({"lr": 10 ** (-4 + 2 * number / max(1, num_trials - 1))}, [number], train_s=1.0)
