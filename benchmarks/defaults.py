@@ -30,7 +30,6 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "defaults": (),
     "today": (
         "searcher=tpe", "scheduler.args.grace_fraction=0.1", "scheduler.args.reduction_factor=3",
-        "scheduler.args.mean_over=1",
     ),
 }  # fmt: skip
 CASES: Mapping[str, tuple[str, ...]] = {  # each may search for as much as 20 whole trainings

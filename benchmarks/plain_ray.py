@@ -5,8 +5,8 @@
 About three minutes on two quiet cores; prints one JSON line. Stock throughout: ``tune.Tuner("PPO", ...)`` with
 OptunaSearch, ASHAScheduler and MLflowLoggerCallback, their own defaults wherever conf/ sets nothing. Space, settings,
 first trial, trials, budget and the rungs of early stopping are those of ``python -m sweeps.run algo=ppo env=cartpole
-'~tuned' searcher=tpe scheduler.args.mean_over=1`` (shared_settings.py). What is Tune's own and differs: a trial reports
-after each iteration, not 20 times.
+'~tuned' searcher=tpe`` (shared_settings.py). What is Tune's own and differs: a trial reports after each iteration,
+not 20 times, and its mean return is that of the iteration's episodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig  # 
 from ray.tune.schedulers import ASHAScheduler  # noqa: E402
 from ray.tune.search.optuna import OptunaSearch  # noqa: E402
 
-from benchmarks.shared_settings import ALGO, RULE, SMOOTHING, STARTUP, first_trial, suggest  # noqa: E402
+from benchmarks.shared_settings import ALGO, RULE, STARTUP, first_trial, suggest  # noqa: E402
 
 METRIC = "env_runners/episode_return_mean"
 CLOCK = "num_env_steps_sampled_lifetime"
@@ -57,7 +57,6 @@ def algorithm() -> PPOConfig:
         .learners(**ALGO["learners"])
         .rl_module(model_config=DefaultModelConfig(**ALGO["rl_module"]["model_config"]))
         .training(**ALGO["training"])
-        .reporting(**SMOOTHING)
     )
 
 

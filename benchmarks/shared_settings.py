@@ -32,7 +32,6 @@ def _read_numbers(value: Any) -> Any:
 ALGO: dict[str, Any] = read("algo", "ppo.yaml")
 SPACE: dict[str, list[Any]] = read("space", "ppo.yaml")
 RULE: dict[str, Any] = read("scheduler", "asha.yaml")["args"]
-SMOOTHING: dict[str, Any] = read("run.yaml")["algo"]["reporting"]
 STARTUP: int = read("searcher", "tpe.yaml")["args"]["n_startup_trials"]
 
 

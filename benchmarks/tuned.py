@@ -96,7 +96,9 @@ def run(task: Task, seed: int, env_steps: int) -> Run:
 
     made = make_plan(settings(task))
     (first, *_) = made.warm_starts
-    runner = AlgorithmRunner(made.build, first, made.seeds(seed)[0], "fast", threads=1)
+    runner = AlgorithmRunner(
+        made.build, first, made.seeds(seed)[0], "fast", threads=1, scored_steps=env_steps / REPORTS
+    )
     began, best, best_at, steps = time.perf_counter(), -math.inf, 0, 0
     with tempfile.TemporaryDirectory() as scratch:
         for report in range(1, REPORTS + 1):

@@ -23,8 +23,11 @@ WHOLE_BUDGET = "whole budget"
 OUT_OF_MEMORY = "out of memory on its GPU"
 """Prefix of the failure reason of a trial that needs more of a GPU's memory than it can get."""
 
-SCORED_REPORTS = 3
-"""How many of a trial's last reports its score is the mean of."""
+SCORED_SHARE = 1 / 20
+"""The last part of a trial's budget: a report's objective is the mean of the episodes that ended in so many steps."""
+
+SCORED_EPISODES = 5
+"""The number of episodes that an objective is the mean of at least, as soon as so many have ended."""
 
 
 class Direction(StrEnum):
@@ -92,7 +95,8 @@ class Report:
     Attributes:
         number: The trial's number.
         nominal_steps: The mark, in environment steps of each seed: where reports are compared, and drawn.
-        objective: What the sweep maximises; NaN before the first episode has ended.
+        objective: What the sweep maximises, as the mean of the episodes that ended in the last twentieth of the budget,
+            and at least of the last five; NaN before the first episode has ended.
         numbers: All logged numbers by name, the objective among them; see `rltune.trial.metrics`.
         time_s: When it came, in seconds of the epoch.
         overshoot_steps: What each seed had sampled beyond the mark.
@@ -109,22 +113,6 @@ class Report:
     def env_steps(self) -> int:
         """Environment steps that each seed had sampled: what it cost."""
         return self.nominal_steps + self.overshoot_steps
-
-
-def compute_score(objectives: Iterable[float]) -> float | None:
-    """Compute a trial's score, the one number that it is ranked by and that a searcher is told.
-
-    The highest of twenty noisy reports is the luckiest, and a stopped trial's last one is not. So the score is the same
-    statistic of both: the mean of the last three.
-
-    Args:
-        objectives: Of the trial's reports, in order. Those that are not finite, before the first episode, are left out.
-
-    Returns:
-        None without a finite report; the mean of those that there are where they are fewer than three.
-    """
-    finite = [objective for objective in objectives if math.isfinite(objective)][-SCORED_REPORTS:]
-    return sum(finite) / len(finite) if finite else None
 
 
 @dataclass(frozen=True)
@@ -258,21 +246,17 @@ class TrialRecord:
 
     @property
     def scores(self) -> dict[int, float]:
-        """Its score (`compute_score`) by nominal steps, as it was there; nothing before the first finite report."""
-        objectives, found = list(self.reports.values()), {}
-        for number, mark in enumerate(self.reports, start=1):
-            if (score := compute_score(objectives[:number])) is not None:
-                found[mark] = score
-        return found
+        """Its score by nominal steps, as it was there; nothing before the first finite report."""
+        return {mark: objective for mark, objective in self.reports.items() if math.isfinite(objective)}
 
     @property
     def score(self) -> float | None:
-        """What it is ranked by: see `compute_score`; of a run of the certification the mean of its returns.
+        """What it is ranked by: its last objective; of a run of the certification the mean of its returns.
 
         None before the first finite report, or before the episodes were played.
         """
         if self.kind == TRIALS:
-            return compute_score(self.reports.values())
+            return next(reversed(self.scores.values()), None)
         return sum(self.returns) / len(self.returns) if self.returns else None
 
     @property

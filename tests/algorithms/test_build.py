@@ -23,12 +23,6 @@ def test_every_section_and_the_samples_values_reach_rllib(algo):
     made.validate()
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "dqn", "sac"])
-def test_the_mean_return_follows_the_policy_within_a_few_reports(algo, name):
-    """100 episodes, RLlib's default, are half of a CartPole trial: its best checkpoint would be told apart too late."""
-    assert build_config(Build(algo(name), CARTPOLE), {}, 0).metrics_num_episodes_for_smoothing == 50
-
-
 def test_what_rllib_says_of_a_setting_is_logged(algo, caplog):
     """An algorithm of one's own is not in the table: RLlib's own warning is all that tells."""
     config = build_config(Build(set_in(algo(), "training.model", {"fcnet_hiddens": [8]}), CARTPOLE), {}, 0)

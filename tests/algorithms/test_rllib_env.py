@@ -6,8 +6,10 @@ import pickle
 
 import pytest
 
+from rltune.algorithms.build import build_config
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
 from rltune.algorithms.rllib_env import Creator, name_for_rllib
+from rltune.driver.plan import make_plan
 from rltune.envs.spec import EnvSpec, spec_of
 
 SHORT = {"entry_point": "TimeLimit", "kwargs": {"max_episode_steps": 5}}
@@ -39,3 +41,12 @@ def test_an_environment_of_several_agents_is_registered_too(policies):
     assert isinstance(env, ParallelEnvAdapter)
     assert env.possible_agents == ["agent_0", "agent_1", "agent_2"]
     env.close()
+
+
+def test_rewards_are_normalised_by_the_algorithms_discount(request_of):
+    made = make_plan(request_of("algo=ppo", "env=pendulum", "~tuned", "env.rewards.normalise=true"))
+    for params, discount in (({"gamma": 0.5}, 0.5), ({}, 0.99)):
+        config = build_config(made.build, params, 0)
+        env = registered(config.env)(config.env_config)
+        assert env._discount == discount
+        env.close()

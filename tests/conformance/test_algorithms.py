@@ -98,7 +98,7 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
     more = [f"algo.offline_data.input_={data / env_id}.parquet", *FEW] if name in OFFLINE else []
     made = make_plan(request_of(f"algo={name}", f"env={env}", *SMALL.get(name, []), *more))
     plan.preflight(made)
-    runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1)
+    runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
     try:
         first, second = runner.train(), runner.train()
         for _ in range(4 if name == "appo" else 0):  # whose iterations do not all hold an update
@@ -263,7 +263,7 @@ def test_an_algorithm_of_ones_own_is_taken_from_its_package(tmp_path, monkeypatc
     own = ["algo.name=counting", "algo.class=package_of_ours.algorithms:CountingConfig", "+algo.training.patience=3"]
     made = make_plan(request_of("algo=ppo", *own, *SMALL["ppo"][:2], "~space"))
     plan.preflight(made)
-    runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1)
+    runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
     try:
         assert type(runner.algorithm).__name__ == "CountingPPO"
         assert runner.algorithm.config.patience == 3
@@ -280,7 +280,7 @@ def test_a_policy_of_normalised_observations_acts_as_in_its_trial(kind, tmp_path
 
     for env, tolerance in (("cartpole", 0.0), ("pendulum", 1e-6)):
         made = make_plan(request_of("algo=ppo", f"env={env}", *SMALL["ppo"], "env.normalise_observations=true"))
-        runner = AlgorithmRunner(made.build, {}, seed=1, engine=kind, threads=1)
+        runner = AlgorithmRunner(made.build, {}, seed=1, engine=kind, threads=1, scored_steps=1000)
         folder = tmp_path / env
         folder.mkdir()
         try:

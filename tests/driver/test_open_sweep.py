@@ -90,7 +90,7 @@ def test_a_driver_drops_nothing_once_another_machine_took_over(
 
 
 ASHA = ("scheduler=asha", "budget.env_steps=1000", "budget.trials=4", "certify=off")
-ASHA += ("scheduler.args.grace_fraction=0.1", "scheduler.args.reduction_factor=3", "scheduler.args.mean_over=1")
+ASHA += ("scheduler.args.grace_fraction=0.1", "scheduler.args.reduction_factor=3")
 
 
 def leave(folder: Path, *reports: tuple[int, int, float]) -> Ledger:

@@ -13,7 +13,13 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TransformReward
 
 from rltune.envs.build import make_env, make_training_env
-from rltune.envs.rewards import collect_returns, get_return_sink, read_reward_moments, write_reward_moments
+from rltune.envs.rewards import (
+    ShapedReward,
+    collect_returns,
+    get_return_sink,
+    read_reward_moments,
+    write_reward_moments,
+)
 from rltune.envs.spec import EnvSpec, spec_of
 
 
@@ -73,19 +79,21 @@ def test_an_episode_that_was_cut_off_counts_too():
     assert list(sink) == [(2.0, 2, 2.0)]
 
 
-def test_reward_moments_go_from_one_environment_to_another():
-    """Another number of environments takes them in turn; native ones have none."""
+def test_reward_moments_go_from_one_trial_to_another():
+    """Another number of environments shares them; native ones have none."""
     spec = EnvSpec("Pendulum-v1", rewards={"normalise": True})
-    source = SyncVectorEnv([lambda: make_training_env(spec)] * 2)
+    with collect_returns(collections.deque()):
+        source = SyncVectorEnv([lambda: make_training_env(spec)] * 2)
     source.reset(seed=0)
     for _ in range(50):
         source.step(np.zeros((2, 1), np.float32))
     kept = read_reward_moments(source)
-    assert [count for count, _, _ in kept] == [50, 50]
-    assert kept[0] != kept[1]
-    target = SyncVectorEnv([lambda: make_training_env(spec)] * 3)
+    assert [count for count, _, _ in kept] == [100, 100]
+    assert kept[0] == kept[1]
+    with collect_returns(collections.deque()):
+        target = SyncVectorEnv([lambda: make_training_env(spec)] * 3)
     write_reward_moments(target, json.loads(json.dumps(kept)))
-    assert read_reward_moments(target) == [kept[0], kept[1], kept[0]]
+    assert read_reward_moments(target) == [kept[0]] * 3
     native = gym.make_vec("CartPole-v1", 2, "vector_entry_point")
     write_reward_moments(native, kept)
     assert read_reward_moments(native) == []
@@ -98,3 +106,56 @@ def test_clipping_hides_no_reward_that_is_no_number(reward):
     env.env = TransformReward(env.env, lambda _: reward)
     env.reset(seed=0)
     assert str(env.step(0)[1]) == str(float(np.clip(reward, -1.0, 1.0)))
+
+
+class Paying(gym.Env):
+    """Pays what it is told, step by step; episodes have ten steps."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, rewards):
+        self.rewards, self.steps = iter(rewards), 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), next(self.rewards), self.steps == 10, False, {}
+
+
+def normalise_as_sb3(rewards, discount):
+    """Rewards [steps, environments] as VecNormalize has them, but for its prior of a ten-thousandth of a return."""
+    seen, returns, found = [], np.zeros(rewards.shape[1]), []
+    for step, row in enumerate(rewards):
+        returns = returns * discount + row
+        seen.extend(returns)
+        found.append(np.clip(row / np.sqrt(np.var(seen) + 1e-8), -10.0, 10.0))
+        returns = returns * (step % 10 != 9)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("discount", [0.9, 0.999])
+def test_rewards_are_normalised_as_vecnormalize_does(discount):
+    """One variance for all environments, the discount of the algorithm, and a clip at 10."""
+    rewards = np.random.default_rng(0).normal(3.0, 5.0, (200, 4))
+    rewards[150, 0] = 1e4
+    with collect_returns(collections.deque()):
+        envs = [ShapedReward(Paying(column), {"normalise": True}, discount=discount) for column in rewards.T]
+    found = []
+    for step in range(200):
+        if step % 10 == 0:
+            [env.reset() for env in envs]
+        found.append([env.step(0)[1] for env in envs])
+    # Within a step ours knows of the environments that come later one step less.
+    np.testing.assert_allclose(found[100:], normalise_as_sb3(rewards, discount)[100:], rtol=0.02)
+    assert found[150][0] == 10.0
+
+
+def test_a_clip_that_is_set_stays():
+    env = ShapedReward(Paying([0.0] * 9 + [1e6]), {"normalise": True, "clip": 2.5})
+    env.reset()
+    assert [env.step(0)[1] for _ in range(10)][-1] == 2.5

@@ -50,7 +50,7 @@ def test_the_best_so_far_is_the_score_of_the_moment(direction: Direction) -> Non
     reports = [(0, math.nan), (0, 3.0), (1, 2.0), (1, math.nan), (1, 6.0), (1, -5.0), (0, 3.0), (0, 6.0), (0, 9.0)]
     followed = [best.add(number, sign * objective) for number, objective in reports]
     assert followed[0] is None
-    assert followed[1:] == [sign * score for score in (3.0, 3.0, 3.0, 4.0, 3.0, 3.0, 4.0, 6.0)]
+    assert followed[1:] == [sign * score for score in (3.0, 3.0, 3.0, 6.0, 3.0, 3.0, 6.0, 9.0)]
 
 
 def bounded(number: int, score: float, *excess: float, state: str = "COMPLETE") -> TrialRecord:

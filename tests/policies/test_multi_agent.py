@@ -44,7 +44,7 @@ def trained(tmp_path_factory, ray_cluster):
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
     logging.getLogger("rltune.engine").addHandler(handler)
-    runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1)
+    runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
     logging.getLogger("rltune.engine").removeHandler(handler)
     progress = [runner.train(), runner.train()]
     (folder / "checkpoint").mkdir()
@@ -114,7 +114,7 @@ def test_several_agents_are_one_model_that_takes_and_gives_dicts(trained, tmp_pa
 
 
 def test_training_goes_on_from_the_agents_checkpoint(trained):
-    again = AlgorithmRunner(trained.build, {}, seed=2, engine="fast", threads=1)
+    again = AlgorithmRunner(trained.build, {}, seed=2, engine="fast", threads=1, scored_steps=1000)
     try:
         again.restore(trained.folder)
         assert again.train().env_steps > trained.progress[-1].env_steps

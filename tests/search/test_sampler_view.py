@@ -15,8 +15,7 @@ from rltune.search.sampler_view import (
     tell_as_pruned,
 )
 
-CURVE = {100: 50.0, 200: 1.0, 300: 7.0, 400: 4.0}  # its score is 4: the mean of the last three
-SCORES = {100: 50.0, 200: 25.5, 300: 58 / 3, 400: 4.0}
+CURVE = {100: 50.0, 200: 1.0, 300: 7.0, 400: 4.0}
 ENDS = {
     "whole": TrialRecord(0, "COMPLETE", {}, CURVE),
     "whole without an episode": TrialRecord(0, "COMPLETE", {}, {100: math.nan}),
@@ -56,7 +55,7 @@ def test_what_tpe_is_told(end, state, value, has_curve):
         ("whole", "COMPLETE", 4.0),
         ("whole without an episode", "COMPLETE", -9.0),
         ("stopped", "COMPLETE", 4.0),
-        ("stopped after a report without an episode", "COMPLETE", 4.0),
+        ("stopped after a report without an episode", "COMPLETE", 5.0),
         ("stopped without an episode", "COMPLETE", -9.0),
         ("diverged", "COMPLETE", -9.0),
         ("diverged at once", "COMPLETE", -9.0),
@@ -72,12 +71,12 @@ def test_what_a_gp_is_told(end, state, value):
 def test_whole_and_stopped_trials_are_told_by_one_statistic(tell):
     """Optuna's value of a PRUNED trial is the last point of its curve."""
     whole, stopped = (tell(ENDS[end], None) for end in ("whole", "stopped"))
-    assert whole.reports == stopped.reports == SCORES
+    assert whole.reports == stopped.reports == CURVE
     assert whole.value == stopped.reports[400] == 4.0
 
 
 def test_a_diverged_trial_has_no_value_while_no_other_has_one():
-    assert tell_as_complete(ENDS["diverged"], None) == TrialForSampler("FAIL", None, SCORES)
+    assert tell_as_complete(ENDS["diverged"], None) == TrialForSampler("FAIL", None, CURVE)
     assert tell_as_complete(ENDS["stopped"], None).value == 4.0
 
 

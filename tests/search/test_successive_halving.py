@@ -86,7 +86,7 @@ def test_equals_are_not_stopped_by_each_other():
 
 def test_a_trial_is_judged_at_its_first_mark_with_a_return():
     """With 16 environments and episodes of 1,000 steps none ends before the first rung."""
-    made = SuccessiveHalving(50_000, 0.2, 2, 3)
+    made = SuccessiveHalving(50_000, 0.2, 2)
     for number in range(4):
         assert decide(made, number, 10_000, 20.0 - number % 2) is None or number % 2
     for survivor, later in ((4, 900.0), (5, 1.0)):
@@ -126,9 +126,6 @@ def test_a_larger_factor_keeps_fewer():
         ((True, 3), "scheduler.args.grace_fraction"),
         ((0.1, 1), "scheduler.args.reduction_factor"),
         ((0.1, None), "scheduler.args.reduction_factor"),
-        ((0.1, 3, 0), "scheduler.args.mean_over"),
-        ((0.1, 3, 2.5), "scheduler.args.mean_over"),
-        ((0.1, 3, None), "scheduler.args.mean_over"),
     ],
 )
 def test_arguments_out_of_range_are_refused(args, key):
@@ -136,35 +133,3 @@ def test_arguments_out_of_range_are_refused(args, key):
         SuccessiveHalving(1000, *args)
     assert refused.value.key == key
     assert refused.value.fix.startswith(f"{key}=")
-
-
-def report_before_the_rung(rule, number, objectives):
-    """Five reports, the last one at the rung of 200; where the trial must stop."""
-    return [decide(rule, number, 40 * place, objective) for place, objective in enumerate(objectives, 1)][-1]
-
-
-def test_a_lucky_report_at_a_rung_saves_no_trial():
-    steady, lucky = [10.0] * 5, [5.0, 5.0, 5.0, 5.0, 14.0]
-    for mean_over, stops in ((1, None), (3, 200)):
-        made = SuccessiveHalving(1000, 0.2, 2, mean_over)
-        for number in range(3):
-            assert report_before_the_rung(made, number, steady) is None
-        assert report_before_the_rung(made, 3, lucky) == stops
-
-
-def test_reports_without_an_episode_are_left_out_of_a_mean():
-    made = SuccessiveHalving(1000, 0.2, 2, 3)
-    for number in range(3):
-        report_before_the_rung(made, number, [10.0] * 5)
-    assert report_before_the_rung(made, 3, [math.nan] * 4 + [11.0]) is None
-    assert report_before_the_rung(made, 4, [math.nan] * 4 + [9.0]) == 200
-
-
-def test_a_report_that_comes_again_is_counted_once():
-    """A trial that failed trains its last steps again; the ledger keeps what came first."""
-    made = SuccessiveHalving(1000, 0.2, 2, 3)
-    for number in range(3):
-        report_before_the_rung(made, number, [10.0] * 5)
-    for env_steps, objective in ((80, 0.0), (120, 0.0), (160, 31.0), (160, 0.0), (160, 0.0)):
-        decide(made, 3, env_steps, objective)
-    assert decide(made, 3, 200, 0.0) is None, "the mean of 0, 31 and 0"

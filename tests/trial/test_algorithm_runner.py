@@ -49,7 +49,9 @@ def runner_of(request_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
             return Scripted(list(losses))
 
         monkeypatch.setattr("rltune.trial.algorithm_runner.build_algorithm", build)
-        runner = AlgorithmRunner(make_plan(request_of()).build, {}, seed=1, engine="rllib", threads=1)
+        runner = AlgorithmRunner(
+            make_plan(request_of()).build, {}, seed=1, engine="rllib", threads=1, scored_steps=1000
+        )
         assert engines == ["rllib"]
         return runner
 
@@ -72,7 +74,7 @@ def test_memory_is_limited_before_the_first_tensor(
     monkeypatch.setattr("rltune.trial.algorithm_runner.cap_memory", lambda share: seen.append(f"cap {share}"))
     wanted = ("resources.trials_per_gpu=4", f"algo.learners.num_learners={learners}")
     request = request_of(*wanted, "cluster.num_cpus=8", "cluster.num_gpus=1")
-    AlgorithmRunner(make_plan(request).build, {}, seed=1, engine="rllib", threads=1)
+    AlgorithmRunner(make_plan(request).build, {}, seed=1, engine="rllib", threads=1, scored_steps=1000)
     assert seen == begins
 
 
@@ -101,7 +103,7 @@ def test_normalised_rewards_go_on_at_their_scale(
         request.getfixturevalue("ray_cluster")
     build = make_plan(request_of(*NORMALISED)).build
     params = {"train_batch_size_per_learner": 600, "num_epochs": 1}
-    source, target = (AlgorithmRunner(build, params, seed, engine, threads=1) for seed in (1, 2))
+    source, target = (AlgorithmRunner(build, params, seed, engine, threads=1, scored_steps=1000) for seed in (1, 2))
     source.train(), source.train()
     source.save(tmp_path, {})
     target.restore(tmp_path)
@@ -112,7 +114,7 @@ def test_normalised_rewards_go_on_at_their_scale(
         rewards.append(envs.step(np.zeros((3, 1), np.float32))[1].tolist())
         runner.stop()
     assert rewards[1] == rewards[0]
-    assert source._returns == target._returns
+    assert source._recent.state() == target._recent.state()
 
 
 JUDGED = (
@@ -129,13 +131,13 @@ def test_an_own_objective_is_trained_saved_and_evaluated(
     if engine == "rllib":
         request.getfixturevalue("ray_cluster")
     plan = make_plan(request_of(*JUDGED))
-    first, second = (AlgorithmRunner(plan.build, {}, seed, engine, threads=1) for seed in (1, 2))
+    first, second = (AlgorithmRunner(plan.build, {}, seed, engine, threads=1, scored_steps=1000) for seed in (1, 2))
     progress = first.train()
     assert progress.return_mean > 10
     assert progress.objective == pytest.approx(progress.return_mean)
     first.save(tmp_path, {"env": plan.assignment_build()["env"]})
     second.restore(tmp_path)
-    assert second._returns == first._returns
+    assert second._recent.state() == first._recent.state()
     played = evaluate_checkpoint(tmp_path, 5, 0)
     assert played.returns == tuple(float(length) for length in played.lengths)
     first.stop(), second.stop()
@@ -148,7 +150,9 @@ def test_stock_rllib_fills_a_lost_memory_before_it_learns(
     short = ["algo.training.num_steps_sampled_before_learning_starts=60", "algo.reporting={}"]
     made = make_plan(request_of("algo=dqn", "env=cartpole", "~tuned", *short))
     made.build.algo["reporting"].update(min_sample_timesteps_per_iteration=1, min_time_s_per_iteration=0)
-    first, second = (AlgorithmRunner(made.build, {}, seed=1, engine="rllib", threads=1) for _ in range(2))
+    first, second = (
+        AlgorithmRunner(made.build, {}, seed=1, engine="rllib", threads=1, scored_steps=1000) for _ in range(2)
+    )
     while (began := first.train().env_steps) < 100:
         pass
     first.save(tmp_path, {})
@@ -176,7 +180,9 @@ def test_an_own_connector_is_played_by_rllib_and_not_bundled(
 ) -> None:
     """A bundle would show the network observations that it has not learned from."""
     own = "+algo.env_runners.env_to_module_connector=own_parts:make_mirror"
-    runner = AlgorithmRunner(make_plan(request_of(*PLAIN, own)).build, SHORT, seed=1, engine="fast", threads=1)
+    runner = AlgorithmRunner(
+        make_plan(request_of(*PLAIN, own)).build, SHORT, seed=1, engine="fast", threads=1, scored_steps=1000
+    )
     runner.train()
     runner.save(tmp_path, {"env": {"id": "CartPole-v1"}})
     assert (tmp_path / REASON_FILE).read_text().endswith(" env_to_module_connector\n")
@@ -204,7 +210,7 @@ def test_two_learners_learn_the_same_from_twice_the_batch(
     request_of: Callable[..., Any], ray_cluster: Any, tmp_path: Path
 ) -> None:
     build = make_plan(request_of(*PLAIN, "algo.learners.num_learners=2")).build
-    runner = AlgorithmRunner(build, SHORT, seed=1, engine="fast", threads=1)
+    runner = AlgorithmRunner(build, SHORT, seed=1, engine="fast", threads=1, scored_steps=1000)
     begun = read_learners(runner)[0]
     progress = runner.train()
     first, second = read_learners(runner)
@@ -215,7 +221,7 @@ def test_two_learners_learn_the_same_from_twice_the_batch(
     runner.stop()
     assert not (tmp_path / REASON_FILE).exists()
     load_playable(Source(str(tmp_path), trust=True)).predict(np.zeros((1, 4), np.float32))
-    resumed = AlgorithmRunner(build, SHORT, seed=2, engine="fast", threads=1)
+    resumed = AlgorithmRunner(build, SHORT, seed=2, engine="fast", threads=1, scored_steps=1000)
     resumed.restore(tmp_path)
     for weights in read_learners(resumed):
         np.testing.assert_array_equal(weights, first)
@@ -231,7 +237,7 @@ def test_the_env_runners_of_several_seeds_share_the_trials_bundles(
 
     @ray.remote(num_cpus=1)
     def train_in_turn(seeds: list[int]) -> list[int]:
-        runners = [AlgorithmRunner(made.build, SHORT, seed, "fast", 1) for seed in seeds]
+        runners = [AlgorithmRunner(made.build, SHORT, seed, "fast", 1, scored_steps=1000) for seed in seeds]
         return [runner.train().env_steps for runner in runners]
 
     group = placement_group(made.share_of(FOUR).bundles)

@@ -25,10 +25,6 @@ SAMPLED = {
     "num_env_steps_sampled_lifetime": 300.0,
     "num_episodes_lifetime": 7,
     "episode_return_mean": 2.0,
-    "episode_return_min": -1.0,
-    "episode_return_max": 9.0,
-    "episode_len_mean": 40,
-    "episode_len_max": 200,
 }
 
 
@@ -38,16 +34,16 @@ def read(sampled: dict[str, Any], **learners: dict[str, Any]) -> Progress:
 
 def test_each_number_comes_from_rllibs_key() -> None:
     found = read(SAMPLED, default_policy={"total_loss": 0.5, "other": 1.0})
-    assert found == Progress(300, 7, 2.0, -1.0, 9.0, 40.0, {"total_loss": 0.5}, 200.0)
+    assert (found.env_steps, found.episodes, found.learner) == (300, 7, {"total_loss": 0.5})
     assert isinstance(found.env_steps, int)
-    assert isinstance(found.episode_length_mean, float)
 
 
-def test_without_an_episode_the_returns_are_nan() -> None:
-    found = read({})
-    assert (found.env_steps, found.episodes) == (0, 0)
-    assert all(math.isnan(value) for value in (found.return_mean, found.return_min, found.episode_length_mean))
-    assert found.learner == {}
+def test_rllibs_own_averages_over_episodes_are_not_taken() -> None:
+    """They are over an iteration, however few steps that has."""
+    for found in (read(SAMPLED), read({})):
+        numbers = (found.return_mean, found.return_min, found.objective, found.episode_length_mean)
+        assert all(map(math.isnan, numbers))
+    assert (read({}).env_steps, read({}).episodes, read({}).learner) == (0, 0, {})
 
 
 def test_a_statistic_is_the_mean_over_several_agents_policies() -> None:
@@ -98,18 +94,12 @@ def test_mlflow_gets_every_merged_number_and_no_bookkeeping() -> None:
     assert set(logged) == {*METRICS, "learner/total_loss"}
 
 
-def test_returns_are_kept_until_the_next_episode_ends() -> None:
-    """A restored algorithm has lost the window over its last episodes."""
-    before = Progress(100, 5, 1.0, 0.0, 2.0, 10.0)
-    filled = Progress(150, 5, learner={"total_loss": 0.1}).fill_returns(before)
-    assert filled == Progress(150, 5, 1.0, 0.0, 2.0, 10.0, {"total_loss": 0.1})
-    ended = Progress(200, 6, 4.0, 4.0, 4.0, 9.0)
-    assert ended.fill_returns(before) is ended
-
-
-def test_an_episode_whose_return_is_no_number_ends_the_trial() -> None:
-    with pytest.raises(NonFiniteError, match="return_mean=nan"):
-        Progress(200, 6).fill_returns(Progress(100, 5, 1.0))
+@pytest.mark.parametrize("mean", [math.nan, math.inf])
+def test_an_episode_whose_return_is_no_number_ends_the_trial(mean: float) -> None:
+    with pytest.raises(NonFiniteError, match=f"return_mean={mean}"):
+        Progress(200, 6, mean).require_finite_returns()
+    Progress(200, 0).require_finite_returns()
+    Progress(200, 6, 1.0).require_finite_returns()
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_report_is_written_in_the_middle_of_a_sweep(tmp_path: Path) -> None:
         assert '<span id="status">running</span>' in page
         assert [row[1:4] for row in rows_of(page, "trials") if row[0] == "2"] == [["running", "1", "200"]]
         add_reports(ledger, number, {400: 7.0})
-        assert [row[1:4] for row in rows_of(report(), "trials") if row[0] == "2"] == [["running", "4", "400"]]
+        assert [row[1:4] for row in rows_of(report(), "trials") if row[0] == "2"] == [["running", "7", "400"]]
         assert ledger.sweep().status == "running"
 
 

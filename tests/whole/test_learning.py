@@ -90,7 +90,7 @@ def test_ppo_solves_cartpole_within_100k_steps_with_the_tuned_settings(
     made = make_plan(request_of("algo=ppo", "env=cartpole"))
     (tuned, *_) = made.warm_starts
     assert tuned["train_batch_size_per_learner"] == 256, "conf/tuned/ppo_cartpole.yaml is tried first"
-    runner = AlgorithmRunner(made.build, tuned, made.seeds(0)[0], "fast", threads=1)
+    runner = AlgorithmRunner(made.build, tuned, made.seeds(0)[0], "fast", threads=1, scored_steps=1000)
     curve: dict[int, float] = {}
     try:
         for due in itertools.count(20000, 10000):

@@ -153,7 +153,7 @@ def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> No
     for name, paths in list_arguments(algo).items():
         for path in paths:
             dotted = ".".join(path)
-            what = f"algo.{dotted}={_read(algo, path)}: RLlib 2.60 accepts it and reads it nowhere"
+            what = f"algo.{dotted}={_read(algo, path)}: RLlib 2.60 accepts it, but nothing in a sweep depends on it"
             fix = f"remove it: ~algo.{dotted}" + (f" ~space.{searched[path]}" if path in searched else "")
             if dotted in instead:
                 raise ConfigError(what, instead[dotted], fix)

@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import META, apply_params
-from rltune.algorithms.rllib_env import name_for_rllib
+from rltune.algorithms.rllib_env import DISCOUNT, name_for_rllib
 from rltune.compat.rllib_internals import list_connectors
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import is_plain
@@ -93,6 +93,9 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     algo = apply_params(build.algo, params)
     config = import_config_class(algo)()
     config.environment(env=name_for_rllib(build.env), env_config=dict(build.env.kwargs) if is_plain(build.env) else {})
+    if build.env.rewards.get("normalise"):
+        discount = (algo.get("training") or {}).get("gamma")
+        config.environment(env_config={DISCOUNT: float(config.gamma if discount is None else discount)})
     # By default RLlib restarts a failing env runner forever and trains without it (2.60). Here the trial fails with the
     # environment's error, and its retry continues from its checkpoint.
     config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
@@ -178,8 +181,10 @@ def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
     """Call the fluent method of one section; the error for an unknown argument names the nearest one."""
-    if section == "rl_module" and isinstance(arguments.get("model_config"), Mapping):
-        arguments["model_config"] = _make_model_config(arguments["model_config"])
+    if section == "rl_module":
+        _set_orthogonal_init(config, arguments)
+        if isinstance(arguments.get("model_config"), Mapping):
+            arguments["model_config"] = _make_model_config(arguments["model_config"])
     _import_own_parts(section, arguments)
     try:
         getattr(config, section)(**arguments)
@@ -202,6 +207,16 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
         raise ConfigError(
             f"algo.{section} of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation"
         ) from None
+
+
+def _set_orthogonal_init(config: AlgorithmConfig, arguments: dict[str, Any]) -> None:
+    """Take ``orthogonal_init`` out of the arguments of ``rl_module``; RLlib has it for no other algorithm."""
+    from ray.rllib.algorithms.ppo import PPOConfig
+
+    if isinstance(config, PPOConfig) and arguments.pop("orthogonal_init", False):
+        from rltune.algorithms.ppo import initialize_orthogonally
+
+        initialize_orthogonally(config)
 
 
 def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 from rltune.envs.build import is_plain, make_env, make_training_env
 from rltune.envs.spec import EnvSpec
 
+DISCOUNT = "rltune_discount"
+"""Key in RLlib's ``env_config`` for the algorithm's discount, by which rewards are normalised."""
+
 
 class Creator:
     """The function that RLlib calls to build an environment; `name_for_rllib` registers it."""
@@ -18,7 +21,8 @@ class Creator:
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
         """Build one environment."""
-        return make_training_env(self.spec, **dict(context))
+        arguments = dict(context)
+        return make_training_env(self.spec, arguments.pop(DISCOUNT, None), **arguments)
 
     def together(self, num_envs: int) -> Any:
         """Build ``num_envs`` environments as one native vector environment for the engine; None if there is none."""

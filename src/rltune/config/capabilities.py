@@ -55,6 +55,7 @@ _UNREAD_BY_ALL = (
     Unread("env_runners.observation_filter", "env.normalise_observations=true"),
     Unread("env_runners.compress_observations"),
     Unread("environment.clip_rewards", "env.rewards.clip=1.0"),
+    Unread("reporting.metrics_num_episodes_for_smoothing", "nothing: a score has its window in the budget's steps"),
     Unread("rl_module.model_config.lstm_use_prev_action"),
     Unread("rl_module.model_config.lstm_use_prev_reward"),
 )

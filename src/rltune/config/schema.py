@@ -24,7 +24,13 @@ def derive_env_name(env_id: str) -> str:
     return re.sub(r"[^\w.-]", "-", name).lstrip("._-").lower()
 
 
+def take_share(steps: float, share: float) -> int:
+    """Return a share of a number of steps as a whole number, at least 1, for schedules that follow the budget."""
+    return max(1, round(float(steps) * float(share)))
+
+
 OmegaConf.register_new_resolver("rltune.env_name", derive_env_name, replace=True)
+OmegaConf.register_new_resolver("rltune.share", take_share, replace=True)
 
 
 ENGINES = ("fast", "rllib")

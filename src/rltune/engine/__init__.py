@@ -18,6 +18,7 @@ from typing import Any
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+from rltune.algorithms.episodes import report_episodes
 from rltune.compat.patching import find_version, is_tested
 from rltune.compat.rllib_build import skip_needless_work
 from rltune.config.capabilities import capabilities_of
@@ -105,7 +106,8 @@ def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: st
         precision: The precision of the networks' products, ``float32`` or ``bfloat16``.
 
     Returns:
-        An RLlib algorithm; call its ``stop()`` when done.
+        An RLlib algorithm whose results have the iteration's episodes, see `rltune.algorithms.episodes`; call its
+        ``stop()`` when done.
 
     Raises:
         ConfigError: For another engine, or a precision that is not served.
@@ -115,7 +117,7 @@ def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: st
     check_precision(config, engine, precision)
     skip_needless_work(compiling=config.torch_compile_learner or config.torch_compile_worker)
     if engine == "rllib":
-        return config.build_algo()
+        return report_episodes(config).build_algo()
     cls, reason = _find_fast_class(config), find_static_obstacle(config)
     if cls and reason is None:
         try:
@@ -125,4 +127,4 @@ def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: st
             if precision != FLOAT32:
                 raise make_precision_error(precision, reason) from None
     logger.warning("engine: stock RLlib trains this one, because the fast engine does not serve %s", reason)
-    return config.build_algo()
+    return report_episodes(config).build_algo()

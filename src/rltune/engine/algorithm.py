@@ -22,6 +22,7 @@ from ray.rllib.utils.debug.deterministic import update_global_seed_if_necessary
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.tune import Trainable
 
+from rltune.algorithms.episodes import EPISODES
 from rltune.engine.networks.mixed_precision import FLOAT32
 from rltune.engine.sampling.env_runner import ArrayEnvRunner, LocalRunners, StockCheckpoint
 from rltune.engine.sampling.observation_filter import RunningMoments
@@ -81,6 +82,7 @@ class FastAlgorithm(StockCheckpoint):
         self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
         self.device: torch.device = next(self.learner_module.parameters()).device
         self.episodes: deque[tuple[float, int]] = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
+        self._ended: list[tuple[float, int]] = []  # Episodes of the iteration under way.
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.learner_stats: dict[str, Any] = {}
         self._set_up_metrics()
@@ -152,6 +154,7 @@ class FastAlgorithm(StockCheckpoint):
         self.counters["num_env_steps_sampled_lifetime"] += steps
         self.counters["num_episodes_lifetime"] += len(episodes)
         self.episodes.extend(episodes)
+        self._ended.extend(episodes)
 
     def check_finite(self, values: dict[str, float], data: torch.Tensor) -> None:
         """End the trial with its reason when the loss or a weight is no longer finite.
@@ -197,8 +200,14 @@ class FastAlgorithm(StockCheckpoint):
         normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
         if normaliser is not None:
             normaliser.flush()  # saving does so, too: whether a checkpoint is written must change nothing
+        ended, self._ended = self._ended, []
         return {
-            "env_runners": {**self._episode_results(), "num_env_steps_sampled": sampled, **self.counters},
+            "env_runners": {
+                **self._episode_results(),
+                EPISODES: ended,
+                "num_env_steps_sampled": sampled,
+                **self.counters,
+            },
             "learners": {DEFAULT_MODULE_ID: dict(self.learner_stats)},
             "timers": dict(self.timers_s),
             "num_env_steps_sampled_lifetime": self.counters["num_env_steps_sampled_lifetime"],
@@ -235,13 +244,14 @@ class FastAlgorithm(StockCheckpoint):
 
     def engine_state(self) -> dict[str, Any]:
         """Return what RLlib's state has no place for, as plain values: stock RLlib reads the checkpoint, too."""
-        return {"counters": dict(self.counters), "episodes": list(self.episodes)}
+        return {"counters": dict(self.counters), "episodes": list(self.episodes), "ended": list(self._ended)}
 
     def load_engine_state(self, state: dict[str, Any]) -> None:
         """Set what :meth:`engine_state` returned."""
         self.counters.update(state["counters"])
         self.episodes.clear()
         self.episodes.extend(state["episodes"])
+        self._ended = list(state["ended"])
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state, with the lifetime counters where stock RLlib looks for them."""

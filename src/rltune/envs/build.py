@@ -55,12 +55,20 @@ def wrap_env(env: Any, spec: EnvSpec) -> Any:
     return env if has_plain_actions(env.action_space) else FlatAction(env)
 
 
-def make_training_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment as `make_env` does, with shaped rewards."""
-    from rltune.envs.rewards import ShapedReward
+def make_training_env(spec: EnvSpec, reward_discount: float | None = None, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Build one environment as `make_env` does, with shaped rewards.
+
+    Args:
+        spec: The environment.
+        reward_discount: That of the algorithm, by which rewards are normalised; None is `rltune.envs.rewards.DISCOUNT`.
+        kwargs: Further arguments of the environment.
+    """
+    from rltune.envs.rewards import DISCOUNT, ShapedReward
 
     env = make_env(spec, **kwargs)
-    return ShapedReward(env, spec.rewards, spec.objective) if spec.rewards or spec.objective else env
+    if not spec.rewards and not spec.objective:
+        return env
+    return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
 
 
 def is_plain(spec: EnvSpec) -> bool:

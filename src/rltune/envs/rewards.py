@@ -16,34 +16,67 @@ from rltune.envs.objective import make_score
 Step = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 Episodes = deque[tuple[float, int, float]]
 Moments = tuple[int, float, float]
-# A trial cannot pass its sink to RLlib, which builds the environments: they find it here.
-_SINK: ContextVar[Episodes | None] = ContextVar("rltune_returns", default=None)
+
+DISCOUNT, CLIP = 0.99, 10.0
+"""Stable-Baselines3's defaults for normalised rewards."""
+
+
+class RewardScale:
+    """Keep the running variance of discounted returns, by whose root rewards are divided (Welford 1962).
+
+    Attributes:
+        moments: How many returns were seen, their mean and the sum of squared deviations from it.
+    """
+
+    def __init__(self) -> None:
+        self.moments: Moments = (0, 0.0, 0.0)
+
+    def update(self, value: float) -> float:
+        """Take in a discounted return, and return the standard deviation; 1 until there are two."""
+        count, mean, squares = self.moments
+        shift = value - mean
+        mean += shift / (count + 1)
+        squares += shift * (value - mean)
+        self.moments = count + 1, mean, squares
+        return math.sqrt(squares / (count + 1) + 1e-8) if count else 1.0
+
+
+# A trial cannot pass its sink to RLlib, which builds the environments: they find it here, with the scale they share.
+_SINK: ContextVar[tuple[Episodes, RewardScale] | None] = ContextVar("rltune_returns", default=None)
 
 
 class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Scale, normalise and clip the rewards, in this order; the episodes go to the sink of `collect_returns`.
 
     Normalising divides by the running standard deviation of the discounted return, as Stable-Baselines3's
-    VecNormalize does (per environment, discount 0.99).
+    VecNormalize does: one for all environments that are built in the same `collect_returns`, and what is normalised is
+    clipped at 10 where no clip is set.
 
     Args:
         env: What gives the true rewards.
         rewards: ``scale``, ``normalise`` and ``clip``, each of which may be missing.
         objective: As for `rltune.envs.objective.make_score`.
+        discount: That of the algorithm.
     """
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], rewards: Mapping[str, Any], objective: Mapping[str, Any] | None = None
+        self,
+        env: gymnasium.Env[Any, Any],
+        rewards: Mapping[str, Any],
+        objective: Mapping[str, Any] | None = None,
+        discount: float = DISCOUNT,
     ) -> None:
         super().__init__(env)
         self._scale = float(rewards.get("scale") or 1.0)
-        self._clip = rewards.get("clip")
         self._normalise = bool(rewards.get("normalise"))
-        self._sink = get_return_sink()
+        self._clip = rewards.get("clip") or (CLIP if self._normalise else None)
+        self._discount = discount
+        around = _SINK.get()
+        self._sink, self._deviation = around or (None, RewardScale())
         self._objective = objective or {}
         self._score = make_score(self._objective)
         self._return, self._length, self._info = 0.0, 0, dict[str, Any]()
-        self._discounted, self._count, self._mean, self._squares = 0.0, 0, 0.0, 0.0
+        self._discounted = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the sink, since a copy would collect for nobody, and what may not be pickled."""
@@ -55,12 +88,12 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def reward_moments(self) -> Moments:
-        """How many discounted returns were seen, their mean and sum of squared deviations; they can be set."""
-        return self._count, self._mean, self._squares
+        """The moments of the scale, which environments may share; they can be set."""
+        return self._deviation.moments
 
     @reward_moments.setter
     def reward_moments(self, moments: Moments) -> None:
-        self._count, self._mean, self._squares = moments
+        self._deviation.moments = moments
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Start an episode. The last one ends here if an outer wrapper cut it off, and counts too."""
@@ -79,18 +112,10 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _shape(self, reward: float) -> float:
         reward *= self._scale
         if self._normalise:
-            reward /= self._update_deviation(reward)
+            self._discounted = self._discounted * self._discount + reward
+            reward /= self._deviation.update(self._discounted)
         # This order keeps NaN, which ends the trial: min(clip, nan) is clip.
         return max(min(reward, self._clip), -self._clip) if self._clip else reward
-
-    def _update_deviation(self, reward: float) -> float:
-        """Update the discounted return, and return its running standard deviation (Welford 1962)."""
-        self._discounted = self._discounted * 0.99 + reward
-        self._count += 1
-        shift = self._discounted - self._mean
-        self._mean += shift / self._count
-        self._squares += shift * (self._discounted - self._mean)
-        return math.sqrt(self._squares / self._count + 1e-8) if self._count > 1 else 1.0
 
     def _end_episode(self) -> None:
         if self._length and self._sink is not None:
@@ -118,13 +143,17 @@ def write_reward_moments(envs: Any, moments: Sequence[Sequence[Any]]) -> None:
 
 def get_return_sink() -> Episodes | None:
     """Return the sink of `collect_returns` around this call; None outside of one."""
-    return _SINK.get()
+    around = _SINK.get()
+    return around and around[0]
 
 
 @contextmanager
 def collect_returns(sink: Episodes) -> Iterator[None]:
-    """Collect the true return, the length and the score of each episode of the environments that are built inside."""
-    token = _SINK.set(sink)
+    """Collect the true return, the length and the score of each episode of the environments that are built inside.
+
+    They share the scale by which their rewards are normalised.
+    """
+    token = _SINK.set((sink, RewardScale()))
     try:
         yield
     finally:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
 from collections.abc import Iterable
 
-from rltune.records import SCORED_REPORTS, Direction, TrialRecord, compute_score
+from rltune.records import Direction, TrialRecord
 
 
 def rank_records(records: Iterable[TrialRecord], direction: Direction) -> list[TrialRecord]:
@@ -88,7 +87,6 @@ class BestSoFar:
 
     def __init__(self, direction: Direction) -> None:
         self._direction = direction
-        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=SCORED_REPORTS))
         self._scores: dict[int, float] = {}
         self._best: int | None = None
 
@@ -100,8 +98,7 @@ class BestSoFar:
             objective: The report's; NaN before the first episode has ended.
         """
         if math.isfinite(objective):
-            self._recent[number].append(objective)
-            self._scores[number] = compute_score(self._recent[number]) or 0.0
+            self._scores[number] = objective
             if self._best == number:  # Another trial may be better now.
                 self._best = max(self._scores, key=lambda trial: self._direction.sign * self._scores[trial])
             elif self._best is None or self._direction.is_better(self._scores[number], self._scores[self._best]):

@@ -22,7 +22,6 @@ class Hyperband(StoppingRule):
         grace_fraction: Where the first bracket's first rung lies, as a fraction of the budget.
         reduction_factor: The factor by which the steps grow and the trials become fewer from one rung to the next.
         num_brackets: The number of brackets.
-        mean_over: The number of a trial's last reports whose mean a rung compares.
 
     Attributes:
         brackets: The halvings, the most eager first.
@@ -31,15 +30,13 @@ class Hyperband(StoppingRule):
         ConfigError: An argument is out of range.
     """
 
-    def __init__(
-        self, env_steps: int, grace_fraction: float, reduction_factor: float, num_brackets: int, mean_over: int = 1
-    ) -> None:
+    def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float, num_brackets: int) -> None:
         if not (to_number(num_brackets) >= 1 and int(num_brackets) == num_brackets):
             raise make_argument_error("num_brackets", num_brackets, "a whole number, at least 1", 3)
-        self.brackets = [SuccessiveHalving(env_steps, grace_fraction, reduction_factor, mean_over)]
+        self.brackets = [SuccessiveHalving(env_steps, grace_fraction, reduction_factor)]
         for later in range(1, int(num_brackets)):
             grace = min(1.0, grace_fraction * reduction_factor**later)  # With 1, a bracket stops no trial.
-            self.brackets.append(SuccessiveHalving(env_steps, grace, reduction_factor, mean_over))
+            self.brackets.append(SuccessiveHalving(env_steps, grace, reduction_factor))
 
     def decide(self, report: Report) -> Decision:
         """Let the trial's bracket decide."""

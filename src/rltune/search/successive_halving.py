@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,8 +26,6 @@ class SuccessiveHalving(StoppingRule):
         env_steps: A trial's whole budget, in environment steps.
         grace_fraction: Where the first rung lies, as a fraction of the budget.
         reduction_factor: The factor by which the steps grow and the trials become fewer from one rung to the next.
-        mean_over: The number of a trial's last reports whose mean a rung compares. Reports before the first episode are
-            left out.
 
     Attributes:
         levels: The rungs, in environment steps, ascending.
@@ -37,13 +34,11 @@ class SuccessiveHalving(StoppingRule):
         ConfigError: An argument is out of range.
     """
 
-    def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float, mean_over: int = 1) -> None:
+    def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float) -> None:
         if not 0 < to_number(grace_fraction) <= 1:
             raise make_argument_error("grace_fraction", grace_fraction, "above 0, at most 1", 0.2)
         if not to_number(reduction_factor) >= 2:
             raise make_argument_error("reduction_factor", reduction_factor, "at least 2", 2)
-        if not (to_number(mean_over) >= 1 and int(mean_over) == mean_over):
-            raise make_argument_error("mean_over", mean_over, "a whole number, at least 1", 3)
         self.reduction_factor = reduction_factor
         levels = []
         level = env_steps * grace_fraction
@@ -52,20 +47,18 @@ class SuccessiveHalving(StoppingRule):
             level *= reduction_factor
         self.levels = levels
         self._rungs = [_Rung(level) for level in self.levels]
-        self._marks: dict[int, int] = {}
-        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=int(mean_over)))
 
     def decide(self, report: Report) -> Decision:
         """Take in a trial's report and decide whether the trial goes on. Each rung judges a trial once.
 
         Args:
-            report: A trial all of whose objectives are NaN so far is not judged.
+            report: One without a number, before the first episode, is not judged.
 
         Returns:
             `Stop` if the trial is not among the best of a rung, else `GO_ON`.
         """
-        number, value = report.number, self._compute_value(report)
-        if value is None:
+        number, value = report.number, report.objective
+        if not math.isfinite(value):
             return GO_ON
         reached = [rung for rung in self._rungs if report.nominal_steps >= rung.level and number not in rung.trials]
         for rung in reached:  # A stopped trial counts as well: later trials are compared with it.
@@ -73,18 +66,6 @@ class SuccessiveHalving(StoppingRule):
             bisect.insort(rung.values, value)
         is_best = all(self._goes_on(value, rung.values) for rung in reached)
         return GO_ON if is_best else Stop(report.nominal_steps)
-
-    def _compute_value(self, report: Report) -> float | None:
-        """Return the mean of a trial's last objectives; None before its first episode.
-
-        If a trial reports a mark again after a failure, its first report counts.
-        """
-        recent = self._recent[report.number]
-        if report.nominal_steps > self._marks.get(report.number, -1):
-            self._marks[report.number] = report.nominal_steps
-            if math.isfinite(report.objective):
-                recent.append(report.objective)
-        return sum(recent) / len(recent) if recent else None
 
     def _goes_on(self, value: float, values: Sequence[float]) -> bool:
         if len(values) < self.reduction_factor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import statistics
 import tempfile
 from collections import deque
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from rltune.algorithms.arguments import count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config
 from rltune.algorithms.connectors import make_mean_std_connector
+from rltune.algorithms.episodes import read_episodes
 from rltune.compat.rllib_internals import list_connectors, list_remote_runners
 from rltune.config.capabilities import capabilities_of
 from rltune.engine import build_algorithm
@@ -37,6 +37,7 @@ from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import leave_reason
 from rltune.trial.gpu_memory import cap_memory, free_memory
 from rltune.trial.metrics import Progress, read_result
+from rltune.trial.recent_episodes import Episode, RecentEpisodes
 
 ANSWER_S = 5.0  # The longest wait for an env runner that samples when its trial ends.
 EPISODES_FILE = "episodes.json"
@@ -52,26 +53,30 @@ class AlgorithmRunner:
         seed: This runner's own seed.
         engine: ``fast`` or ``rllib``, see `rltune.engine.build_algorithm`.
         threads: Torch threads of this process.
+        scored_steps: The last environment steps whose episodes the returns are the mean of.
 
     Attributes:
         config: RLlib's, validated.
         algorithm: What it built.
     """
 
-    def __init__(self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int) -> None:
+    def __init__(
+        self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int, scored_steps: float
+    ) -> None:
         torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
         if not count_learners(build.algo):  # Remote learners have the GPU to themselves.
             cap_memory(build.gpus)
         self.config = build_config(build, params, seed)
-        self._returns: Episodes = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
-        with collect_returns(self._returns):
+        self._recent = RecentEpisodes(scored_steps)
+        self._true: Episodes = deque()  # Those of shaped environments that ended in the iteration under way.
+        with collect_returns(self._true):
             self.algorithm = build_algorithm(self.config, engine, build.precision)
         if build.gpus and self.config.num_learners == 1:  # several have whole GPUs
             cap = functools.partial(_cap_learner, share=build.gpus)
             self.algorithm.learner_group.foreach_learner(cap)
         self._count_steps()
         self._shaped = bool(build.env.rewards or build.env.objective) and not self.config.is_offline
-        self._env, self._episodes = build.env, 0
+        self._env, self._evaluated = build.env, 0
         self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
         able = capabilities_of(type(self.config))
@@ -99,9 +104,15 @@ class AlgorithmRunner:
         result = self.algorithm.train()
         progress = self._with_last_update(result, read_result(result, self._statistics))
         if self.config.is_offline:
-            progress = self._with_evaluation(result, progress)
-        if self._shaped:
-            progress = self._with_true_returns(progress)
+            episodes = self._play_episodes()
+            trained = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
+            progress = replace(progress, env_steps=int(trained), episodes=self._evaluated)
+        else:
+            episodes = self._take_episodes(result["env_runners"])
+        self._recent.add(progress.env_steps, episodes)
+        # RLlib counts an episode that an outer wrapper has cut off before its true return is known.
+        known = self._recent.summarize() or {"episodes": 0}
+        progress = replace(progress, **known)  # type: ignore[arg-type]
         loss = progress.learner.get("total_loss", 0.0)
         if not math.isfinite(loss):
             raise NonFiniteError(f"non-finite numbers: total_loss={loss}")
@@ -119,41 +130,23 @@ class AlgorithmRunner:
         self._steps_trained, self._learner = trained, progress.learner
         return progress
 
-    def _with_evaluation(self, result: Mapping[str, Any], progress: Progress) -> Progress:
-        """Add what an offline algorithm's own result lacks: dataset steps, and returns of greedy episodes."""
+    def _play_episodes(self) -> list[Episode]:
+        """Play greedy episodes with the policy of an offline algorithm, which does not act itself."""
         with tempfile.TemporaryDirectory() as scratch:
             self._write_policy(Path(scratch), {"env": self._env.to_dict()})
-            seed = int(self.config.seed or 0) + self._episodes
+            seed = int(self.config.seed or 0) + self._evaluated
             evaluation = evaluate(load_policy(scratch, trust=True), OFFLINE_EPISODES, seed)
-        self._episodes += OFFLINE_EPISODES
-        trained = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
-        return replace(
-            progress,
-            env_steps=int(trained),
-            episodes=self._episodes,
-            return_mean=evaluation.mean,
-            return_min=evaluation.min,
-            return_max=evaluation.max,
-            objective=evaluation.mean,
-            episode_length_mean=statistics.fmean(evaluation.lengths),
-            episode_length_max=max(evaluation.lengths),
-        )
+        self._evaluated += OFFLINE_EPISODES
+        lengths = zip(evaluation.returns, evaluation.lengths, strict=True)
+        return [Episode(score, length, score) for score, length in lengths]
 
-    def _with_true_returns(self, progress: Progress) -> Progress:
-        """Replace the shaped returns that training sees by the environment's own, and take the episodes' scores."""
-        if not self._returns:
-            none = math.nan
-            return replace(progress, return_mean=none, return_min=none, return_max=none, objective=none, episodes=0)
-        returns, lengths, scores = zip(*self._returns, strict=True)
-        return replace(
-            progress,
-            return_mean=statistics.fmean(returns),
-            return_min=min(returns),
-            return_max=max(returns),
-            objective=statistics.fmean(scores),
-            episode_length_mean=statistics.fmean(lengths),
-            episode_length_max=max(lengths),
-        )
+    def _take_episodes(self, sampled: Mapping[str, Any]) -> list[Episode]:
+        """Return the episodes that ended in an iteration, with the environment's own returns where they are shaped."""
+        if self._shaped:
+            ended = [Episode(*episode) for episode in self._true]
+            self._true.clear()
+            return ended
+        return [Episode(total, length, total) for total, length in read_episodes(sampled)]
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
         """Write ``algorithm/`` (RLlib's checkpoint) and ``episodes.json`` to train on, ``policy/`` (no pickles) to act.
@@ -206,14 +199,14 @@ class AlgorithmRunner:
 
     def restore(self, folder: Path) -> None:
         """Load what `save` wrote."""
-        with collect_returns(self._returns):  # a restore may build the environments anew
+        with collect_returns(self._true):  # a restore may build the environments anew
             self.algorithm.restore_from_path(folder / "algorithm")
         self._count_steps()
         self._load_episodes(folder)
 
     def _save_episodes(self, folder: Path) -> None:
-        """Keep what RLlib's checkpoint lacks: last true returns and statistics, and what rewards are normalised by."""
-        kept: dict[str, Any] = {"returns": list(self._returns), "evaluated": self._episodes}
+        """Keep what RLlib's checkpoint lacks: last episodes and statistics, and what rewards are normalised by."""
+        kept: dict[str, Any] = {"recent": self._recent.state(), "true": list(self._true), "evaluated": self._evaluated}
         kept |= {"steps_trained": self._steps_trained, "learner": dict(self._learner)}
         envs = self._shaped_envs()
         if envs is not None:
@@ -221,13 +214,12 @@ class AlgorithmRunner:
         (folder / EPISODES_FILE).write_text(json.dumps(kept))
 
     def _load_episodes(self, folder: Path) -> None:
-        """Set what `_save_episodes` wrote; checkpoints of earlier versions have none."""
-        if not (folder / EPISODES_FILE).exists():
-            return
+        """Set what `_save_episodes` wrote."""
         kept = json.loads((folder / EPISODES_FILE).read_text())
-        self._returns.clear()
-        self._returns.extend((total, length, *(score or [total])) for total, length, *score in kept["returns"])
-        self._episodes = kept["evaluated"]
+        self._recent.load(kept["recent"])
+        self._true.clear()
+        self._true.extend((total, length, score) for total, length, score in kept["true"])
+        self._evaluated = kept["evaluated"]
         # These describe the last update: the next iterations may have none, while a replay memory is filled.
         self._steps_trained, self._learner = kept["steps_trained"], kept["learner"]
         envs = self._shaped_envs()

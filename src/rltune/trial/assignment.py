@@ -8,7 +8,7 @@ from typing import Any
 
 from rltune.algorithms.build import Build
 from rltune.envs.spec import spec_of
-from rltune.records import TRIALS, trial_dir_of
+from rltune.records import SCORED_SHARE, TRIALS, trial_dir_of
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class Assignment:
     episodes: int = 0
     evaluation_seed: int = 0
     attempt: str = "first"
+
+    @property
+    def scored_steps(self) -> float:
+        """The last environment steps of each seed whose episodes a report is the mean of."""
+        return self.env_steps * SCORED_SHARE
 
     @property
     def trial_dir(self) -> str:

@@ -8,7 +8,9 @@ To log another number:
 
 - A learner's statistic: add RLlib's name for it to the algorithm's row in `rltune.config.capabilities`. It is logged
   as ``learner/<name>``. Nothing else changes.
-- A number of RLlib's ``env_runners`` results: add a field to `Progress`, after the others. Where the fast engine is to
+- A number about the episodes: add a field to `Progress`, and its value to
+  ``rltune.trial.recent_episodes.RecentEpisodes.summarize``.
+- A number of RLlib's ``env_runners`` results: add a field to `Progress` with its key there. Where the fast engine is to
   give it too, add the same key to ``rltune.engine.algorithm.FastAlgorithm``.
 - A number that only the trial knows: add its name to `TRIAL_NUMBERS`, and set it in ``rltune.trial.trainable.Trial``.
 
@@ -21,7 +23,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from rltune.config.capabilities import TABLE, UNKNOWN, Capabilities
@@ -48,20 +50,19 @@ class _Number(NamedTuple):
     """How a field of `Progress` is read and merged.
 
     Attributes:
-        key: Its name among RLlib's ``env_runners`` results.
         over_seeds: What makes one number of several seeds'.
-        default: The value while RLlib gives none; NaN also says that the number is about the last finished episodes.
+        key: Its name among RLlib's ``env_runners`` results, where it is 0 at first; None for a number about the last
+            episodes, which is NaN before the first has ended.
     """
 
-    key: str
     over_seeds: Callable[[Iterable[Any]], float]
-    default: float = math.nan
+    key: str | None = None
 
 
 def _number(*declared: Any) -> Any:
     """Declare a field of `Progress` with the arguments of `_Number`."""
     number = _Number(*declared)
-    return field(default=number.default, metadata={"number": number})
+    return field(default=0 if number.key else math.nan, metadata={"number": number})
 
 
 @dataclass(frozen=True)
@@ -71,71 +72,63 @@ class Progress:
     Attributes:
         env_steps: Environment steps since the trial began.
         episodes: Finished episodes since then.
-        return_mean: Over the last finished episodes, 50 by default; NaN before the first.
+        return_mean: Over the last episodes (`rltune.trial.recent_episodes.RecentEpisodes`); NaN before the first.
         return_min: Least of them.
         return_max: Greatest of them.
         episode_length_mean: In environment steps.
         learner: Statistics of the last update, by name.
-        objective: Mean score of the last finished episodes (`rltune.envs.objective`), the return where it is that.
-        episode_length_max: Longest of the last finished episodes: at an environment's time limit the curve is flat.
+        objective: Mean score of the last episodes (`rltune.envs.objective`), the return where it is that.
+        episode_length_max: Longest of the last episodes: at an environment's time limit the curve is flat.
     """
 
-    env_steps: int = _number("num_env_steps_sampled_lifetime", min, 0)
-    episodes: int = _number("num_episodes_lifetime", sum, 0)
-    return_mean: float = _number("episode_return_mean", statistics.fmean)
-    return_min: float = _number("episode_return_min", min)
-    return_max: float = _number("episode_return_max", max)
-    episode_length_mean: float = _number("episode_len_mean", statistics.fmean)
+    env_steps: int = _number(min, "num_env_steps_sampled_lifetime")
+    episodes: int = _number(sum, "num_episodes_lifetime")
+    return_mean: float = _number(statistics.fmean)
+    return_min: float = _number(min)
+    return_max: float = _number(max)
+    episode_length_mean: float = _number(statistics.fmean)
     learner: Mapping[str, float] = field(default_factory=dict)
-    episode_length_max: float = _number("episode_len_max", max)
-    objective: float = _number("episode_return_mean", statistics.fmean)
+    episode_length_max: float = _number(max)
+    objective: float = _number(statistics.fmean)
 
     def __post_init__(self) -> None:
         """Let the objective be the return where nothing else is given."""
         if math.isnan(self.objective):
             object.__setattr__(self, "objective", self.return_mean)
 
-    def fill_returns(self, before: Progress) -> Progress:
-        """Return this progress, with the returns of ``before`` while no further episode has ended.
-
-        A restored algorithm has lost the window over its last episodes.
+    def require_finite_returns(self) -> None:
+        """Refuse returns that are no number although an episode has ended.
 
         Raises:
-            NonFiniteError: Episodes have ended, and their mean return is no number.
+            NonFiniteError: Their mean is NaN or infinite.
         """
-        if math.isfinite(self.return_mean):
-            return self
-        if self.episodes > before.episodes:
+        if self.episodes and not math.isfinite(self.return_mean):
             raise NonFiniteError(f"non-finite numbers: return_mean={self.return_mean}")
-        return replace(self, **{name: getattr(before, name) for name in _ABOUT_EPISODES})
 
 
 _NUMBERS: dict[str, _Number] = {
     entry.name: entry.metadata["number"] for entry in fields(Progress) if "number" in entry.metadata
 }
-_ABOUT_EPISODES = [name for name, number in _NUMBERS.items() if math.isnan(number.default)]
 METRICS = (*TRIAL_NUMBERS, *_NUMBERS)
 """Names of all logged numbers but the learner's. They are drawn over nominal steps; ``env_steps`` were sampled."""
 
 
 def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statistics) -> Progress:
-    """Pick the logged numbers out of RLlib's result, which has no mean return before an episode has ended.
+    """Pick the logged numbers out of RLlib's result. Those about episodes stay NaN: its results have no such window.
 
     Args:
         result: What ``Algorithm.train`` gave.
         names: Which of the learner's numbers to take; those that are not there are left out.
     """
     sampled = result.get("env_runners", {})
-    numbers: dict[str, Any] = {
-        name: type(number.default)(sampled.get(number.key, number.default)) for name, number in _NUMBERS.items()
-    }
+    numbers = {name: int(sampled.get(number.key, 0)) for name, number in _NUMBERS.items() if number.key}
     modules = [values for name, values in result.get("learners", {}).items() if name != "__all_modules__"]
     learner = {}
     for name in names:
         values = [float(module[name]) for module in modules if module.get(name) is not None]
         if values:  # one per policy, and several policies only where several agents learn
             learner[name] = statistics.fmean(values)
-    return Progress(**numbers, learner=learner)
+    return Progress(**numbers, learner=learner)  # type: ignore[arg-type]
 
 
 def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:

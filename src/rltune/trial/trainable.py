@@ -65,7 +65,7 @@ class Trial(tune.Trainable):
         from rltune.trial.algorithm_runner import AlgorithmRunner  # It imports RLlib and torch.
 
         task = self.task
-        return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads)
+        return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads, task.scored_steps)
 
     def _begin(self, config: Mapping[str, Any]) -> None:
         self.task = Assignment(**config["assignment"])
@@ -221,7 +221,8 @@ class Trial(tune.Trainable):
                 return STOP_REQUESTED
             began, before = time.perf_counter(), progress[index].env_steps
             try:
-                progress[index] = runner.train().fill_returns(progress[index])
+                progress[index] = runner.train()
+                progress[index].require_finite_returns()
             finally:
                 self._state.train_s += time.perf_counter() - began
             self._mark_iteration()

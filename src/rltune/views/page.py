@@ -25,7 +25,7 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.ledger.outcome import Outcome, explain_no_winner
-from rltune.records import SCORED_REPORTS, Direction
+from rltune.records import Direction
 from rltune.views.analysis import build_space
 from rltune.views.sweep_view import SweepView
 
@@ -180,7 +180,7 @@ def _explain_scores(is_certified: bool) -> str:
     """
     other = "certified = retrained on fresh seeds" if is_certified else "fresh episodes = the trained policy"
     return (
-        f"score = mean training return with exploration (last {SCORED_REPORTS} reports); {other}, acting greedily. "
+        f"score = mean training return with exploration (last twentieth of the steps); {other}, acting greedily. "
         "The second is usually better."
     )
 

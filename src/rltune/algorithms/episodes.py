@@ -1,0 +1,39 @@
+"""Have stock RLlib report each episode, of which its own results have averages alone (Ray 2.60)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+EPISODES = "episodes"
+"""Key among the ``env_runners`` results of an iteration for return and length of each episode that ended in it."""
+
+
+def report_episodes(config: Any) -> Any:
+    """Return a copy of an RLlib config whose algorithm reports its episodes; the callbacks that it has stay."""
+    config = config.copy(copy_frozen=False)
+    others = config.callbacks_on_episode_end or []
+    others = list(others) if isinstance(others, list | tuple) else [others]
+    return config.callbacks(on_episode_end=[*others, log_episode])
+
+
+def log_episode(*, episode: Any, metrics_logger: Any, prev_episode_chunks: Any, **others: Any) -> None:
+    """Log an episode at its end, as RLlib's callback ``on_episode_end``."""
+    # RLlib cuts episodes at the ends of rollouts. Its learner may lengthen a part by an artificial step without reward,
+    # so that the lengths of the parts add up to too many.
+    total = sum(part.get_return() for part in (*prev_episode_chunks, episode))
+    length = episode.env_t if hasattr(episode, "env_t") else episode.t
+    metrics_logger.log_value(EPISODES, (float(total), int(length)), reduce="item_series")
+
+
+def read_episodes(sampled: Mapping[str, Any]) -> list[tuple[float, int]]:
+    """Return the returns and lengths of an iteration's episodes from its ``env_runners`` results.
+
+    The env runner of a user's own may call no callbacks: then RLlib's mean of the iteration counts as one episode.
+    """
+    if EPISODES in sampled:
+        episodes = sampled[EPISODES]
+        return [episodes] if isinstance(episodes, tuple) else list(episodes)  # RLlib takes one out of its list.
+    mean = float(sampled.get("episode_return_mean", math.nan))
+    return [] if math.isnan(mean) else [(mean, round(sampled.get("episode_len_mean", 0)))]

@@ -1,0 +1,73 @@
+"""Keep the episodes that a trial is judged by at a report: the last ones, as steps of the budget count them."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rltune.records import SCORED_EPISODES
+
+
+class Episode(NamedTuple):
+    """An episode that has ended.
+
+    Attributes:
+        total: Its return.
+        length: In environment steps.
+        score: Its worth by the sweep's objective, which is the return unless a sweep says otherwise.
+    """
+
+    total: float
+    length: int
+    score: float
+
+
+class RecentEpisodes:
+    """Keep the episodes that ended within the last environment steps, and at least the last `SCORED_EPISODES`.
+
+    An episode belongs to where it ended. Those that began in the window as well would be short ones for the most part:
+    with 16 environments and a window of 5,000 steps no episode of more than 312 steps both begins and ends in it.
+
+    Args:
+        steps: How far the window reaches back. Whole iterations count: the episodes of one that is longer than the
+            window are all in it, since they are by the same policy.
+    """
+
+    def __init__(self, steps: float) -> None:
+        self._steps = steps
+        self._ended: deque[tuple[int, Episode]] = deque()
+
+    def add(self, env_steps: int, episodes: Iterable[Episode]) -> None:
+        """Add the episodes of an iteration, and drop what the window has left behind.
+
+        Args:
+            env_steps: Environment steps at the iteration's end.
+            episodes: Those that ended in it, in their order.
+        """
+        self._ended.extend((env_steps, episode) for episode in episodes)
+        while len(self._ended) > SCORED_EPISODES and self._ended[0][0] <= env_steps - self._steps:
+            self._ended.popleft()
+
+    def summarize(self) -> dict[str, float]:
+        """Return the numbers of `rltune.trial.metrics.Progress` about these episodes; nothing without an episode."""
+        if not self._ended:
+            return {}
+        totals, lengths, scores = zip(*(episode for _, episode in self._ended), strict=True)
+        return {
+            "return_mean": statistics.fmean(totals),
+            "return_min": min(totals),
+            "return_max": max(totals),
+            "objective": statistics.fmean(scores),
+            "episode_length_mean": statistics.fmean(lengths),
+            "episode_length_max": float(max(lengths)),
+        }
+
+    def state(self) -> list[list[float]]:
+        """Return the episodes as plain values."""
+        return [[env_steps, *episode] for env_steps, episode in self._ended]
+
+    def load(self, state: Iterable[Sequence[float]]) -> None:
+        """Set what `state` returned."""
+        self._ended = deque((int(at), Episode(total, int(length), score)) for at, total, length, score in state)

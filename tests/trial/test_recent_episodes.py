@@ -1,0 +1,82 @@
+"""Which episodes a report is the mean of."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rltune.trial.recent_episodes import Episode, RecentEpisodes
+
+
+def episode(total: float, length: int = 10) -> Episode:
+    return Episode(total, length, -total)
+
+
+def test_those_that_ended_in_the_last_steps_count() -> None:
+    recent = RecentEpisodes(1000)
+    for env_steps in range(500, 5001, 500):
+        recent.add(env_steps, [episode(env_steps)] * 4)
+    assert recent.summarize()["return_mean"] == pytest.approx((4500 + 5000) / 2)
+    assert recent.summarize()["objective"] == pytest.approx(-(4500 + 5000) / 2)
+
+
+def test_long_episodes_are_counted_back_to_the_fifth() -> None:
+    """However long ago it ended; before five have ended, all of them."""
+    recent = RecentEpisodes(1000)
+    means = []
+    for number in range(1, 9):
+        recent.add(10_000 * number, [episode(number, 10_000)])
+        recent.add(10_000 * number + 5000, [])
+        means.append(recent.summarize()["return_mean"])
+    assert means == [1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_an_iteration_longer_than_the_window_counts_as_a_whole() -> None:
+    recent = RecentEpisodes(100)
+    recent.add(4096, [episode(0)] * 40)
+    recent.add(8192, [episode(1), episode(5)] * 20)
+    assert recent.summarize() == {
+        "return_mean": 3.0,
+        "return_min": 1,
+        "return_max": 5,
+        "objective": -3.0,
+        "episode_length_mean": 10.0,
+        "episode_length_max": 10.0,
+    }
+
+
+def test_nothing_is_known_before_the_first_end() -> None:
+    recent = RecentEpisodes(100)
+    recent.add(5000, [])
+    assert recent.summarize() == {}
+
+
+def test_restored_episodes_are_dropped_when_the_others_would_be() -> None:
+    first, second = RecentEpisodes(1000), RecentEpisodes(1000)
+    first.add(600, [episode(1.0)] * 3)
+    first.add(900, [episode(2.0)] * 6)
+    second.load(json.loads(json.dumps(first.state())))
+    for env_steps in (1500, 1700, 2500):
+        for recent in (first, second):
+            recent.add(env_steps, [episode(env_steps)])
+        assert second.state() == first.state()
+        assert second.summarize() == first.summarize()
+    assert [at for at, *_ in first.state()] == [900, 900, 1500, 1700, 2500]
+
+
+def test_episodes_in_the_window_are_a_fair_sample() -> None:
+    """Half of them take 20 steps and return 20, half take 1000 and return 1000: no more short ones than there are."""
+    recent, now, ends = RecentEpisodes(5000), 0, []
+    for env in range(16):
+        lengths = [20, 1000] if env % 2 else [1000, 20]
+        at = env * 60
+        while at < 20_000:
+            for length in lengths:
+                at += length
+                ends.append((at * 16, length))
+    for at, length in sorted(ends):
+        now = max(now, at)
+        if 250_000 < at <= 300_000:
+            recent.add(at, [Episode(length, length, length)])
+    assert recent.summarize()["return_mean"] == pytest.approx(510, abs=130)
