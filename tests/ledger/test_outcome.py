@@ -113,7 +113,7 @@ def test_a_return_of_zero_is_a_score_like_any_other():
 def test_the_front_stands_in_the_summary_under_its_own_name():
     judged = [Criteria(second="train_s", env_steps=1000).judge(record) for record in ENTRIES]
     assert describe_front(judged, Criteria(second="train_s")) == [
-        {"trial": 0, "objective": 6.0, "train_s": 4.0, "params": {"lr": 1e-3}}
+        {"trial": 0, "objective": 9.0, "train_s": 4.0, "params": {"lr": 1e-3}}
     ]
     assert describe_front([], Criteria(second="train_s")) == []
     assert describe_front(ENTRIES, Criteria()) is None

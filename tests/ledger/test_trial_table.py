@@ -75,7 +75,7 @@ def test_a_stopped_trial_keeps_its_reports_and_says_why(ledger: Ledger, read: An
     add_reports(ledger, 0, {100: 9.0, 200: 4.0})
     ledger.trials.end(0, "PRUNED", "unpromising", diverged=diverged)
     (record,) = read()
-    assert (record.state, record.score, record.env_steps, record.diverged) == ("PRUNED", 6.5, 200, diverged)
+    assert (record.state, record.score, record.env_steps, record.diverged) == ("PRUNED", 4.0, 200, diverged)
     assert record.stop_reason == "unpromising"
 
 

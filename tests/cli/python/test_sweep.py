@@ -26,7 +26,7 @@ def test_trials_are_a_frame_with_the_best_first(folder):
     frame = sweep.trials
     assert list(frame.columns) == ["trial", "state", "score", "env_steps", "stopped", "lr"]
     assert list(frame["trial"]) == [5, 4, 3, 2, 1, 0]
-    assert frame["score"].iloc[0] == pytest.approx(5 * (600 + 800 + 1000) / 3 / 100)
+    assert frame["score"].iloc[0] == pytest.approx(5 * 1000 / 100)
     assert list(frame["state"]) == ["complete"] * 3 + ["stopped"] * 3
     assert frame["lr"].iloc[0] == pytest.approx(1e-2)
 
@@ -58,13 +58,13 @@ def test_the_best_is_the_winner_with_what_it_was_certified(folder):
     assert best.certified["verdict"] == "winner, better"
     assert str(best).startswith("trial 3: 99 ")
     assert str(best).endswith("lr=0.001")
-    assert best.score == pytest.approx(24.0)
+    assert best.score == pytest.approx(30.0)
 
 
 def test_the_best_of_a_running_sweep_is_the_one_so_far(folder):
     trials = [("COMPLETE", 1e-3, [1.0, 5.0]), ("FAIL", 1e-2, [9.0]), ("RUNNING", 1e-4, [7.0])]
     best = rltune.open_sweep(write_trials(folder / "s", trials)).best
-    assert (best.trial, best.score, best.certified) == (0, 3.0, None)
+    assert (best.trial, best.score, best.certified) == (0, 5.0, None)
 
 
 @pytest.mark.parametrize(("status", "word"), [("running", "running"), ("interrupted", "interrupted")])
