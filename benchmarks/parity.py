@@ -6,10 +6,11 @@
 Each row of the record is one training: the mean return of the episodes that ended in each tenth of the budget, while
 the policy explores, and the mean return of 20 fresh episodes of the greedy policy at the end. Rows that the record has
 are kept, so that an interrupted run goes on. The table compares the interquartile means over the seeds and bounds their
-difference by a 95% bootstrap interval. PPO's layers are initialized orthogonally on both sides, as `conf/algo/ppo.yaml`
-has it. Settings that a library fixes differ: the epsilon of PPO's Adam is 1e-5 in Stable-Baselines3 and 1e-8 in RLlib,
-and RLlib standardizes advantages over the batch, Stable-Baselines3 over each minibatch. One process a side, one torch
-thread each; about two hours on two quiet cores. Stable-Baselines3 lives in an environment of its own (peers.py).
+difference by a 95% bootstrap interval. PPO's policy begins with a small last layer on both sides, as conf/algo/ppo.yaml
+has it. Settings that a library fixes differ: Stable-Baselines3's PPO begins with orthogonal weights in the other layers,
+too, and its Adam has an epsilon of 1e-5, RLlib has torch's defaults, and RLlib standardizes advantages over the batch,
+Stable-Baselines3 over each minibatch. One process a side, one torch thread each; about two hours on two quiet cores.
+Stable-Baselines3 lives in an environment of its own (peers.py).
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def make_config(task: Task, seed: int) -> Any:
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.algorithms.sac import SACConfig
 
-    from rltune.algorithms.ppo import initialize_orthogonally
+    from rltune.algorithms.ppo import begin_with_small_policy
     from rltune.algorithms.sac import use_plain_critics
     from rltune.engine.sampling.observation_filter import normalise_observations
 
@@ -169,7 +170,7 @@ def make_config(task: Task, seed: int) -> Any:
         config.env_runners(rollout_fragment_length=1)
         layers |= {"fcnet_activation": "relu"}
     if task.algo == "ppo":
-        initialize_orthogonally(config)
+        begin_with_small_policy(config)
     config.rl_module(model_config=layers)
     # As in Stable-Baselines3, PPO's actions are the environment's, and clipped to its bounds.
     config.environment(task.env, normalize_actions=task.algo == "sac", clip_actions=task.algo == "ppo")

@@ -165,3 +165,10 @@ def test_a_resume_may_say_whether_the_cluster_grows(
     monkeypatch.setattr(run, "resume_sweep", lambda _, **given: asked.update(given) or SimpleNamespace(exit_code=0))
     resume.work(OmegaConf.merge(OmegaConf.structured(ResumeConfig), page, {"cluster": {"autoscale": autoscale}}))
     assert starting._drop_none(asked["changes"]) == changed
+
+
+@pytest.mark.parametrize(("settings", "steps"), [({"budget": {"env_steps": 50_000}}, 5000), ({}, 10_000)])
+def test_a_schedule_may_follow_the_budget(settings, steps):
+    """Commands without a budget take the default sweep's."""
+    file = OmegaConf.create({**settings, "epsilon": [[0, 1.0], ["${rltune.budget_share:0.1}", 0.05]]})
+    assert OmegaConf.to_container(file, resolve=True)["epsilon"] == [[0, 1.0], [steps, 0.05]]

@@ -47,7 +47,7 @@ def test_samplers_see_states_values_params_and_curves(tmp_path):
     trials = driver.read()
     assert [trial.state.name for trial in trials] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL", "RUNNING"]
     assert [trial.values for trial in trials] == [[3.0], [2.0], None, None, None], "their scores"
-    assert trials[0].intermediate_values == {10: 1.0, 20: 3.0, 30: 3.0}
+    assert trials[0].intermediate_values == {10: 1.0, 20: 5.0, 30: 3.0}
     assert trials[1].intermediate_values == {20: 2.0}, "without an episode there is no score"
     assert [trial.params for trial in trials] == [record.drawn for record in driver.ledger.trials.records()]
 

@@ -74,11 +74,11 @@ def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: Serv
 
     assert progress() == (0, 0, 0, None, 0)
     write_sweep(folder.sweeps / "s", 2, None, "running", "budget.trials=4")
-    assert progress() == (50, 2, 4, pytest.approx(8.0), 1400)
+    assert progress() == (50, 2, 4, pytest.approx(10.0), 1400)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         add_reports(ledger, number, {200: 5.0, 400: 123.0})
-    assert progress() == (60, 2, 4, pytest.approx(8.0), 1800)
+    assert progress() == (60, 2, 4, pytest.approx(10.0), 1800)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
         ledger.change_sweep(status="complete")
     assert progress()[0] == 100

@@ -182,7 +182,7 @@ def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
 def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
     """Call the fluent method of one section; the error for an unknown argument names the nearest one."""
     if section == "rl_module":
-        _set_orthogonal_init(config, arguments)
+        _set_policy_init(config, arguments)
         if isinstance(arguments.get("model_config"), Mapping):
             arguments["model_config"] = _make_model_config(arguments["model_config"])
     _import_own_parts(section, arguments)
@@ -209,14 +209,14 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
         ) from None
 
 
-def _set_orthogonal_init(config: AlgorithmConfig, arguments: dict[str, Any]) -> None:
-    """Take ``orthogonal_init`` out of the arguments of ``rl_module``; RLlib has it for no other algorithm."""
+def _set_policy_init(config: AlgorithmConfig, arguments: dict[str, Any]) -> None:
+    """Take ``small_policy_init`` out of the arguments of ``rl_module``; RLlib refuses it for other algorithms."""
     from ray.rllib.algorithms.ppo import PPOConfig
 
-    if isinstance(config, PPOConfig) and arguments.pop("orthogonal_init", False):
-        from rltune.algorithms.ppo import initialize_orthogonally
+    if isinstance(config, PPOConfig) and arguments.pop("small_policy_init", False):
+        from rltune.algorithms.ppo import begin_with_small_policy
 
-        initialize_orthogonally(config)
+        begin_with_small_policy(config)
 
 
 def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:

@@ -24,13 +24,17 @@ def derive_env_name(env_id: str) -> str:
     return re.sub(r"[^\w.-]", "-", name).lstrip("._-").lower()
 
 
-def take_share(steps: float, share: float) -> int:
-    """Return a share of a number of steps as a whole number, at least 1, for schedules that follow the budget."""
+def take_budget_share(share: float, *, _root_: Any) -> int:
+    """Return a share of a trial's environment steps, at least 1, for schedules that follow the budget.
+
+    Commands without a budget, such as ``probe``, take that of a default sweep.
+    """
+    steps = OmegaConf.select(_root_, "budget.env_steps") or 100_000
     return max(1, round(float(steps) * float(share)))
 
 
 OmegaConf.register_new_resolver("rltune.env_name", derive_env_name, replace=True)
-OmegaConf.register_new_resolver("rltune.share", take_share, replace=True)
+OmegaConf.register_new_resolver("rltune.budget_share", take_budget_share, replace=True)
 
 
 ENGINES = ("fast", "rllib")

@@ -129,7 +129,7 @@ def list_served_fields(config_class: type) -> set[str]:
 def _is_plain_spec(spec: Any) -> bool:
     """Return whether a module spec only carries a model config or a catalog of ours."""
     catalog = getattr(spec, "catalog_class", None)
-    is_ours = catalog is None or catalog.__name__ in ("ConcatSACCatalog", "OrthogonalPPOCatalog")
+    is_ours = catalog is None or catalog.__name__ in ("ConcatSACCatalog", "SmallPolicyCatalog")
     return is_ours and getattr(spec, "module_class", True) is None and not getattr(spec, "load_state_path", None)
 
 
