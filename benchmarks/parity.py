@@ -7,7 +7,7 @@ Each row of the record is one training: the mean return of the episodes that end
 the policy explores, and the mean return of 20 fresh episodes of the greedy policy at the end. Rows that the record has
 are kept, so that an interrupted run goes on. The table compares the interquartile means over the seeds and bounds their
 difference by a 95% bootstrap interval. PPO's policy begins with a small last layer on both sides, as conf/algo/ppo.yaml
-has it. Settings that a library fixes differ: Stable-Baselines3's PPO begins with orthogonal weights in the other layers,
+has it. What a library fixes differs: Stable-Baselines3's PPO begins with orthogonal weights in the other layers,
 too, and its Adam has an epsilon of 1e-5, RLlib has torch's defaults, and RLlib standardizes advantages over the batch,
 Stable-Baselines3 over each minibatch. One process a side, one torch thread each; about two hours on two quiet cores.
 Stable-Baselines3 lives in an environment of its own (peers.py).

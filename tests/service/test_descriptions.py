@@ -147,4 +147,4 @@ def test_fifty_sweeps_are_listed_in_a_second_once_they_were_read(folder: Service
     began = time.monotonic()
     shown = views.list(queue.list())
     assert time.monotonic() - began < 1
-    assert [one["best"] for one in shown] == pytest.approx([88.0] * 50)
+    assert [one["best"] for one in shown] == pytest.approx([110.0] * 50)

@@ -72,7 +72,8 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._clip = rewards.get("clip") or (CLIP if self._normalise else None)
         self._discount = discount
         around = _SINK.get()
-        self._sink, self._deviation = around or (None, RewardScale())
+        self._sink: Episodes | None = around and around[0]
+        self._deviation = around[1] if around else RewardScale()
         self._objective = objective or {}
         self._score = make_score(self._objective)
         self._return, self._length, self._info = 0.0, 0, dict[str, Any]()

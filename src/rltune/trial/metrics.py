@@ -128,7 +128,7 @@ def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statis
         values = [float(module[name]) for module in modules if module.get(name) is not None]
         if values:  # one per policy, and several policies only where several agents learn
             learner[name] = statistics.fmean(values)
-    return Progress(**numbers, learner=learner)  # type: ignore[arg-type]
+    return Progress(**numbers, learner=learner)
 
 
 def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
