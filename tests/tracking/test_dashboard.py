@@ -72,7 +72,7 @@ def test_a_study_shows_what_the_ledger_has_of_ended_trials(tmp_path):
     assert [trial.user_attrs["trial"] for trial in trials] == [0, 2, 3, 4, 5]
     assert [trial.state.name for trial in trials] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL", "PRUNED"]
     assert [trial.values for trial in trials] == [[3.0], [2.0], None, None, None], "their scores"
-    assert trials[0].intermediate_values == {10: 1.0, 20: 3.0, 30: 3.0}
+    assert trials[0].intermediate_values == {10: 1.0, 20: 5.0, 30: 3.0}
     records = driver.ledger.trials.records()
     assert trials[0].user_attrs["params"] == records[0].params
     assert trials[3].user_attrs["stop_reason"] == "why"

@@ -101,7 +101,7 @@ def test_a_resumed_sweep_delivers_what_is_new(tmp_path, monkeypatch):
     feeds.describe(RunKey(0), {"certified_score": 5.0}, {})
     assert feeds.close("FINISHED")
     assert (notebook.curve(), notebook.curve("trial-000-seed-1")) == ([1, 2, 3, 4], [4])
-    assert ("trial-000", "PRUNED", 3.0) in notebook.states
+    assert ("trial-000", "PRUNED", 4.0) in notebook.states
     assert notebook.descriptions == [(RunKey(0), {"certified_score": 5.0})]
     assert [state for state in notebook.states if len(state) == 2] == [("KILLED", None), ("FINISHED", None)]
     assert feeds.warnings() == []

@@ -59,6 +59,6 @@ def test_a_resumed_sweep_writes_each_point_once(tmp_path):
     assert tracker.warnings() == []
     points, values = read_points(tmp_path, "trial-000")
     curve = {("objective", 100, 1.0), ("objective", 200, 3.0), ("learner/loss", 100, 0.5), ("learner/loss", 200, 0.5)}
-    assert points == Counter(curve | {("score", 200, 2.0), ("certified_score", 0, 5.0)})
+    assert points == Counter(curve | {("score", 200, 3.0), ("certified_score", 0, 5.0)})
     assert b"lr" in values["_hparams_/session_start_info"]
     assert read_points(tmp_path, "first")[0] == Counter({("certified_score", 0, 5.0): 1})

@@ -33,7 +33,7 @@ def test_a_sweep_is_followed_to_its_end_with_its_exit_code(mine, stream):
             wait_for(stream, "begun before")
             mine.report(0, 500, 1000)
             mine.ledger.trials.end(0, "COMPLETE", "whole budget")
-            wait_for(stream, "533.3  lr=0.001")
+            wait_for(stream, "1,000  lr=0.001")
             mine.begin(lr=2e-3)
             mine.fail(1)  # between two looks, perhaps
             wait_for(stream, "it broke")
