@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from saved import write_checkpoint
 
 from rltune.checkpoints.store import open_store
 from rltune.ledger.ledger import Ledger
@@ -211,3 +212,27 @@ def test_the_tracker_is_opened_only_after_the_first_seconds(tmp_path, monkeypatc
     feeds.wake(connect=True)
     wait_for(lambda: not feeds.opening)
     assert feeds.close("FINISHED")
+
+
+class Curves(Tracker):
+    def write_sweep(self, reports):
+        self.steps = [report.nominal_steps for _, _, report in reports]
+
+
+class Policies(Tracker):
+    takes_reports = False
+
+    def write_checkpoint(self, trial, folder):
+        self.files = folder.is_dir(), trial.number
+
+
+def test_a_tracker_of_the_sweeps_curves_or_of_checkpoints_alone_gets_them(tmp_path):
+    curves, policies = Curves(None), Policies(None)
+    ledger, feeds = open_sweep(tmp_path, curves, policies)
+    ledger.trials.add({"lr": 0.25}, [7])
+    state = {"env_steps": 1, "objective": 1.0}
+    saved = write_checkpoint(tmp_path, "trials/0", "best", state, lambda folder: None)
+    ledger.trials.add_report(Report(0, 1, 1.0), {"checkpoint": saved})
+    ledger.trials.end(0, "COMPLETE", "whole budget")
+    assert feeds.close("FINISHED")
+    assert (curves.steps, policies.files) == ([1], (True, 0))

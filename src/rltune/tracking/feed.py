@@ -88,8 +88,10 @@ class Feed:
         tracker.notify = self.messages.put
         self._ledger, self._store = ledger, store
         # A tracker that only waits for the end must work even if an error of the ledger has ended the sweep.
-        self._reads_ledger = _overrides(tracker, Tracker.write)
         self._takes_checkpoints = _overrides(tracker, Tracker.write_checkpoint)
+        self._reads_ledger = (
+            _overrides(tracker, Tracker.write) or _overrides(tracker, Tracker.write_sweep) or self._takes_checkpoints
+        )
         self._tasks: list[_Task] = []
         self._woken, self._urgent = threading.Event(), threading.Event()
         self._woken.set()  # A resumed sweep may have something to deliver.
