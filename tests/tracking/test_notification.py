@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from rltune.checkpoints.store import open_store
 from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError
+from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
+from rltune.tracking.feed import Feeds
 from rltune.tracking.notification import NotificationTracker
 
 OUTCOME = Outcome(
@@ -130,6 +133,19 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path):
     assert time.monotonic() - began < 2
     time.sleep(max(0.0, began + 2.5 - time.monotonic()))
     assert not late.exists()
+
+
+def test_a_command_does_not_outlive_a_driver_that_waits_no_longer(tmp_path):
+    began, begun, late = time.monotonic(), tmp_path / "begun", tmp_path / "late"
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "first", create=True)
+    tracker = NotificationTracker(None, f"touch {begun}; (sleep 3; touch {late}) & wait")
+    feeds = Feeds(ledger, open_store(tmp_path), [tracker])
+    assert not feeds.close("KILLED", 1.0, OUTCOME)
+    assert begun.exists()
+    time.sleep(max(0.0, began + 4.0 - time.monotonic()))
+    assert not late.exists()
+    (line,) = feeds.warnings()
+    assert "resume" not in line, "a resume does not know whom to notify"
 
 
 def test_an_address_without_its_login_is_not_asked(server):

@@ -178,15 +178,16 @@ class Feed:
         deadline, was_urgent = time.monotonic() + limit_s, is_urgent()
         while self._thread.is_alive() and time.monotonic() < deadline and (was_urgent or not is_urgent()):
             self._thread.join(min(POLL_S, max(0.0, deadline - time.monotonic())))
-        if not self._is_delivered:
-            resume = make_resume_command(self._store.folder)
-            self.messages.put(f"{self.tracker.name} has not received everything; the rest is delivered by {resume}")
         self._abandon()
+        if not self._is_delivered:
+            rest = f"has not received everything; the rest is delivered by {make_resume_command(self._store.folder)}"
+            self.messages.put(f"{self.tracker.name} {self.tracker.give_up() or rest}")
         return self._is_delivered
 
     def abandon(self) -> None:
         """Stop at once and deliver nothing more: another driver does it now."""
         self._abandon()
+        self.tracker.give_up()
         self._thread.join(1.0)
 
     def _abandon(self) -> None:

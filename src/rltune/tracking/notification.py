@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -40,6 +40,8 @@ class NotificationTracker(Tracker):
     def __init__(self, sweep: SweepDescription, target: str, limit_s: float = LIMIT_S) -> None:
         super().__init__(sweep)
         self._target, self._limit_s = target, limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_given_up = False
 
     @classmethod
     def check(cls, config: RunConfig) -> None:
@@ -68,13 +70,27 @@ class NotificationTracker(Tracker):
             if is_web(target):
                 post(target, summary, self._limit_s)
             else:
-                run_command(target, summary, describe_in_variables(outcome), self._limit_s)
+                run_command(target, summary, describe_in_variables(outcome), self._limit_s, self._keep)
         except Exception as error:
+            if self._is_given_up:  # A person reads of it already.
+                return
             reason = describe_exception(error)
             if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
                 reason = f"no answer within {self._limit_s:.0f} s"
             reason = redact_error(target, reason) if is_web(target) else redact(reason)
             self.notify(f"notify: nobody was told of the sweep's end ({reason})")
+
+    def give_up(self) -> str:
+        """End the command, which must not outlive the driver; a resume does not know it, because it may be secret."""
+        self._is_given_up = True
+        if self._process and self._process.returncode is None:
+            kill_session(self._process)
+        return "did not end in time: nobody may have been told of the sweep's end"
+
+    def _keep(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        if self._is_given_up:
+            kill_session(process)
 
 
 def describe_in_variables(outcome: Outcome) -> dict[str, str]:
@@ -112,8 +128,21 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow no redirect."""
 
 
-def run_command(command: str, content: bytes, variables: Mapping[str, Any], limit_s: float) -> None:
+def run_command(
+    command: str,
+    content: bytes,
+    variables: Mapping[str, Any],
+    limit_s: float,
+    on_start: Callable[[subprocess.Popen[bytes]], None],
+) -> None:
     """Run a command in a shell with a process session of its own, and kill the whole session at the limit.
+
+    Args:
+        command: The command.
+        content: What it reads from its standard input.
+        variables: Environment variables to add to the driver's.
+        limit_s: The limit, in seconds.
+        on_start: Receives the process, which `kill_session` may end early.
 
     Raises:
         subprocess.TimeoutExpired: The command has not ended in time.
@@ -128,12 +157,18 @@ def run_command(command: str, content: bytes, variables: Mapping[str, Any], limi
         env={**os.environ, **variables},
         start_new_session=True,
     ) as process:
+        on_start(process)
         try:
             _, errors = process.communicate(content, timeout=limit_s)
         except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_session(process)
             raise
     if process.returncode:
         last = (errors.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         raise OSError(f"the command ended with {process.returncode}: {last[:200]}")
+
+
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command with all that it has started in its session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

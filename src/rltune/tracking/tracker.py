@@ -127,6 +127,14 @@ class Tracker:
     def close(self) -> None:
         """Release what is open; called last."""
 
+    def give_up(self) -> str | None:
+        """Stop what still runs, because nobody waits any longer; called from another thread.
+
+        Returns:
+            What a person loses by it, in words; None if the next driver delivers the rest.
+        """
+        return None
+
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether the server works and refuses what was delivered; it is given up after some attempts.
 
