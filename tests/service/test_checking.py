@@ -144,6 +144,21 @@ def test_a_module_that_ends_the_process_is_refused(
     assert refused.value.exit_code == 2
 
 
+class OwnError(RltuneError):
+    def __init__(self) -> None:
+        super().__init__("mine", "allowed", "fix")
+
+
+def refuse_in_own_words() -> CheckedSweep:
+    raise OwnError
+
+
+def test_an_error_that_cannot_be_unpickled_is_refused() -> None:
+    with pytest.raises(RltuneError, match="TypeError") as refused:
+        run_in_child(refuse_in_own_words)
+    assert refused.value.exit_code == 2
+
+
 def test_a_module_that_hangs_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(SLOW)

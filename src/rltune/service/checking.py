@@ -75,9 +75,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
                     "modules that are imported, and an environment that is reset and stepped, within seconds",
                     TRY_ALONE,
                 )
-            result: CheckedSweep | RltuneError = receiver.recv()
-        except EOFError:
-            result = _make_error("its process ended")
+            result = _receive(receiver)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(cast(int, child.pid), signal.SIGKILL)
@@ -103,6 +101,17 @@ def _send_result(sender: Connection, check: Callable[..., CheckedSweep], argumen
         sender.send(error)
     except BaseException as error:
         sender.send(_make_error(describe_exception(error)))
+
+
+def _receive(receiver: Connection) -> CheckedSweep | RltuneError:
+    """Receive what the child sends; a user's error may be one that can be pickled but not unpickled."""
+    try:
+        result: CheckedSweep | RltuneError = receiver.recv()
+    except EOFError:
+        return _make_error("its process ended")
+    except Exception as error:
+        return _make_error(describe_exception(error))
+    return result
 
 
 def _make_error(problem: str) -> ConfigError:
