@@ -21,7 +21,7 @@ from sqlalchemy import event, update
 
 from rltune.errors import StudyError, UnavailableError
 from rltune.ledger import lease as lease_module
-from rltune.ledger.lease import DriverRecord, Lease, LeaseLostError, LeaseState, LeaseWatch, find_driver, take_lease
+from rltune.ledger.lease import DriverRecord, Lease, LeaseLostError, LeaseState, LeaseWatch, take_lease
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.tables import LEASES
 from rltune.records import Report
@@ -129,16 +129,16 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def test_a_lease_is_taken_renewed_and_given_back(ledger: Ledger) -> None:
-    assert find_driver(ledger) is None
+    assert LeaseWatch(ledger.read_lease).find_driver() is None
     with take_lease(ledger) as lease:
         state = ledger.read_lease()
         assert state.driver is not None
         assert (state.driver.id, state.driver.pid) == (lease.id, os.getpid())
-        assert find_driver(ledger) == state.driver.describe()
+        assert LeaseWatch(ledger.read_lease).find_driver() == state.driver
         wait_until(lambda: ledger.read_lease().counter > state.counter)
     assert ledger.read_lease().driver is None
     assert ledger.read_lease().driver_id == lease.id
-    assert find_driver(ledger) is None
+    assert LeaseWatch(ledger.read_lease).find_driver() is None
     with take_lease(ledger) as again:
         assert again.id != lease.id
         assert again.previous is None
@@ -163,7 +163,7 @@ def test_a_killed_driver_is_replaced_at_once(
         take_lease(ledger)
     driver.kill()
     driver.wait()
-    assert find_driver(ledger) is None
+    assert LeaseWatch(ledger.read_lease).find_driver() is None
     with take_lease(ledger) as lease:
         assert lease.previous is not None
         assert lease.previous.pid == driver.pid
@@ -441,7 +441,7 @@ def test_a_lease_that_is_renewed_meanwhile_is_not_taken(ledger: Ledger) -> None:
     try:
         with pytest.raises(UnavailableError):
             take_lease(ledger)
-        assert " far " in str(find_driver(ledger))
+        assert " far " in LeaseWatch(ledger.read_lease).find_driver().describe()
     finally:
         ended.set()
         thread.join()

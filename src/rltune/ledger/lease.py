@@ -160,17 +160,9 @@ class LeaseWatch:
             time.sleep(min(LOOK_S, LEASE_S / 10))
         return held
 
-
-def find_driver(ledger: Ledger) -> str | None:
-    """Find where the driver of a sweep is; None where none lives.
-
-    Where its process cannot be seen from here, this takes until the counter moves, or `LEASE_S`.
-
-    Raises:
-        StudyError: The ledger cannot be read.
-    """
-    watch = LeaseWatch(ledger.read_lease)
-    return watch.driver.describe() if watch.wait() and watch.driver else None
+    def find_driver(self) -> DriverRecord | None:
+        """Wait as `wait` does, and return who holds the lease; None where nobody does who lives."""
+        return self.driver if self.wait() else None
 
 
 class Lease:

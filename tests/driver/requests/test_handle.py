@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from rltune.cluster import stale_processes
 from rltune.config.settings_file import read_settings
 from rltune.driver.requests import handle
 from rltune.driver.requests.handle import SweepHandle, open_handle
 from rltune.errors import StudyError
+from rltune.ledger import lease
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
@@ -72,6 +74,19 @@ def test_a_file_beside_another_hosts_log_is_not_written(mine, monkeypatch):
         assert refused.value.key == "sweep"
         assert "study.storage=" in refused.value.fix
         assert sweep.ledger.read_requests() == []
+
+
+def test_a_ledger_whose_driver_died_with_its_machine_is_written(mine, monkeypatch):
+    """A machine that was restarted cannot know the driver's process, only that its counter stands still."""
+    monkeypatch.setattr(lease, "LEASE_S", 0.5)
+    with take_lease(mine.ledger) as held:
+        monkeypatch.setattr(lease.Lease, "_write", lambda *_: True)
+        held.release()
+        monkeypatch.setattr(stale_processes, "read_boot_id", lambda: "after the restart")
+        monkeypatch.setattr(handle, "read_boot_id", lambda: "after the restart")
+        with open_handle(mine.ref) as sweep:
+            sweep.send(ENQUEUE, {"lr": 1e-3})
+    assert [request.kind for request in mine.ledger.read_requests()] == [ENQUEUE]
 
 
 def test_a_ledger_of_an_older_state_takes_no_request(mine, monkeypatch):

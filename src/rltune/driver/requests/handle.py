@@ -22,7 +22,7 @@ from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.database import file_of, has_write_ahead_log
 from rltune.ledger.handover import has_newest
-from rltune.ledger.lease import LeaseWatch, find_driver
+from rltune.ledger.lease import LeaseWatch
 from rltune.ledger.ledger import Ledger, MissingSweepError
 from rltune.ledger.storage import open_ledger, require_login
 from rltune.ledger.sweep_folder import make_resume_command
@@ -79,7 +79,19 @@ class SweepHandle:
 
     def find_driver(self) -> str | None:
         """Return the location of the sweep's driver, or None without one; this may take seconds."""
-        return find_driver(self.ledger)
+        driver = self._lease.find_driver()
+        return driver.describe() if driver else None
+
+    @cached_property
+    def _lease(self) -> LeaseWatch:
+        # One for all, because it takes `LEASE_S` to learn that a driver is dead whose process cannot be seen from here.
+        return LeaseWatch(self.ledger.read_lease)
+
+    def is_outdated(self) -> bool:
+        """Return whether the ledger is a file of an older state than the one from which the next driver goes on."""
+        if self.folder is None or file_of(self.ledger.url) is None or self.find_driver():
+            return False
+        return not has_newest(find_store(self.folder))
 
     def require_driver(self) -> str:
         """Return the location of the driver that is to stop the sweep.
@@ -99,9 +111,8 @@ class SweepHandle:
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until a condition holds; return False if the sweep has no driver any more before it does."""
-        lease = LeaseWatch(self.ledger.read_lease)
         while not condition():
-            if lease.look() is False:
+            if self._lease.look() is False:
                 return False
             time.sleep(POLL_S)
         return True
@@ -116,13 +127,14 @@ class SweepHandle:
         Raises:
             StudyError: The ledger is a file that only the driver's machine may write, or a copy that no driver reads.
         """
+        if self.is_outdated():
+            raise self._make_read_only_error(
+                "its ledger here is a copy of an older state, which no driver reads",
+                "the same command typed where it ran last",
+            )
         if file := file_of(self.ledger.url):
-            if self.folder and not self.find_driver() and not has_newest(find_store(self.folder)):
-                raise self._make_read_only_error(
-                    "its ledger here is a copy of an older state, which no driver reads",
-                    "the same command typed where it ran last",
-                )
-            driver = self.ledger.read_lease().driver
+            # A driver that died when this machine lost power or was restarted has another boot, too.
+            driver = self._lease.find_driver()
             if driver and driver.boot != read_boot_id() and has_write_ahead_log(file):
                 raise self._make_read_only_error(
                     "its ledger is a file that only the machine of its driver may write",
