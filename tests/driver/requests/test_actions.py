@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import fsspec
 import pytest
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 
+from rltune.checkpoints.clients import Client
+from rltune.checkpoints.store import Store
 from rltune.driver import run as pipeline
 from rltune.driver.folder import SweepContext
 from rltune.driver.plan import make_plan
@@ -14,6 +20,9 @@ from rltune.driver.requests import handle
 from rltune.driver.requests.actions import enqueue_configuration, request_retry, retry_failed, stop_sweep
 from rltune.driver.requests.inbox import describe_user, withdraw_stops
 from rltune.errors import ConfigError, StudyError
+from rltune.ledger import handover
+from rltune.ledger.handover import hand_over, take
+from rltune.ledger.storage import open_ledger
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 
 VALUES = {"lr": 1e-3}
@@ -230,6 +239,35 @@ def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
     retry_failed(mine.ref, stream=stream)
     assert resumed == [mine.ref]
     assert [request.payload for request in mine.ledger.read_requests(RETRY)] == [{TRIALS: [0], CERTIFY: []}]
+
+
+def test_a_retry_begins_with_the_state_of_the_machine_that_ran_last(mine, stream, monkeypatch):
+    """A driver was killed here, and another machine has taken the sweep over and ended since."""
+    monkeypatch.setattr("rltune.driver.run.resume_sweep", lambda *_, **__: None)
+    memory = fsspec.filesystem("memory")
+    filesystem = PyFileSystem(FSSpecHandler(memory))
+
+    def open_in(folder):
+        return Store(Client(lambda: filesystem), "/retried", folder, address="memory://retried")
+
+    for module in (handle, handover):
+        monkeypatch.setattr(module, "find_store", open_in)
+    other = mine.folder.parent.parent / "other" / "mine"
+    take(open_in(mine.folder), "d1")
+    mine.begin()
+    mine.ledger.close()
+    shutil.copytree(mine.folder, other)
+    take(open_in(other), "d2")
+    with contextlib.closing(open_ledger(other)) as ledger:
+        ledger.trials.end(0, "FAIL", "it broke")
+    open_in(other).publish(["ledger.db", "config.yaml"])
+    hand_over(open_in(other), "d2")
+    retry_failed(mine.ref, stream=stream)
+    memory.rm("/retried", recursive=True)
+    with contextlib.closing(open_ledger(mine.folder)) as ledger:
+        assert [request.payload for request in ledger.read_requests()] == [{TRIALS: [0], CERTIFY: []}]
+    (aside,) = mine.folder.glob("ledger.2*.db")
+    assert str(aside) in stream.getvalue(), "where the replaced ledger is"
 
 
 def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):

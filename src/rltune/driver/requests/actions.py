@@ -5,6 +5,7 @@ A request is a row of the sweep's ledger, which the sweep's driver reads about o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
@@ -13,6 +14,7 @@ from rltune.algorithms.arguments import build_search_space
 from rltune.driver.requests.handle import SweepHandle, open_handle
 from rltune.errors import ConfigError, StudyError
 from rltune.formatting import format_number, format_params, spell_command
+from rltune.ledger.handover import follow_sweep
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, TrialRecord
 from rltune.search.samplers import get_traits
@@ -173,7 +175,12 @@ def retry_failed(
     Raises:
         StudyError: As for `request_retry`, or the sweep cannot be resumed.
     """
-    with open_handle(ref) as sweep:
+    with contextlib.ExitStack() as stack:
+        sweep = stack.enter_context(open_handle(ref))
+        if sweep.folder and sweep.is_outdated():
+            stack.close()  # The ledger's file is about to be replaced.
+            _print(stream, follow_sweep(sweep.folder))
+            sweep = stack.enter_context(open_handle(ref))
         name, numbers = sweep.name, _choose_failed(sweep, trials)
         request = sweep.send(RETRY, numbers)
         if driver := sweep.find_driver():
@@ -226,5 +233,6 @@ def _describe(numbers: Mapping[str, Sequence[int]]) -> str:
     return " and ".join(parts)
 
 
-def _print(stream: TextIO | None, text: str) -> None:
-    print(text, file=stream, flush=True)
+def _print(stream: TextIO | None, text: str | None) -> None:
+    if text:
+        print(text, file=stream, flush=True)
