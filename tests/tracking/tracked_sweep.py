@@ -161,7 +161,7 @@ class Sweep:
                 total += 2 * (report.env_steps - steps.get(report.number, 0))
                 steps[report.number] = report.env_steps
                 curves.setdefault(report.number, []).append(report.objective)
-                best = max(sum(curve[-3:]) / len(curve[-3:]) for curve in curves.values())
+                best = max(curve[-1] for curve in curves.values())
                 if not points or points[-1][1] != best:
                     points.append((total, best))
         return points

@@ -120,7 +120,7 @@ def test_the_pages_have_commands_of_every_kind() -> None:
     assert SNIPPETS
     assert set(OWN_FILES) == {
         "conf/env/windy.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml", "conf/env/heating.yaml", "heating.py",
-        "conf/tracking/lines.yaml", "my_tracker.py",
+        "my_tracker.py",
     }  # fmt: skip
 
 
