@@ -25,6 +25,7 @@ from rltune.driver.end import end_sweep, leave_without_head, register_winner, sa
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
 from rltune.records import Report
+from rltune.tracking.mlflow_tracker import MLflowTracker
 
 # The functions of the end, in their order; the driver is killed just before one of them runs.
 STEPS = (
@@ -252,6 +253,22 @@ def test_a_budget_that_left_nothing_for_certification_is_named(
         assert (winner is None, certification) == (False, None)
     lines = stream.getvalue().splitlines()
     assert any("not certified" in line and "budget.wall_time_s" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_registered"),
+    [("mlflow", True), ("rltune.tracking.mlflow_tracker:MLflowTracker", True), ("tensorboard", False)],
+)
+def test_a_winner_is_registered_however_mlflow_is_named(
+    open_mine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, kinds: str, is_registered: bool
+) -> None:
+    monkeypatch.setattr(module, "register_champion", lambda *_: {"version": "1"})
+    monkeypatch.setattr(MLflowTracker, "open", lambda _: pytest.fail("no server is needed"))
+    with open_mine("certify=off", f"tracking.kinds=[{kinds}]", "tracking.register=true") as sweep:
+        add_trial(sweep, 0, 10.0)
+        winner, _ = select_winner(sweep, sweep.ledger.trials.records())
+        assert bool(register_winner(sweep, winner, None)) is is_registered
+        sweep.tracker.abandon()
 
 
 def test_an_interrupted_sweep_registers_nothing_yet(open_mine: Callable[..., Any]) -> None:

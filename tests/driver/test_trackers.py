@@ -10,10 +10,26 @@ from typing import Any
 import pytest
 from composing import compose
 
+from rltune.config.schema import RunConfig
 from rltune.config.validation import parse_config
 from rltune.driver.trackers import check_trackers
 from rltune.errors import ConfigError
-from rltune.tracking.tracker import Tracker
+from rltune.tracking.tracker import SweepDescription, Tracker
+
+
+class Unchecked(Tracker):
+    """A tracker whose check has a bug."""
+
+    @classmethod
+    def check(cls, config: RunConfig) -> None:
+        raise ValueError("boom")
+
+
+class Unmade(Tracker):
+    """A tracker that cannot be made."""
+
+    def __init__(self, sweep: SweepDescription) -> None:
+        raise ValueError("boom")
 
 
 @pytest.fixture
@@ -23,6 +39,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     made.Mine = type("Mine", (Tracker,), {})  # type: ignore[attr-defined]
     made.Same = type("Same", (Tracker,), {"name": "Mine"})  # type: ignore[attr-defined]
     made.Shadow = type("Shadow", (Tracker,), {"name": "optuna-dashboard"})  # type: ignore[attr-defined]
+    made.Unchecked, made.Unmade = Unchecked, Unmade  # type: ignore[attr-defined]
     made.Other = dict  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_tracker", made)
     return made
@@ -57,6 +74,7 @@ def test_each_tracker_of_the_settings_is_opened(
         ("tensorboard,tensorboard", "TensorBoard"),
         ("own_tracker:Mine,own_tracker:Same", "Mine"),
         ("own_tracker:Shadow", "optuna-dashboard"),
+        ("own_tracker:Unchecked", "boom"),
     ],
 )
 def test_a_tracker_that_cannot_work_is_refused(kinds: str, named: str, module: ModuleType) -> None:
@@ -74,3 +92,10 @@ def test_each_tracker_checks_the_settings(words: str, key: str) -> None:
         check_trackers(parse_config(compose("run", words)))
     assert refused.value.key == key
     assert refused.value.fix
+
+
+def test_a_tracker_that_cannot_be_made_is_named(open_mine: Callable[..., Any], module: ModuleType) -> None:
+    with pytest.raises(ConfigError) as refused, open_mine("tracking.kinds=[own_tracker:Unmade]"):
+        pass
+    assert refused.value.key == "tracking.kinds"
+    assert "Unmade" in refused.value.what

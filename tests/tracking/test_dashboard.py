@@ -226,3 +226,23 @@ def test_its_feed_reads_no_reports(tmp_path, monkeypatch):
     driver = run_some(Driver(tmp_path), 2)
     monkeypatch.setattr(Ledger, "read_reports_after", lambda *args: pytest.fail("read the reports"))
     assert len(deliver(driver)) == 2
+
+
+def test_a_disk_that_is_full_for_a_moment_loses_no_study(tmp_path, monkeypatch):
+    driver = run_some(Driver(tmp_path), 2)
+    deliver(driver)
+    tracker = make_tracker(driver)
+    tracker.open()
+    file = (tmp_path / "study.db").stat().st_ino
+
+    def fail(*_):
+        raise OSError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "set_user_attr", fail)
+        with pytest.raises(OSError, match="full"):
+            tracker.open()
+    tracker.open()
+    tracker.close()
+    assert (tmp_path / "study.db").stat().st_ino == file
+    assert agree(driver, read(f"sqlite:///{tmp_path / 'study.db'}"))

@@ -195,8 +195,8 @@ def test_every_name_of_a_number_is_made_fit_for_mlflow(folder):
     sweep.end(0, "COMPLETE")
     assert sweep.tracker.close("FINISHED")
     assert sweep.tracker.warnings() == []
-    metrics = {"objective": 2.0, "learner/loss": 0.5, "score": 1.5, "loss _kl_0.1_": 0.5, "a/b": 2.0}
-    assert sweep.runs()["trial-000"].data.metrics == metrics | {"compare/objective": 2.0, "compare/score": 1.5}
+    metrics = {"objective": 2.0, "learner/loss": 0.5, "score": 2.0, "loss _kl_0.1_": 0.5, "a/b": 2.0}
+    assert sweep.runs()["trial-000"].data.metrics == metrics | {"compare/objective": 2.0, "compare/score": 2.0}
     assert sweep.steps("trial-000") == sweep.steps("trial-000", "learner/loss") == [1, 2]
 
 
@@ -314,7 +314,7 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     assert sweep.check_curves() == 20
     runs = sweep.runs()
     parent = runs.pop("first")
-    assert parent.data.metrics == {"best_score": 154.0, "compare/best_score": 154.0, "certified_low": 9.0}
+    assert parent.data.metrics == {"best_score": 204.0, "compare/best_score": 204.0, "certified_low": 9.0}
     assert parent.data.params == {"algo": "ppo", "budget.env_steps": "1000"}
     assert parent.data.tags["rltune.winner"] == "trial 0"
     assert parent.info.run_id == sweep.ledger.sweep().mlflow_run_id
@@ -323,8 +323,8 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     first = runs["trial-000"]
     assert first.data.params == {"lr": "0.001"}  # the sampled values and nothing else
-    shown = {"objective": 200.0, "learner/loss": 0.5, "score": 150.0, "certified_score": 9.0}
-    first_of_all = {"compare/objective": 200.0, "compare/score": 150.0, "compare/certified_score": 9.0}
+    shown = {"objective": 200.0, "learner/loss": 0.5, "score": 200.0, "certified_score": 9.0}
+    first_of_all = {"compare/objective": 200.0, "compare/score": 200.0, "compare/certified_score": 9.0}
     assert first.data.metrics == shown | first_of_all
     sections = {name.rpartition("/")[0] for name in first.data.metrics} - {""}  # those without one come last
     assert min(sections) == "compare", "MLflow's page sorts the charts' sections by their code points"
@@ -601,4 +601,4 @@ def test_the_curve_of_the_best_score_of_costs_falls():
     curve = BestScoreCurve(Criteria(direction=Direction.MIN), replicates=1)
     costs = [(0, 9.0), (1, 5.0), (1, 6.0), (0, 20.0)]
     curve.add((place, TRIALS, Report(number, 100 * place, cost)) for place, (number, cost) in enumerate(costs, 1))
-    assert [value for name, value, *_ in curve.points if name == "best_score"] == [9.0, 5.0, 5.5]
+    assert [value for name, value, *_ in curve.points if name == "best_score"] == [9.0, 5.0, 6.0]

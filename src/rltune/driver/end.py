@@ -151,10 +151,9 @@ def register_winner(
         registered.
     """
     stopper = sweep.stopper
-    tracking = sweep.config.tracking
     if winner is None or stopper.is_urgent() or stopper.interrupted:
         return None
-    if not tracking.register or "mlflow" not in tracking.kinds:
+    if not (sweep.config.tracking.register and sweep.tracker.has_mlflow):
         return None
     candidate = Candidate(winner, certification, sweep.config, sweep.name)
     return register_champion(candidate, sweep.tracker, sweep.console.note, sweep.display.show_episodes)

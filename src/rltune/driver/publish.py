@@ -138,6 +138,6 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
 
 def _find_mlflow_address(sweep: OpenSweep) -> str | None:
     """Return MLflow's address for the final description, without a login; None without tracking."""
-    if "mlflow" not in sweep.config.tracking.kinds:
+    if not sweep.tracker.has_mlflow:
         return None
     return redact_address(resolve_uri(sweep.config.tracking.uri))

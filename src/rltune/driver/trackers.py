@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.config.schema import TRACKERS, RunConfig
 from rltune.config.settings_file import format_settings
 from rltune.driver.provenance import list_versions, read_git_commit
-from rltune.errors import ConfigError, choices, nearest
+from rltune.errors import ConfigError, RltuneError, choices, describe_exception, nearest
 from rltune.search.conditions import format_yaml_value
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feeds
@@ -36,7 +38,23 @@ def check_trackers(config: RunConfig) -> None:
             "tracking.kinds=[mlflow]",
         )
     for tracker in trackers:
-        tracker.check(config)
+        with _naming(tracker):
+            tracker.check(config)
+
+
+@contextmanager
+def _naming(tracker: type[Tracker]) -> Iterator[None]:
+    """Name the class in the error, because a user's own may raise anything."""
+    try:
+        yield
+    except RltuneError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"tracking.kinds=[{tracker.__name__}]: it raised {describe_exception(error)}",
+            "trackers that can be checked and made",
+            "tracking.kinds=[mlflow], or tracking.kinds=[] for none",
+        ) from error
 
 
 def _import_trackers(config: RunConfig) -> list[type[Tracker]]:
@@ -57,7 +75,10 @@ def _import_tracker(kind: str) -> type[Tracker]:
 def open_trackers(sweep: OpenSweep) -> Feeds:
     """Open a sweep's trackers; each gets a feed that delivers the ledger to it."""
     config, description = sweep.config, _describe(sweep)
-    trackers = [tracker(description) for tracker in _import_trackers(config)]
+    trackers: list[Tracker] = []
+    for tracker in _import_trackers(config):
+        with _naming(tracker):
+            trackers.append(tracker(description))
     if config.notify:
         trackers.append(NotificationTracker(description, config.notify))
     distributions, shared = sweep.plan.space.distributions(), sweep.context.is_folder_shared()

@@ -53,6 +53,7 @@ class DashboardTracker(Tracker):
         self._file = None if storage else sweep.folder / STUDY
         self._storage: RDBStorage | None = None
         self._added: set[tuple[int, float]] = set()
+        self._has_opened = False
 
     def open(self) -> None:
         """Open the study, and have the trials delivered that it lacks, as after its file was lost.
@@ -64,12 +65,14 @@ class DashboardTracker(Tracker):
         try:
             self._open_study(ended)
         except Exception as error:  # Optuna raises various errors for a file that is damaged or of another version.
-            if self._file is None or not self._file.exists():
+            # A file that could be opened once is not damaged: its disk is full, or a reader holds it.
+            if self._file is None or self._has_opened or not self._file.exists():
                 raise
             logger.warning("%s cannot be used and is made again from the ledger: %s", self._file, error)
             for part in self._file.parent.glob(f"{self._file.name}*"):
                 part.unlink()
             self._open_study(ended)
+        self._has_opened = True
         for number, _ in ended - self._added:
             self.sweep.ledger.mark_trial(self.name, TRIALS, number, revision=0)
 

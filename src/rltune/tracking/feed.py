@@ -392,6 +392,11 @@ class Feeds:
         self._is_urgent = is_urgent
 
     @property
+    def has_mlflow(self) -> bool:
+        """Whether MLflow, or a class that derives from its tracker, is among the trackers."""
+        return self._mlflow is not None
+
+    @property
     def opening(self) -> bool:
         """Whether a tracker is still being imported, which takes seconds of CPU time."""
         return any(feed.is_opening for feed in self._feeds)
