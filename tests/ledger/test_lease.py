@@ -280,7 +280,8 @@ def read_rows(ledger: Ledger) -> list[Any]:
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 def test_a_driver_without_its_lease_writes_no_row(ledger: Ledger, write: Callable[[Ledger], Any]) -> None:
     lost = threading.Event()
-    with take_lease(ledger, lost.set) as lease:
+    with take_lease(ledger) as lease:
+        lease.on_lost = lost.set
         ledger.trials.add({}, [1])
         ledger.add_request("retry", {"search": [0]}, "me")
         give_to(ledger, make_far_driver())
@@ -300,7 +301,8 @@ def test_a_driver_without_its_lease_writes_no_row(ledger: Ledger, write: Callabl
 
 def test_a_driver_that_writes_nothing_learns_of_its_loss(ledger: Ledger) -> None:
     lost = threading.Event()
-    with take_lease(ledger, lost.set):
+    with take_lease(ledger) as lease:
+        lease.on_lost = lost.set
         give_to(ledger, make_far_driver())
         assert lost.wait(60)
 

@@ -178,13 +178,12 @@ class Lease:
     Attributes:
         id: This driver's, by which the fence knows it.
         previous: See above.
-        on_lost: Called once when the lease is lost, from any thread.
+        on_lost: Called once when the lease is lost, from any thread; whoever needs it sets it.
     """
 
-    def __init__(
-        self, ledger: Ledger, driver: DriverRecord, previous: DriverRecord | None, on_lost: Callable[[], None]
-    ) -> None:
-        self.id, self.previous, self.on_lost = driver.id, previous, on_lost
+    def __init__(self, ledger: Ledger, driver: DriverRecord, previous: DriverRecord | None) -> None:
+        self.id, self.previous = driver.id, previous
+        self.on_lost: Callable[[], None] = lambda: None
         self._driver, self._name, self._sweep_id, self._file = driver, ledger.name, ledger.sweep_id, file_of(ledger.url)
         # A connection of its own: a long transaction of the driver's must not hold the renewal up.
         self._engine = connect_ledger(ledger.url)
@@ -298,7 +297,7 @@ class Lease:
         return True
 
 
-def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Lease:
+def take_lease(ledger: Ledger) -> Lease:
     """Take the lease of a sweep for this process, as soon as it is known that no other driver has it.
 
     A live process of this machine is refused at once and a dead one replaced at once; anything else is watched for
@@ -306,7 +305,6 @@ def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Le
 
     Args:
         ledger: The sweep's.
-        on_lost: Called when another driver takes the lease over, from any thread.
 
     Raises:
         StudyUnavailableError: Another driver has it.
@@ -331,7 +329,7 @@ def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Le
             if isinstance(error, SQLAlchemyError):
                 raise make_storage_error(ledger.url, error) from None
             raise
-    ledger.fence.lease = lease = Lease(ledger, driver, watch.driver, on_lost)
+    ledger.fence.lease = lease = Lease(ledger, driver, watch.driver)
     for table in (ledger.trials, ledger.runs):
         table.clear_cache()  # The driver before may have written until this moment.
     return lease
