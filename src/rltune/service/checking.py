@@ -7,12 +7,13 @@ since is read again, and one that hangs or ends its process harms nobody.
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import re
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import dump_settings, flatten_settings
 from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secrets
-from rltune.errors import ConfigError, RltuneError, describe_exception
+from rltune.errors import EXIT_TRY_AGAIN, ConfigError, RltuneError, UnavailableError, describe_exception
 from rltune.formatting import spell_command
 
 LIMIT_S = 50.0  # A client waits 60 s for the response.
@@ -75,20 +76,23 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
                     "modules that are imported, and an environment that is reset and stepped, within seconds",
                     TRY_ALONE,
                 )
-            result = _receive(receiver)
+            answer = json.loads(receiver.recv_bytes())
+        except (EOFError, OSError):
+            raise _make_error("its process ended") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(cast(int, child.pid), signal.SIGKILL)
             child.kill()  # It may not lead a session yet.
             child.join()
-    if isinstance(result, RltuneError):
-        raise result
-    return result
+    if "refused" in answer:
+        raise (UnavailableError if answer["exit_code"] == EXIT_TRY_AGAIN else ConfigError)(*answer["refused"])
+    return CheckedSweep(answer["name"], tuple(answer["overrides"]), answer["settings"])
 
 
 def _send_result(sender: Connection, check: Callable[..., CheckedSweep], arguments: Sequence[object]) -> None:
-    """Run a check in the child, and send what it returns, or an error of ours: a user's module may even exit.
+    """Run a check in the child, and send what it returns or why it is refused: a user's module may even exit.
 
+    It is sent as JSON, because unpickling an error of a user's class would import the user's module in the service.
     The child leads a session of its own without output, and also ends if the service is killed.
     """
     os.setsid()
@@ -96,22 +100,12 @@ def _send_result(sender: Connection, check: Callable[..., CheckedSweep], argumen
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     os.dup2(1, 2)
     try:
-        sender.send(check(*arguments))
-    except RltuneError as error:
-        sender.send(error)
+        answer = asdict(check(*arguments))
     except BaseException as error:
-        sender.send(_make_error(describe_exception(error)))
-
-
-def _receive(receiver: Connection) -> CheckedSweep | RltuneError:
-    """Receive what the child sends; a user's error may be one that can be pickled but not unpickled."""
-    try:
-        result: CheckedSweep | RltuneError = receiver.recv()
-    except EOFError:
-        return _make_error("its process ended")
-    except Exception as error:
-        return _make_error(describe_exception(error))
-    return result
+        refusal = error if isinstance(error, RltuneError) else _make_error(describe_exception(error))
+        parts = [str(part) for part in (refusal.what, refusal.allowed, refusal.fix)]
+        answer = {"refused": parts, "exit_code": refusal.exit_code}
+    sender.send_bytes(json.dumps(answer).encode())
 
 
 def _make_error(problem: str) -> ConfigError:
