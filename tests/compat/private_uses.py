@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,16 +41,22 @@ class Source:
         found = sorted([*(root / "src").rglob("*.py"), *(root / "sweeps").rglob("*.py")])
         self.trees = {path.relative_to(root): ast.parse(path.read_text()) for path in found}
         nodes = [node for tree in self.trees.values() for node in ast.walk(tree)]
-        self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-        self.defined = {name for node in nodes for name in _defined_by(node)}
+        self.members: dict[str, set[str]] = defaultdict(set)  # Names that a class defines in its body and methods.
+        self.bases: dict[str, set[str]] = defaultdict(set)
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                self.members[node.name] |= {name for inner in ast.walk(node) for name in _defined_by(inner)}
+                self.bases[node.name] |= {_last_name(ast.unparse(base)) for base in node.bases}
 
     def foreign(self, path: Path) -> Iterator[Use]:
         """Private names in a file that are not ours, as far as can be told without types.
 
-        An attribute of ``self``, ``cls`` or ``super()`` is ours if we define one of this name; one of anything else
-        only if, besides, it is an argument annotated with a class of ours.
+        A name in ``getattr`` and the like, or of an argument, is ours if the file defines it.
+        An attribute of ``self``, ``cls``, ``super()`` or an argument annotated with a class of ours is ours if that
+        class, or a class of ours from which it derives, defines one of this name.
         """
         tree = self.trees[path]
+        defined = {name for node in ast.walk(tree) for name in _defined_by(node)}
         for node in ast.walk(tree):
             line = getattr(node, "lineno", 0)
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -57,24 +64,33 @@ class Source:
                     if module.split(".")[0] not in OURS and (private := list(filter(_is_private, module.split(".")))):
                         yield Use(path, line, private[-1], f"import of {module}")
             elif isinstance(node, ast.keyword) and node.arg and _is_private(node.arg):
-                if node.arg not in self.defined:
+                if node.arg not in defined:
                     yield Use(path, node.value.lineno, node.arg, f"argument {node.arg}")
             elif isinstance(node, ast.Call) and ast.unparse(node.func) in ASKING and len(node.args) > 1:
                 name = node.args[1]
-                if isinstance(name, ast.Constant) and _is_private(str(name.value)) and name.value not in self.defined:
+                if isinstance(name, ast.Constant) and _is_private(str(name.value)) and name.value not in defined:
                     yield Use(path, line, str(name.value), ast.unparse(node))
         for scope, node in _attributes(tree):
-            known = node.attr in self.defined and self._is_ours(node.value, scope)
             is_documented = ast.unparse(node) in DOCUMENTED or node.attr in OF_NAMED_TUPLES
-            if _is_private(node.attr) and not is_documented and not known:
+            if _is_private(node.attr) and not is_documented and not self._is_ours(node, scope):
                 yield Use(path, node.lineno, node.attr, ast.unparse(node))
 
-    def _is_ours(self, owner: ast.expr, scope: dict[str, str]) -> bool:
-        if isinstance(owner, ast.Call):
-            return ast.unparse(owner.func) == "super"
-        if not isinstance(owner, ast.Name):
-            return False
-        return owner.id in ("self", "cls") or scope.get(owner.id, "").split(".")[-1] in self.classes
+    def _is_ours(self, node: ast.Attribute, scope: dict[str, str]) -> bool:
+        is_super = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "super"
+        owner = "self" if is_super else ast.unparse(node.value)
+        return node.attr in self._list_members(_last_name(scope.get(owner, "")), set())
+
+    def _list_members(self, name: str, seen: set[str]) -> set[str]:
+        """Names that a class and the classes from which it derives define, as far as they are ours."""
+        if name in seen or name not in self.members:
+            return set()
+        seen.add(name)
+        return self.members[name].union(*(self._list_members(base, seen) for base in self.bases[name]))
+
+
+def _last_name(expression: str) -> str:
+    """``C`` of ``module.C[T]``."""
+    return expression.partition("[")[0].rpartition(".")[2]
 
 
 def _is_private(name: str) -> bool:
@@ -88,8 +104,10 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def _attributes(node: ast.AST, scope: dict[str, str] | None = None) -> Iterator[tuple[dict[str, str], ast.Attribute]]:
-    """Each attribute access, with the annotations of the arguments that are in sight there."""
+    """Each attribute access, with the annotations of the arguments that are in sight there, and self's class."""
     scope = scope or {}
+    if isinstance(node, ast.ClassDef):
+        scope = scope | {"self": node.name, "cls": node.name}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         scope = scope | {one.arg: ast.unparse(one.annotation) for one in arguments if one.annotation}

@@ -68,7 +68,6 @@ FIELDS = {
     "ray.rllib.algorithms.algorithm_config:AlgorithmConfig": (
         "_env_to_module_connector",
         "_learner_class",
-        "_learner_connector",
         "_module_to_env_connector",
         "_rl_module_spec",
         "_torch_grad_scaler_class",
@@ -76,7 +75,11 @@ FIELDS = {
     ),
     "ray.rllib.algorithms.bc.torch.default_bc_torch_rl_module:DefaultBCTorchRLModule": ("_encoder", "_pi_head"),
     "ray.rllib.connectors.env_to_module.mean_std_filter:MeanStdFilter": ("_filters", "_update_stats"),
-    "ray.rllib.core.learner.learner:Learner": ("_optimizer_lr_schedules", "_weights_seq_no"),
+    "ray.rllib.core.learner.learner:Learner": (
+        "_learner_connector",
+        "_optimizer_lr_schedules",
+        "_weights_seq_no",
+    ),
     "ray.rllib.core.learner.learner_group:LearnerGroup": ("_learner",),
     "ray.rllib.core.models.catalog:Catalog": ("_model_config_dict",),
     "ray.rllib.env.env_runner:EnvRunner": ("_seed",),

@@ -29,6 +29,8 @@ def test_no_private_name_of_another_library_stands_elsewhere():
         ("import ray\nray._private.worker", "ray._private"),
         ("class A:\n    def f(self):\n        self._mine = 1\n        return self.group._mine", "self.group._mine"),
         ("class A(B):\n    def f(self):\n        return self._theirs", "self._theirs"),
+        ("class A(B):\n    def f(self):\n        return self._n\nclass C:\n    _n = 1", "self._n"),
+        ("class C:\n    _n = 1\nclass B:\n    def f(self, a: B):\n        return a._n", "a._n"),
         ("def f(group):\n    return group._theirs", "group._theirs"),
         ("def f(group):\n    return getattr(group, '_theirs', None)", "getattr(group, '_theirs', None)"),
         ("import ray\nray.init(_system_config={})", "argument _system_config"),
@@ -45,6 +47,8 @@ def test_a_private_name_is_found(text, what, tmp_path):
     "text",
     [
         "class A:\n    def _f(self): ...\n    def g(self, a: A):\n        return self._f(), a._f(), super()._f()",
+        "class A:\n    _n = 1\nclass B(m.A[int]):\n    def f(self, b: 'B'):\n        return self._n, super()._n",
+        "class A:\n    _n = 1\ndef f(self: A):\n    return self._n",
         "import os\nos._exit(0)",
         "from rltune.ledger import _entry",
         "class A:\n    def f(self):\n        self._n: int = 0\n        return self._n, self.__dict__",

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rltune.compat.rllib_internals import freeze_filters, list_remote_runners, read_part
+from rltune.compat.rllib_internals import freeze_filters, list_remote_runners, read_learner_pipeline, read_part
 
 
 def test_fields_that_are_gone_are_done_without():
@@ -22,6 +22,12 @@ def test_fields_that_are_gone_are_done_without():
 @pytest.mark.parametrize("name", ["encoder", "_encoder"])
 def test_a_part_is_read_under_either_name(name):
     assert read_part(SimpleNamespace(**{name: "net"}), "encoder") == "net"
+
+
+def test_a_learners_connectors_are_never_guessed():
+    assert read_learner_pipeline(SimpleNamespace(_learner_connector=None)) is None
+    with pytest.raises(AttributeError, match="_learner_connector"):
+        read_learner_pipeline(SimpleNamespace())
 
 
 def test_remote_runners_are_listed():

@@ -11,6 +11,8 @@ from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
+from rltune.compat.rllib_internals import read_learner_pipeline
+
 UNCLIPPED = 1e9  # beyond any ratio and any squared error
 
 
@@ -37,7 +39,7 @@ class A2CTorchLearner(PPOTorchLearner):
     def build(self) -> None:
         """Build as PPO does and put the raw advantages in place of the standardised ones."""
         super().build()
-        pipeline = self._learner_connector
+        pipeline = read_learner_pipeline(self)
         if pipeline is not None and isinstance(pipeline.connectors[-1], GeneralAdvantageEstimation):
             raw = RawAdvantages(gamma=self.config.gamma, lambda_=self.config.lambda_)
             pipeline.connectors[-1] = raw

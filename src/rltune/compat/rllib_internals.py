@@ -23,6 +23,15 @@ def read_part(module: Any, name: str) -> Any:
     return part
 
 
+def read_learner_pipeline(learner: Any) -> Any:
+    """Return the connectors that make a learner's batches; None of a learner that takes ready batches.
+
+    Raises:
+        AttributeError: RLlib keeps them elsewhere: A2C must not train on advantages that PPO has standardised.
+    """
+    return learner._learner_connector
+
+
 def list_remote_runners(group: Any) -> list[Any]:
     """Return the actors of an `EnvRunnerGroup`: to end those that hang, for whom RLlib waits for ever.
 
