@@ -6,12 +6,13 @@ import shlex
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import optuna
 import pytest
 
 from rltune.errors import ConfigError
-from rltune.search.samplers import build_sampler, check_sampler, check_searcher, get_traits, inherit_traits
+from rltune.search.samplers import build_sampler, check_sampler, check_searcher, find_known_traits, get_traits
 from rltune.search.space import parse_space
 
 SPACE = parse_space({"lr": ["loguniform", 1e-4, 1e-2], "activation": ["choice", "relu", "tanh"]})
@@ -184,10 +185,14 @@ def test_a_searcher_that_does_not_fit_is_refused_without_optuna():
     ],
 )
 def test_which_samplers_heed_constraints(kind, heeds):
-    assert inherit_traits(kind).heeds_constraints is heeds
+    assert get_traits(kind).heeds_constraints is heeds
 
 
 def test_a_class_that_derives_from_one_of_optunas_has_its_traits():
-    assert inherit_traits(f"{__name__}:Steered") == get_traits("cmaes")
-    assert get_traits(f"{__name__}:Steered").handles_conditions, "its class is not imported for that"
-    assert inherit_traits(LOWEST).learns_from_others
+    kind = f"{__name__}:Steered"
+    assert get_traits(kind) == replace(get_traits("cmaes"), name=None, target=kind)
+    assert find_known_traits(kind) is None, "its class is not imported for that"
+    assert get_traits(LOWEST).learns_from_others
+    with pytest.raises(ConfigError, match=r"space\.tau has a condition") as refused:
+        check_searcher(kind, parse_space({"lstm": ["choice", 0, 1], "tau": ["when", {"lstm": 1}, ["uniform", 0, 1]]}))
+    assert refused.value.what.startswith(f"searcher={kind}:")

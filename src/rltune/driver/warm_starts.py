@@ -83,7 +83,7 @@ def collect_earlier_trials(
     names, traits = list(dict.fromkeys(config.searcher.from_sweeps or ())), get_traits(config.searcher.kind)
     if names and not traits.learns_from_others:
         raise ConfigError(
-            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={traits.name} does not learn from other sweeps' trials",
+            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={traits.name or traits.target} learns from no other sweep",
             "a searcher that does: rf, tpe, gp",
             f"searcher=rf, or {FROM_SWEEPS}=null",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rltune.records import SamplerView, TrialForSampler, TrialRecord
-from rltune.search.samplers import inherit_traits
+from rltune.search.samplers import get_traits
 
 
 def choose_view(kind: str, *, has_constraints: bool = False) -> SamplerView:
@@ -23,7 +23,7 @@ def choose_view(kind: str, *, has_constraints: bool = False) -> SamplerView:
     Raises:
         ConfigError: There is no sampler of this kind.
     """
-    traits = inherit_traits(kind)
+    traits = get_traits(kind)
     view = tell_as_pruned if traits.reads_curves else tell_as_complete
     if not has_constraints or traits.heeds_constraints:
         return view

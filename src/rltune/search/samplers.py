@@ -12,7 +12,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,7 @@ def build_sampler(
 
 
 def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
-    """Refuse a searcher that cannot search a space, before Optuna is imported.
+    """Refuse a searcher that cannot search a space; only for a class of a user's own is Optuna imported.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
@@ -139,7 +139,8 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
         Notes on the parameters that the searcher draws at random.
 
     Raises:
-        ConfigError: The two do not go together, or the searcher needs a package that is not installed.
+        ConfigError: The two do not go together, the searcher needs a package that is not installed, or there is none of
+            this kind.
     """
     traits = get_traits(kind)
     name = traits.name or kind
@@ -182,17 +183,16 @@ def _format_choice(dimension: Dimension) -> str:
     return format_yaml_value(form).replace(", ", ",")
 
 
+def find_known_traits(kind: str) -> SamplerTraits | None:
+    """Return the traits in a sampler's row of `_KNOWN`, without importing its class; None without a row."""
+    return _TRAITS.get(SAMPLERS.get(kind, kind))
+
+
 def get_traits(kind: str) -> SamplerTraits:
-    """Return a sampler's traits without importing its class.
+    """Return a sampler's traits.
 
-    Args:
-        kind: A name in SAMPLERS, or ``package.module:Class``. A class without a row in `_KNOWN` has the usual traits.
-    """
-    return _TRAITS.get(SAMPLERS.get(kind, kind), SamplerTraits(None, kind))
-
-
-def inherit_traits(kind: str) -> SamplerTraits:
-    """Return a sampler's traits, which a class inherits from one of Optuna's.
+    A class without a row in `_KNOWN` is imported, and has the traits of the class with a row from which it derives;
+    without one it has the usual traits.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
@@ -200,11 +200,13 @@ def inherit_traits(kind: str) -> SamplerTraits:
     Raises:
         ConfigError: There is no sampler of this kind.
     """
+    if known := find_known_traits(kind):
+        return known
     for base in import_sampler(kind).__mro__:
         module = _OPTUNA if base.__module__.startswith(f"{_OPTUNA}.") else base.__module__
         if traits := _TRAITS.get(f"{module}:{base.__qualname__}"):
-            return traits
-    return get_traits(kind)
+            return replace(traits, name=None, target=kind)
+    return SamplerTraits(None, kind)
 
 
 def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:

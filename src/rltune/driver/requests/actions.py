@@ -17,7 +17,7 @@ from rltune.formatting import format_number, format_params, spell_command
 from rltune.ledger.handover import follow_sweep
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, TrialRecord
-from rltune.search.samplers import get_traits
+from rltune.search.samplers import find_known_traits
 
 if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
@@ -117,7 +117,8 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
         ConfigError: A parameter is not searched, a value is out of its range, or no value is given.
     """
     config = sweep.config
-    if get_traits(config.searcher.kind).is_grid:
+    traits = find_known_traits(config.searcher.kind)  # A service must not import a class of a user's own.
+    if traits and traits.is_grid:
         raise ConfigError(
             f"sweep={sweep.name} searches a grid, each of whose points it tries anyway",
             "a sweep with another searcher",
