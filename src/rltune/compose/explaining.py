@@ -85,6 +85,9 @@ def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[st
     if str(cause.key) in siblings:
         has_value = not (OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key)))
         default = parent.get(cause.key) if has_value else None
+        bounds = list_bounds(schema).get(str(cause.full_key))
+        if default is None and bounds:
+            default = bounds.suggest(override.partition("=")[2])
         fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)

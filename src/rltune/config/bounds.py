@@ -67,12 +67,17 @@ class Bounds:
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         if value is None or (all(map(self.allows, value)) and len(value) if is_list else self.allows(value)):
             return
-        example = self.minimum if self.example is None else self.example
+        fix = f"{key}={self.suggest(value)}"
         if self.minimum is None:
-            close = nearest(str(value), self.choices) or self.choices[0]
-            raise ConfigError(f"{key}={value} is unknown", choices(str(value), self.choices), f"{key}={close}")
+            raise ConfigError(f"{key}={value} is unknown", choices(str(value), self.choices), fix)
         spelled = str(value).replace(", ", ",") if written is None else f"{written}: {value}"
-        raise ConfigError(f"{key}={spelled} is out of range", str(self), f"{key}={_format(example)}")
+        raise ConfigError(f"{key}={spelled} is out of range", str(self), fix)
+
+    def suggest(self, value: Any) -> str:
+        """Return a value to type instead of one that is not allowed."""
+        if self.minimum is None:
+            return nearest(str(value), self.choices) or self.choices[0]
+        return _format(self.minimum if self.example is None else self.example)
 
 
 def _format(value: Any) -> str:
