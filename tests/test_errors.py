@@ -43,6 +43,21 @@ def test_what_is_allowed_ends_with_the_nearest_name():
     assert "'ppo'" in choices("pp0", ["ppo", "dqn"])
     assert nearest("zzz", ["ppo", "dqn"]) is None
     assert nearest("learning_rate", ["lr", "gamma"]) == "lr"
+    assert nearest("PPO", ["dqn", "ppo"]) == "ppo"
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("n_steps", ["num_epochs", "train_batch_size_per_learner"], "train_batch_size_per_learner"),
+        ("TD3", ["ppo", "sac"], "sac"),
+        ("qr-dqn", ["dqn", "rainbow"], "rainbow"),
+        ("halving", ["hyperband", "asha"], "asha"),
+        ("td3", ["ppo"], None),
+    ],
+)
+def test_names_of_other_libraries_are_understood(name: str, known: list[str], meant: str | None) -> None:
+    assert nearest(name, known) == meant
 
 
 def test_nothing_to_choose_from_is_said_as_a_person_would():

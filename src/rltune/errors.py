@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 EXIT_REQUEST = 2  # The request is wrong: typing it again gives the same answer.
@@ -76,18 +76,43 @@ class PolicyError(RltuneError):
     """A policy that cannot be found, loaded or applied."""
 
 
+# Names that other libraries use for something of ours, the closest first. By their spelling some resemble another thing
+# of ours, as `n_steps` of Stable-Baselines3 resembles `num_epochs`.
+OTHER_NAMES: Mapping[str, Sequence[str]] = {
+    "n_steps": ("train_batch_size_per_learner", "n_step", "rollout_fragment_length"),
+    "n_epochs": ("num_epochs",),
+    "batch_size": ("minibatch_size", "train_batch_size_per_learner"),
+    "learning_rate": ("lr", "actor_lr"),
+    "n_timesteps": ("env_steps", "budget.env_steps"),
+    "total_timesteps": ("env_steps", "budget.env_steps"),
+    "td3": ("tqc", "sac"),
+    "ddpg": ("sac",),
+    "trpo": ("ppo",),
+    "qrdqn": ("rainbow", "dqn"),
+    "recurrentppo": ("ppo",),
+    "halving": ("asha",),
+    "pbt": ("asha",),
+}
+
+
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the known name closest to ``name``, or None if none is close; ``learning_rate`` is close to ``lr``.
+
+    Capitals make no difference, and `OTHER_NAMES` come before names that are merely spelled alike.
 
     Args:
         name: What was typed.
         known: What would have been right.
         cutoff: How alike they must be, from 0 to 1.
     """
-    names = list(known)
-    found = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
-    initials = "".join(part[:1] for part in name.split("_"))
-    return found[0] if found else initials if len(initials) > 1 and initials in names else None
+    names = {text.casefold(): text for text in reversed(list(known))}
+    typed = name.casefold()
+    for meant in (typed, *OTHER_NAMES.get(re.sub(r"[-_]", "", typed), OTHER_NAMES.get(typed, ()))):
+        if meant in names:
+            return names[meant]
+    close = difflib.get_close_matches(typed, names, n=1, cutoff=cutoff)
+    initials = "".join(part[:1] for part in typed.split("_"))
+    return names[close[0]] if close else names.get(initials) if len(initials) > 1 else None
 
 
 def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:

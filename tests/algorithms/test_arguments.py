@@ -205,3 +205,20 @@ def test_a_replay_buffer_of_ones_own_has_its_own_settings(algo):
     typed = algo("dqn")
     typed["training"]["replay_buffer_config"] |= {"type": "my_package.buffers.EpisodeBuffer", "half_life": 100}
     check_values(typed, Space((), {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("lr", [1e-4, 1e-2], "space.lr=[loguniform,0.0001,0.01]"),
+        ("lr", [1e-4, 1e-3, 1e-2], "space.lr=[choice,0.0001,0.001,0.01]"),
+        ("gamma", [0.9, 0.99], "space.gamma=[uniform,0.9,0.99]"),
+        ("minibatch_size", [64, 256], "space.minibatch_size=[pow2,64,256]"),
+        ("num_epochs", [1, 10], "space.num_epochs=[randint,1,10]"),
+    ],
+)
+def test_a_list_without_a_kind_is_answered_with_the_range_that_was_meant(name, value, fix):
+    with pytest.raises(ConfigError) as refused:
+        check_argument(f"space.{name}", value)
+    assert (refused.value.key, refused.value.fix) == (f"space.{name}", fix)
+    check_argument(f"space.{name}", [[0, 0.9], [1000, 0.5]])  # This is a schedule.

@@ -30,6 +30,38 @@ def test_a_minibatch_that_can_exceed_its_batch_is_found(algo):
     assert "minibatch_size=256" in refused.value.what
 
 
+@pytest.mark.parametrize(
+    ("raw", "fix"),
+    [
+        (
+            {"train_batch_size_per_learner": ["pow2", 256, 2048], "minibatch_size": 4096},
+            "train_batch_size_per_learner=4096",
+        ),
+        (
+            {
+                "lr": ["loguniform", 1e-4, 1e-2],
+                "train_batch_size_per_learner": 256,
+                "minibatch_size": ["pow2", 64, 512],
+            },
+            "minibatch_size=64",
+        ),
+    ],
+)
+def test_the_parameter_that_rllib_names_is_advised(algo, raw, fix):
+    """The advice is a value with which the whole space can be configured."""
+    with pytest.raises(ConfigError) as refused:
+        check_corners(Build(algo(), CARTPOLE), parse_space(raw))
+    assert refused.value.fix.endswith(f"space.{fix}")
+    name, _, value = fix.partition("=")
+    check_corners(Build(algo(), CARTPOLE), parse_space({**raw, name: int(value)}))
+
+
+def test_a_value_that_rllib_cannot_compare_is_refused(algo):
+    """RLlib raises a TypeError for it."""
+    with pytest.raises(ConfigError):
+        check_corners(Build(algo(), CARTPOLE), parse_space({"lr": [1e-4, 1e-2]}))
+
+
 @pytest.mark.parametrize("values", [["rellu", "tanh"], ["tanh", "rellu"], ["tanh", "rellu", "relu"]])
 def test_a_network_that_cannot_be_built_is_found_wherever_it_is(algo, values):
     with pytest.raises(ConfigError) as refused:

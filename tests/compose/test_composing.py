@@ -9,7 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 from toy import TOY
 
-from rltune.compose.composing import change_settings, compose_settings, find_own_dir, read_request
+from rltune.cli.policies import EvaluateConfig
+from rltune.compose.composing import change_settings, compose_settings, find_own_dir, read_request, spell_words
 from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError, RltuneError
 
@@ -156,3 +157,18 @@ def test_what_changes_no_single_key_is_refused(word, key):
     with pytest.raises(RltuneError) as refused:
         change_settings("budget: {trials: 4}\nnotify: null\n", [word])
     assert refused.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("words", "implied"),
+    [
+        (["env.id=CartPole-v1"], ["env=gym"]),
+        (["++env.id=CartPole-v1", "experiment=smoke"], ["env=gym"]),
+        (["env.id=CartPole-v1", "env=acrobot"], []),
+        (["env.id=CartPole-v1", "experiment=acrobot"], []),
+        (["env=cartpole"], []),
+    ],
+)
+def test_an_id_alone_means_the_environment_of_any_id(words: list[str], implied: list[str]) -> None:
+    assert spell_words(words, RunConfig) == [*words, *implied]
+    assert spell_words(words, EvaluateConfig) == words

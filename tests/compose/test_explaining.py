@@ -7,7 +7,7 @@ import pytest
 from rltune.cli.application.command import SweepConfig
 from rltune.cli.policies import ExportConfig
 from rltune.compose.composing import compose_settings
-from rltune.compose.explaining import describe_allowed
+from rltune.compose.explaining import describe_allowed, refuse_flags
 from rltune.config.schema import RunConfig
 from rltune.errors import RltuneError
 
@@ -40,6 +40,14 @@ from rltune.errors import RltuneError
         ("env=MountainCarContinuous-v0", "one of: acrobot", "env=gym env.id=MountainCarContinuous-v0"),
         ("env=cartpol", "one of: acrobot", "env=cartpole"),
         ("space.novelty=4", "one of", "+space.novelty=4 adds a key"),
+        ("algo=PPO", "one of: a2c", "algo=ppo"),
+        ("algo=td3", "one of: a2c", "algo=tqc"),
+        ("space.n_steps=512", "one of: clip_param", "space.train_batch_size_per_learner=512"),
+        ("n_steps=512", "one of: algo", "space.train_batch_size_per_learner=512"),
+        ("algo=[ppo,dqn]", "a single value", "run -m algo=ppo,dqn"),
+        ("algo=ppo,dqn", "a single value", "run -m algo=ppo,dqn"),
+        ("space.lr=choice(0.1,0.2)", "a range or a choice", "space.lr=[choice,0.1,0.2]"),
+        ("space.lr=0.1,0.2", "a range or a choice", "space.lr=[choice,0.1,0.2]"),
     ],
 )
 def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, fix: str) -> None:
@@ -48,6 +56,27 @@ def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, f
     assert refused.value.what.startswith(word)
     assert refused.value.allowed.startswith(allowed)
     assert fix in refused.value.fix
+
+
+def test_the_key_that_is_wrong_is_named_whole() -> None:
+    with pytest.raises(RltuneError) as refused:
+        compose_settings("run", RunConfig, ["budget.trials=8", "budget.trial=9"])
+    assert (refused.value.key, refused.value.fix) == ("budget.trial", "budget.trials=9")
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("--algo ppo --env cartpole", "run algo=ppo env=cartpole"),
+        ("--algo=ppo seed=1", "run algo=ppo seed=1"),
+        ("algo=ppo --n-trials 4 -m", "run algo=ppo n_trials=4 -m"),
+    ],
+)
+def test_flags_are_answered_as_settings(typed: str, fix: str) -> None:
+    with pytest.raises(RltuneError) as refused:
+        refuse_flags("run", typed.split())
+    assert refused.value.fix.endswith(fix)
+    refuse_flags("run", ["-m", "algo=ppo,dqn", "--config-dir", "mine", "--cfg", "job", "--config-name=run"])
 
 
 def test_a_name_without_its_key_gets_the_key() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rltune.compose.composing import compose_settings
-from rltune.compose.overrides import quote_free_text, spell_settings, spell_value, write_whole_numbers
+from rltune.compose.overrides import quote_free_text, spell_settings, spell_value, spell_word, write_whole_numbers
 from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError
 
@@ -121,3 +121,8 @@ def test_a_name_that_looks_like_a_number_stays_text(name):
     for key in ("name", "sweep"):
         (parsed,) = OverridesParser.create().parse_overrides([quote_free_text(f"{key}={name}")])
         assert parsed.value() == name
+
+
+def test_a_range_may_be_written_as_a_call():
+    assert spell_word("space.lr=loguniform(1e-4,1e-2)", RunConfig) == "space.lr=[loguniform,1e-4,1e-2]"
+    assert spell_word("space.lr=choice(1,2)", RunConfig) == "space.lr=choice(1,2)"  # This is Hydra's, for -m.

@@ -24,6 +24,7 @@ from rltune.driver import end as module
 from rltune.driver.end import end_sweep, leave_without_head, register_winner, save_outcome, select_winner
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
+from rltune.ledger.outcome import load_outcome
 from rltune.records import Report
 from rltune.tracking.mlflow_tracker import MLflowTracker
 
@@ -311,6 +312,18 @@ def test_the_outcome_says_how_a_sweep_ended(
         outcome = save_outcome(sweep, records, winner, None, None)
         assert (outcome.status, outcome.exit_code, outcome.reason) == (status, exit_code, reason)
         assert json.loads((sweep.context.folder / "summary.json").read_text())["status"] == status
+
+
+def test_a_time_limit_without_a_winner_is_no_success(open_mine: Callable[..., Any]) -> None:
+    with open_mine("certify=off") as sweep:
+        sweep.ledger.trials.add({}, [1], drawn={})  # It has not reported.
+        sweep.stopper.request("budget.wall_time_s is spent")
+        records = sweep.ledger.trials.records()
+        outcome = save_outcome(sweep, records, *select_winner(sweep, records), None)
+        loaded = load_outcome(sweep.context.folder)
+    assert (outcome.status, outcome.winner, outcome.exit_code) == ("stopped", None, 1)
+    assert loaded is not None
+    assert loaded.exit_code == 1, "by watch and by a resume that has nothing to do, too"
 
 
 def test_without_the_clusters_head_a_sweep_is_interrupted(open_mine: Callable[..., Any]) -> None:

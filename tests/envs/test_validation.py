@@ -216,6 +216,90 @@ def test_a_reset_without_a_seed_is_told_how_to_write_one():
     assert "wrappers" not in refused.value.fix
 
 
+@pytest.mark.parametrize(
+    ("kind", "num_values"),
+    [
+        ("OldStep", "4"),
+        ("OldLimited", "4"),
+        ("OldReset", "reset returned one float"),
+        ("OldPair", "was not a dictionary"),
+    ],
+)
+def test_what_old_gym_returns_is_refused(kind, num_values, monkeypatch):
+    limit = 5 if kind == "OldLimited" else None
+    spec = gymnasium.envs.registration.EnvSpec(f"{kind}-v0", globals()[kind], max_episode_steps=limit)
+    monkeypatch.setitem(gymnasium.registry, f"{kind}-v0", spec)
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec(f"{kind}-v0"))
+    assert num_values in refused.value.what
+    assert refused.value.key == "env.id" or "env.id" in refused.value.what
+    assert "return" in refused.value.fix
+
+
+class OldStep(Room):
+    """An environment with old Gym's four values of a step."""
+
+    def __init__(self):
+        super().__init__((0.0,))
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
+class OldLimited(OldStep):
+    """The same in Gymnasium's TimeLimit, which unpacks five."""
+
+
+class OldReset(OldStep):
+    """An environment whose reset returns the observation alone."""
+
+    def reset(self, *, seed=None, options=None):
+        return 0.0
+
+
+class OldPair(OldStep):
+    """An environment whose reset returns an observation of two numbers."""
+
+    def reset(self, *, seed=None, options=None):
+        return 0.0, 0.0
+
+
+@pytest.fixture
+def heating(tmp_path, monkeypatch):
+    """A module beside the person, which registers an environment and has another class."""
+    (tmp_path / "warming.py").write_text(
+        "import gymnasium\n"
+        "class Unregistered(gymnasium.Env): pass\n"
+        "class Broken(gymnasium.Env):\n    def __init__(self): import nosuchpackage\n"
+        "gymnasium.register('Broken-v0', entry_point=Broken)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    gymnasium.registry.pop("Broken-v0", None)
+    sys.modules.pop("warming", None)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "part", "fix"),
+    [
+        ("Broken-v0", "a registered Gymnasium id", "env.id=warming:Broken-v0"),
+        ("Unregistered-v0", "a registered Gymnasium id", "env.id=warming:Unregistered-v0"),
+        ("Nonesuch-v0", "a registered Gymnasium id", "env.id=my_module:Nonesuch-v0"),
+        ("warming:Unregistered", "warming:Broken-v0", "env.id=warming:Unregistered-v0"),
+        ("warming:Zzz-v0", "warming:Broken-v0", "in warming"),
+        ("warming:Broken-v0", "installed", "nosuchpackage"),
+    ],
+)
+def test_an_environment_of_ones_own_is_answered_with_its_module(env_id, part, fix, heating):
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec(env_id))
+    assert refused.value.key == "env.id"
+    assert part in refused.value.allowed
+    assert fix in refused.value.fix
+
+
 @pytest.mark.parametrize(("value", "made"), [(1000.0, Room), (np.nan, Room), (0.0, Unseeded)])
 def test_a_refusal_is_all_that_a_person_reads(value, made):
     """Gymnasium's own checker would warn before it, in colours."""

@@ -11,6 +11,7 @@ from rltune.config.bounds import Bounds
 from rltune.config.capabilities import UNKNOWN, Capabilities, find_capabilities
 from rltune.errors import ConfigError, choices, nearest
 from rltune.formatting import format_value
+from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.space import Space, parse_space
 
 Path = tuple[str, ...]  # Leads from a section of an algo file down to an argument.
@@ -128,15 +129,25 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
 
     Args:
         key: The setting, whose last part is the argument's name. Arguments without bounds are not checked.
-        value: A fixed value or an end of a range. Lists, which RLlib reads as schedules, are not checked.
+        value: A fixed value or an end of a range. The numbers in a schedule of RLlib's are not checked.
         written: The whole range, if ``value`` is an end of it.
 
     Raises:
-        ConfigError: The value lies outside of the bounds.
+        ConfigError: The value lies outside of the bounds, or is a list of numbers, which is neither a schedule nor a
+            range.
     """
     bounds = TRAINING_BOUNDS.get(key.rpartition(".")[2])
-    if bounds is not None and not isinstance(value, list | tuple | dict):
+    if bounds is None or isinstance(value, dict):
+        return
+    if not isinstance(value, list | tuple):
         bounds.check(key, value, written)
+    elif value and written is None and all(isinstance(part, int | float) for part in value):
+        spelled = ",".join(f"{part:.10g}" for part in value)
+        raise ConfigError(
+            f"{key}=[{spelled}]: a list of numbers without a kind is no range",
+            f"[kind, ...] with one of: {', '.join(KINDS)}; a number; or a schedule, [[0, first], [steps, last]]",
+            f"space.{key.rpartition('.')[2]}=[{guess_kind(value)},{spelled}]",
+        )
 
 
 def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:

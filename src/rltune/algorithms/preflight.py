@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -47,14 +48,12 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
         _check_lstm(config)
-        try:
-            config.validate()
-        except (ValueError, AssertionError, NotImplementedError) as error:
+        if error := _find_fault(config):
             raise ConfigError(
                 f"algo '{build.algo['name']}' cannot be configured with {_format_corner(corner)}: {_first_line(error)}",
                 "values that RLlib accepts at every corner of the space",
-                f"narrow the space: {_suggest_fixed_value(space)}",
-            ) from None
+                f"narrow the space: {_suggest_value(build, space, corner, str(error))}",
+            )
     for config in networks.values():
         _build_module(config, build)
     return configs
@@ -98,10 +97,31 @@ def _check_lstm(config: AlgorithmConfig) -> None:
         )
 
 
-def _suggest_fixed_value(space: Space) -> str:
-    """Suggest an override that fixes one parameter of the space."""
-    dimension = next(iter(space.dimensions), None)
-    return f"space.{dimension.name}={dimension.ends()[0]}" if dimension else "change the algo's values"
+def _find_fault(config: AlgorithmConfig) -> Exception | None:
+    """Return the error with which RLlib refuses a config; None if the config is valid."""
+    try:
+        config.validate()
+    except Exception as error:  # RLlib raises errors of many types, a TypeError for a value that it cannot compare.
+        return error
+    return None
+
+
+def _suggest_value(build: Build, space: Space, corner: Mapping[str, Any], message: str) -> str:
+    """Suggest an override that fixes one parameter at a value with which every corner of the space is valid.
+
+    Args:
+        corner: The values that RLlib refuses.
+        message: RLlib's words. The parameters that it names are tried, at their own ends and at each other's values.
+    """
+    named = [name for name in space.names if re.search(rf"\b{re.escape(name)}\b", message)]
+    ends = [value for dimension in space.dimensions if dimension.name in named for value in dimension.ends()]
+    for name in named:
+        for value in [*ends, *(corner[other] for other in named if other in corner)]:
+            fixed = {**space.fixed, name: value}
+            narrowed = Space(tuple(d for d in space.dimensions if d.name != name and name not in d.when), fixed)
+            if not any(_find_fault(build_config(build, point, seed=0)) for point in narrowed.corners()):
+                return f"space.{name}={value}"
+    return f"~space.{named[0]}" if named else "change the values that the message names"
 
 
 def _build_module(config: AlgorithmConfig, build: Build) -> None:

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
-from rltune.compose.explaining import explain
-from rltune.compose.overrides import quote_free_text, spell_value, write_whole_numbers
+from rltune.compose.explaining import explain, find_type
+from rltune.compose.overrides import spell_value, spell_word
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
 from rltune.config.uris import redact_address
@@ -56,6 +56,30 @@ def find_options(group: str) -> dict[str, list[Path]]:
         for path in (folder / group).glob("*.yaml"):
             options.setdefault(path.stem, []).append(path)
     return dict(sorted(options.items()))
+
+
+def spell_words(words: Sequence[str], schema: type) -> list[str]:
+    """Spell a command line's settings as Hydra reads them, with the option of a group that they imply.
+
+    An environment's id alone means ``env=gym``. With another option it would keep that option's name and settings, so
+    that somebody's own environment would be tuned and registered as CartPole.
+
+    Args:
+        words: The settings, as they are typed.
+        schema: The dataclass of the command's settings.
+    """
+    spelled = [spell_word(word, schema) for word in words]
+    keys = {word.partition("=")[0].lstrip("+") for word in words}
+    if "env.id" in keys and "env" not in keys and find_type(schema, "env.id") and not _chooses_env(words):
+        spelled.append("env=gym")
+    return spelled
+
+
+def _chooses_env(words: Sequence[str]) -> bool:
+    """Return whether an experiment on the command line chooses an environment."""
+    names = [word.partition("=")[2] for word in words if word.startswith("experiment=")]
+    paths = [path for name in names for path in find_options("experiment").get(name, [])]
+    return any("override /env:" in path.read_text() for path in paths)
 
 
 def use_own_dir() -> None:
@@ -135,7 +159,7 @@ def compose_with_choices(
             store_schema(root, schema)
             use_own_dir()
             with _set_other_hydra_aside(), hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-                typed = [write_whole_numbers(quote_free_text(word), schema) for word in words]
+                typed = spell_words(words, schema)
                 added = [f"hydra.searchpath={spell_value('config_dir', folders)}"] if folders else []
                 settings = hydra.compose(root, [*typed, *added], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -164,7 +188,7 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
     OmegaConf.set_struct(changed, True)
     for word in words:
         try:
-            override = parser.parse_override(write_whole_numbers(quote_free_text(word), RunConfig))
+            override = parser.parse_override(spell_word(word, RunConfig))
             key, is_new = override.key_or_group, override.is_add() or override.is_force_add()
             if override.is_delete() or override.is_sweep_override() or (conf_dir() / key).is_dir():
                 raise ConfigError(

@@ -14,10 +14,19 @@ from rltune.config.bounds import list_bounds, read_types
 from rltune.config.schema import REMOVED
 from rltune.config.uris import redact_address
 from rltune.config.validation import find_meant
-from rltune.errors import RltuneError, choices, nearest
+from rltune.errors import ConfigError, RltuneError, choices, nearest
 from rltune.formatting import spell_command
 
 TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+_SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
+# The flags of Hydra, which have no value behind a blank except those that name a folder, a file or a package.
+FLAGS = {
+    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run"),
+    *("-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
+    *("-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
+}
 
 
 def find_type(schema: type, key: str) -> Any:
@@ -47,6 +56,9 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     if not isinstance(error, HydraException | OmegaConfBaseException):  # Hydra's parser of groups, as for tuned=null.
         return RltuneError(str(error), "group=option; ~group leaves it out", help_line)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    is_several = lines and _SEVERAL.match(lines[0])
+    if is_several and (several := _explain_several(words, root, schema)):
+        return several
     cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _explain_option(str(error.missing_cfg_file), error.options, help_line)
@@ -65,6 +77,62 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
 
 
+def refuse_flags(root: str, words: Sequence[str]) -> None:
+    """Refuse settings that are typed as flags, ``--algo ppo`` or ``--algo=ppo``, as other programs have them.
+
+    Args:
+        root: The command.
+        words: The command line, as it was typed.
+
+    Raises:
+        ConfigError: Names the flags, and spells them as settings.
+    """
+    flags = [word for word in words if word.startswith("-") and word.partition("=")[0] not in FLAGS]
+    if not flags:
+        return
+    settings: list[str] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word in flags:
+            settings.append(f"{key.lstrip('-').replace('-', '_')}={value}")
+        elif settings and settings[-1].endswith("=") and not equals:
+            settings[-1] += word
+        else:
+            settings.append(word)
+    typed = " ".join(redact_address(word) for word in settings)
+    raise ConfigError(
+        f"{redact_address(flags[0])}: no such flag",
+        "settings as key=value or group=option, without dashes",
+        spell_command(f"{root} {typed}"),
+    )
+
+
+def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneError | None:
+    """Explain several values for one setting: for a parameter of the space they are a choice, else ``-m`` runs each.
+
+    Returns:
+        The error; None if no word has several values.
+    """
+    for word in words:
+        key, _, value = word.partition("=")
+        kind = find_type(schema, key.lstrip("+"))
+        is_group = is_dataclass(kind) or get_origin(kind) is dict or key in ("experiment", "tuned", "recipe")
+        listed = re.fullmatch(r"\[(.*)\]" if is_group else r"choice\((.*)\)", value)
+        values = listed[1] if listed else value
+        if "," not in values or (not listed and value[0] in "[{'\""):
+            continue
+        if key.lstrip("+").startswith("space."):
+            return ConfigError(
+                f"{word}: several values of a parameter", "a range or a choice", f"{key}=[choice,{values}]"
+            )
+        return ConfigError(
+            f"{redact_address(word)}: {key} takes one value",
+            "a single value; -m runs a sweep for each of several, one after the other",
+            spell_command(f"{root} -m {key}={redact_address(values)}"),
+        )
+    return None
+
+
 def _explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneError:
     """Explain that a group has no such option; ``env`` may have got an environment's id, which ``env=gym`` takes."""
     group, _, option = file.partition("/") if file.startswith("env/") else file.rpartition("/")
@@ -80,7 +148,7 @@ def _explain_option(file: str, options: Sequence[str], help_line: str) -> Rltune
 def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[str], help_line: str) -> RltuneError:
     parent: Any = cause.parent_node
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
-    typed = (arg for arg in words if arg.lstrip("+~").startswith(str(cause.full_key)))
+    typed = (word for word in words if word.partition("=")[0].lstrip("+~") == str(cause.full_key))
     override = redact_address(next(typed, str(cause.full_key)))
     if str(cause.key) in siblings:
         has_value = not (OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key)))

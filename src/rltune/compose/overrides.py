@@ -11,10 +11,23 @@ from typing import Any, get_args
 
 from rltune.compose.explaining import find_type
 from rltune.errors import ConfigError
+from rltune.search.dimensions import KINDS
 
 OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # These groups accept new keys.
 
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
+_CALLED_KIND = re.compile(rf"(\+*space\.[\w.]+)=({'|'.join(kind for kind in KINDS if kind != 'choice')})\((.*)\)")
+
+
+def spell_word(word: str, schema: type) -> str:
+    """Spell one setting, as it is typed, in Hydra's grammar."""
+    return write_whole_numbers(quote_free_text(write_range(word)), schema)
+
+
+def write_range(word: str) -> str:
+    """Write ``space.lr=loguniform(1e-4,1e-2)`` as a list. ``choice(...)`` stays, because it is Hydra's for ``-m``."""
+    match = _CALLED_KIND.fullmatch(word)
+    return f"{match[1]}=[{match[2]},{match[3]}]" if match else word
 
 
 def write_whole_numbers(word: str, schema: type) -> str:

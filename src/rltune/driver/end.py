@@ -185,7 +185,7 @@ def save_outcome(
         or (explain_no_winner(records) if failed and find_nearest(records) else None)
         or (STEPS_SPENT if stopper.has_spent_steps() and not failed and has_more else None),
         front=describe_front(records, sweep.plan.criteria),
-        exit_code=_exit_code(sweep, failed),
+        exit_code=_exit_code(sweep, winner is not None),
         folder=folder,
     )
     outcome.save()
@@ -206,12 +206,12 @@ def _describe_status(sweep: OpenSweep, failed: bool) -> str:
     return "stopped" if sweep.stopper.reason else "complete"
 
 
-def _exit_code(sweep: OpenSweep, failed: bool) -> int:
+def _exit_code(sweep: OpenSweep, has_winner: bool) -> int:
     if sweep.stopper.signal is not None:
         return 128 + sweep.stopper.signal
     if sweep.stopper.head_gone or sweep.stopper.interrupted:
         return EXIT_TRY_AGAIN
-    return EXIT_NONE if failed else EXIT_WINNER
+    return EXIT_WINNER if has_winner else EXIT_NONE
 
 
 def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:

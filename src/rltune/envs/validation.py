@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 from rltune.envs.build import import_env_module, make_bare_env, wrap_env
@@ -85,12 +89,13 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
     key = f"env.wrappers of {spec.id}" if spec.wrappers else f"env.id={spec.id}"
     done, began = "reset", time.monotonic()
     try:
-        obs, _ = env.reset(seed=0)
+        obs = _read_returned(key, done, env.reset(seed=0))[0]
         env.action_space.seed(0)
         check_observation(f"{key}, by reset", env.observation_space, obs)
         for number in range(1, MAX_CHECKED_STEPS + 1):
             done = f"step {number}"
-            obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            action = env.action_space.sample()
+            obs, reward, terminated, truncated, _ = _read_returned(key, done, env.step(action))
             check_observation(f"{key}, by {done}", env.observation_space, obs)
             check_reward(f"{key}, by {done}", reward)
             if terminated or truncated or time.monotonic() - began > MAX_CHECK_S:
@@ -98,12 +103,42 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
     except ConfigError:
         raise
     except Exception as error:  # an environment raises whatever it likes
+        # Gymnasium's checker and wrappers look at what the environment returned before we do.
+        if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(error)):
+            _read_returned(key, done, error)
         lacks = isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error)
         raise ConfigError(
             f"{key}: {done} fails with {describe_exception(error)}",
             RESET if lacks else "an environment that steps",
             "write it so, and super().reset(seed=seed) first" if lacks else "correct it, or leave out what does that",
         ) from None
+
+
+def _read_returned(key: str, done: str, returned: Any) -> tuple[Any, ...]:
+    """Return what reset or step returned, and refuse another number of values, as old Gym's.
+
+    Args:
+        key: What to name in the error.
+        done: Which call it was: ``reset``, or ``step 1``.
+        returned: What the environment returned, or the error of a wrapper that could not unpack it.
+
+    Raises:
+        ConfigError: It is not a tuple of as many values as Gymnasium's, with the info at its end.
+    """
+    is_reset = done == "reset"
+    if isinstance(returned, tuple) and len(returned) == (2 if is_reset else 5) and isinstance(returned[-1], dict):
+        return returned
+    if isinstance(returned, tuple):
+        last = f", the last one a {type(returned[-1]).__name__}" if returned else ""
+        what = f"a tuple of {len(returned)}{last}"
+    else:
+        what = str(returned) if isinstance(returned, Exception) else f"one {type(returned).__name__}"
+    if is_reset:
+        allowed, fix = "a tuple of two: the observation, and the info, a dict", "return observation, {}"
+    else:
+        allowed = "Gymnasium's five: observation, reward, terminated, truncated, and the info, a dict"
+        fix = "return observation, reward, done, False, info: the done of old Gym is terminated"
+    raise ConfigError(f"{key}: {done} returned {what}", allowed, fix)
 
 
 def _check_score(env: Any, spec: EnvSpec) -> None:
@@ -155,12 +190,12 @@ def _make_bare_env(spec: EnvSpec) -> Any:
             f"env.id={spec.id}: {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
     except gymnasium.error.Error as error:  # unknown, or no id at all
-        module, colon, name = spec.id.rpartition(":")
-        close = nearest(name, gymnasium.envs.registration.registry)
+        raise _explain_unknown(spec.id, describe_exception(error)) from None
+    except ModuleNotFoundError as error:
         raise ConfigError(
-            f"env.id={spec.id}: {describe_exception(error)}",
-            "a registered Gymnasium id, or module:Name-v0" + (f"; did you mean '{close}'?" if close else ""),
-            f"env.id={module}{colon}{close}" if close else "env.id=CartPole-v1",
+            f"env.id={spec.id} needs a package: {error}",
+            "the packages that the environment imports, installed",
+            f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:  # an environment raises whatever it likes
         raise ConfigError(
@@ -168,6 +203,68 @@ def _make_bare_env(spec: EnvSpec) -> Any:
             "arguments that the environment takes",
             "env.kwargs={}",
         ) from None
+
+
+def _explain_unknown(env_id: str, reason: str) -> ConfigError:
+    """Explain an id that is not registered: misspelt, its module left out, or the name of a class.
+
+    Args:
+        reason: Gymnasium's words.
+    """
+    from gymnasium.envs.registration import registry
+
+    module, colon, name = env_id.rpartition(":")
+    if isinstance(getattr(sys.modules.get(module), name, None), type):
+        return ConfigError(
+            f"env.id={env_id}: {name} is a class, and not registered with Gymnasium",
+            _list_registered(module) or "a registered id, module:Name-v0",
+            f"gymnasium.register('{name}-v0', entry_point={name}) in {module}, then env.id={module}:{name}-v0",
+        )
+    close = nearest(name, registry, 0.75)
+    if close:
+        return ConfigError(
+            f"env.id={env_id}: {reason}",
+            f"a registered Gymnasium id, or module:Name-v0; did you mean '{close}'?",
+            f"env.id={module}{colon}{close}",
+        )
+    if module:
+        return ConfigError(
+            f"env.id={env_id}: {reason}",
+            _list_registered(module) or f"an id that {module} registers, and it registers none",
+            f"gymnasium.register(id='{name}', entry_point=...) in {module}",
+        )
+    found = _find_registering_module(name)
+    return ConfigError(
+        f"env.id={env_id}: {reason}",
+        "a registered Gymnasium id; an environment of yours needs its module, module:Name-v0",
+        f"env.id={found or 'my_module'}:{name}",
+    )
+
+
+def _list_registered(module: str) -> str:
+    """List the ids that a module has registered; empty if there are none."""
+    from gymnasium.envs.registration import registry
+
+    entries = {name: entry.entry_point for name, entry in registry.items()}
+    ids = [
+        f"{module}:{name}"
+        for name, entry in entries.items()
+        if (entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")).partition(".")[0]
+        == module.partition(".")[0]
+    ]
+    return f"one of: {', '.join(ids)}" if ids else ""
+
+
+def _find_registering_module(name: str) -> str | None:
+    """Find a module in the working directory that names an environment, such as ``Thermo-v0``, or has its class."""
+    named = re.compile(
+        rf"[\"']{re.escape(name)}[\"']|^class {re.escape(re.sub(r'-v[0-9]+$', '', name))}\b", re.MULTILINE
+    )
+    for path in sorted(Path.cwd().glob("*.py")):
+        with contextlib.suppress(OSError):
+            if named.search(path.read_text(errors="replace")):
+                return path.stem
+    return None
 
 
 def _suggest_install(env_id: str) -> str:

@@ -68,7 +68,7 @@ def load_outcome(folder: Path) -> Outcome | None:
     """Load how a sweep ended from its ``summary.json``; None where there is none that can be read."""
     try:
         content = json.loads((folder / "summary.json").read_text())
-        exit_code = EXIT_NONE if content["status"] == "failed" else EXIT_WINNER
+        exit_code = EXIT_WINNER if content["winner"] else EXIT_NONE
         return Outcome(**content, folder=folder, exit_code=exit_code)
     except (OSError, ValueError, TypeError, KeyError):
         return None

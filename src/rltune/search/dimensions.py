@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -196,6 +196,16 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):
         raise ConfigError(f"{setting}: not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
     return Dimension(name, kind, args)
+
+
+def guess_kind(values: Sequence[float]) -> str:
+    """Guess the kind that was probably meant by a list of numbers without one, such as ``[1e-4, 1e-2]``."""
+    low, high = min(values), max(values)
+    if len(values) != 2 or values[0] >= values[1]:
+        return "choice"
+    if all(isinstance(value, int) for value in values):
+        return "pow2" if low > 0 and all(math.log2(value).is_integer() for value in values) else "randint"
+    return "loguniform" if low > 0 and high >= 10 * low else "uniform"
 
 
 def _is_on_range(raw: Any, distribution: Any) -> bool:

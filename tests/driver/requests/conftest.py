@@ -71,7 +71,8 @@ class Mine:
     def end(self, status: str) -> None:
         """End it as its driver does: the summary first."""
         records = self.ledger.trials.records()
-        Outcome("mine", status, count_states(records), None, None, {}, folder=self.folder).save()
+        winner = {"trial": 0, "params": {}} if status == "complete" else None
+        Outcome("mine", status, count_states(records), winner, None, {}, folder=self.folder).save()
         self.ledger.change_sweep(status=status)
 
 

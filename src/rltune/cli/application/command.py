@@ -26,12 +26,12 @@ from rltune.cli.application.help_page import write_help
 from rltune.cli.application.multirun import Job, collect_job, refuse_launchers, run_jobs
 from rltune.compose.composing import (
     conf_dir,
+    spell_words,
     store_schema,
     tell_unused,
     use_own_dir,
 )
-from rltune.compose.explaining import explain
-from rltune.compose.overrides import quote_free_text, write_whole_numbers
+from rltune.compose.explaining import explain, refuse_flags
 from rltune.config.bounds import check_bounds
 from rltune.config.uris import redact, refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
@@ -165,7 +165,8 @@ class Command:
         use_own_dir()
         refuse_typed_secrets(words)
         refuse_launchers(words)
-        sys.argv[1:] = [write_whole_numbers(quote_free_text(word), self.schema) for word in words]
+        refuse_flags(self.name, words)
+        sys.argv[1:] = spell_words(words, self.schema)
         jobs: list[Job] = []
 
         def take(settings: DictConfig) -> None:

@@ -25,7 +25,7 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
         stream: Where to print; None is standard output.
 
     Returns:
-        The sweep's exit code: 0 with a winner, 1 if every trial failed, 130 if it was interrupted, and 75 if its driver
+        The sweep's exit code: 0 with a winner, 1 without one, 130 if it was interrupted, and 75 if its driver
         died before it ended the sweep.
 
     Raises:
@@ -42,14 +42,15 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
             raise
         finally:
             console.close()
-        if status != "running" and sweep.folder and (outcome := load_outcome(sweep.folder)):
+        outcome = load_outcome(sweep.folder) if status != "running" and sweep.folder else None
+        if outcome and sweep.folder:
             is_unfinished = outcome.trials["interrupted"] or status == "interrupted"
             resume = sweep.resume_command if is_unfinished else None
             view = SweepView.read(sweep.ledger).in_folder(sweep.folder)
             console.close(describe_end(view, outcome, resume=resume))
         else:  # The description needs the summary, which lies in the sweep's folder.
             print(sweep.describe_end(), file=stream, flush=True)
-        return EXIT_CODES.get(status, EXIT_WINNER)
+        return EXIT_CODES.get(status, outcome.exit_code if outcome else EXIT_WINNER)
 
 
 def _follow(sweep: SweepHandle, console: Console) -> str:
