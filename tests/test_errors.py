@@ -33,7 +33,32 @@ def test_an_error_from_a_worker_arrives_whole(kind):
     assert type(sent) is kind
     assert isinstance(sent, RltuneError)
     assert (sent.what, sent.allowed, sent.fix) == ("what", "allowed", "fix")
-    assert str(sent).splitlines() == ["what", "allowed", "fix"]
+    assert [line.split()[-1] for line in str(sent).splitlines()] == ["what", "allowed", "fix"]
+
+
+@pytest.mark.parametrize(
+    ("what", "key", "value"),
+    [
+        ("budget.trials=0 is out of range", "budget.trials", 0),
+        ("space.lr=1e-3: no such key", "space.lr", 0.001),
+        ("space.lr=nan: no number", "space.lr", "nan"),
+        ("env.id=heating:Thermo-v0: a class", "env.id", "heating:Thermo-v0"),
+        ("space.lr=[uniform, 0, 1]: its ends", "space.lr", "[uniform, 0, 1]"),
+        ("report=true with another", "report", True),
+        ("name='a b' cannot name a folder", "name", "'a b'"),
+        ("json=5", "json", 5),
+        ("nothing could be measured", None, None),
+    ],
+)
+def test_an_error_has_its_parts_for_a_program(what, key, value):
+    assert ConfigError(what, "allowed", "fix").to_dict() == {
+        "error": what,
+        "key": key,
+        "value": value,
+        "allowed": "allowed",
+        "try": "fix",
+        "exit_code": 2,
+    }
 
 
 def test_what_is_allowed_ends_with_the_nearest_name():

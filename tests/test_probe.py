@@ -170,7 +170,7 @@ def test_settings_of_which_nothing_fits_the_machine_are_refused(config):
 def run(config, *typed):
     """Run a probe; return whether it is complete, and its lines."""
     lines = []
-    return run_probe(config, typed, lines.append), lines
+    return run_probe(config, typed, lines.append)[0], lines
 
 
 @pytest.mark.usefixtures("machine")

@@ -6,13 +6,19 @@ The driver and the workers raise them. The commands print them without a traceba
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+EXIT_FAULT = 1  # As for a sweep without a winner: there is no result, and the reason is printed.
 EXIT_REQUEST = 2  # The request is wrong: typing it again gives the same answer.
 EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later.
+
+# A setting and its value at the beginning of an error: a list, a mapping or a text in quotes may have blanks.
+_SUBJECT = re.compile(r"""([\w.+@/-]+)=(\[.*?\]|\{.*?\}|'.*?'|".*?"|\S*?)(?=[:;,]?(?:\s|$))""")
 
 
 class RltuneError(Exception):
@@ -27,8 +33,8 @@ class RltuneError(Exception):
     exit_code: ClassVar[int] = EXIT_REQUEST
 
     def __init__(self, what: str, allowed: str = "", fix: str = "") -> None:
-        super().__init__("\n".join(part for part in (what, allowed, fix) if part))
         self.what, self.allowed, self.fix = what, allowed, fix
+        super().__init__("\n".join([what, *self._label_parts()]))
 
     def __reduce__(self) -> tuple[type[RltuneError], tuple[str, str, str]]:
         """Keep the three parts when the error crosses a process boundary."""
@@ -37,17 +43,44 @@ class RltuneError(Exception):
     @property
     def key(self) -> str:
         """The setting or argument that is wrong, such as ``training.lr``; empty if the error is not about one."""
-        match = re.match(r"([\w.+@/-]+)=", self.what)
+        match = _SUBJECT.match(self.what)
         return match[1] if match else ""
+
+    @property
+    def value(self) -> str | int | float | bool | None:
+        """The value that is wrong, a number as a number; None if the error is not about a setting."""
+        match = _SUBJECT.match(self.what)
+        if match is None:
+            return None
+        for convert in (int, float):
+            with contextlib.suppress(ValueError):
+                if math.isfinite(number := convert(match[2])):  # JSON has no other numbers.
+                    return number
+        return {"true": True, "false": False, "null": None}.get(match[2].lower(), match[2])
 
     def pretty(self) -> str:
         """Return the three parts, one a line, as the commands print them."""
-        lines = [f"error: {self.what}"]
-        if self.allowed:
-            lines.append(f"  allowed: {self.allowed}")
-        if self.fix:
-            lines.append(f"  try:     {self.fix}")
-        return "\n".join(lines)
+        return f"error: {self}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parts for a program, as ``json=true`` and REST give them."""
+        return {
+            "error": self.what,
+            "key": self.key or None,
+            "value": self.value,
+            "allowed": self.allowed,
+            "try": self.fix,
+            "exit_code": self.exit_code,
+        }
+
+    def _label_parts(self) -> list[str]:
+        return [f"{label}{part}" for label, part in (("  allowed: ", self.allowed), ("  try:     ", self.fix)) if part]
+
+
+class UnexpectedError(RltuneError):
+    """An exception that nothing expects: a fault of rltune, or of code that it calls."""
+
+    exit_code: ClassVar[int] = EXIT_FAULT
 
 
 class ConfigError(RltuneError):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +124,9 @@ def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
 # -- what to measure, and what is best --------------------------------------------------
 
 
-def run_probe(config: ProbeConfig, typed: Sequence[str] = (), show: Callable[[str], None] = print) -> bool:
+def run_probe(
+    config: ProbeConfig, typed: Sequence[str] = (), show: Callable[[str], None] = print
+) -> tuple[bool, list[Measurement]]:
     """Measure, show each result as a row of a table, and then what to type for one trial and for a sweep.
 
     Ctrl-C ends the measurements after the first one; the rest of the output follows all the same.
@@ -135,7 +137,7 @@ def run_probe(config: ProbeConfig, typed: Sequence[str] = (), show: Callable[[st
         show: Takes the lines.
 
     Returns:
-        Whether all was measured; False after Ctrl-C.
+        Whether all was measured, which it is not after Ctrl-C, and the measurements.
 
     Raises:
         RltuneError: The algorithm and the environment do not go together, or nothing could be measured.
@@ -163,7 +165,22 @@ def run_probe(config: ProbeConfig, typed: Sequence[str] = (), show: Callable[[st
     notes += [f"stock RLlib trained, because the fast engine does not serve {reason}" for reason in fallbacks]
     for line in [*(f"note: {note}" for note in notes), *write_advice(config, results, cpus, typed)]:
         show(line)
-    return complete
+    return complete, results
+
+
+def describe_results(config: ProbeConfig, results: Sequence[Measurement]) -> dict[str, Any]:
+    """Describe measurements as plain values: all of them, and the best for one trial and for a sweep."""
+
+    def describe(result: Measurement | None) -> dict[str, Any] | None:
+        if result is None:
+            return None
+        return {**asdict(result), "overrides": list_overrides(result, config.algo)}
+
+    return {
+        "measurements": [describe(result) for result in results],
+        "one_trial": describe(choose(result for result in results if result.combination.trials == 1)),
+        "sweep": describe(choose(results)),
+    }
 
 
 def measure_all(config: ProbeConfig, cpus: int, gpus: int) -> Iterator[Measurement]:

@@ -23,7 +23,7 @@ from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, TrialRecord
-from rltune.views.tables import show_sweep
+from rltune.views.tables import read_sweep, show_sweep
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -199,7 +199,7 @@ def test_a_trial_with_the_controls_values_is_counted_once(
     table = (outcome.folder / "certification.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in table[1:]] == [["baseline", "0"], ["trial 1", "1"]]
     shown = io.StringIO()
-    show_sweep(SweepRef(outcome.name, tmp_path / "outputs"), shown)
+    show_sweep(read_sweep(SweepRef(outcome.name, tmp_path / "outputs")), shown)
     for text in (said, shown.getvalue(), (outcome.folder / "report" / "index.html").read_text()):
         assert "trial 0 = baseline" in text
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")

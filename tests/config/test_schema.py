@@ -162,7 +162,11 @@ def test_a_resume_may_say_whether_the_cluster_grows(
     page = OmegaConf.load(conf_dir() / "resume.yaml")
     page.pop("defaults")  # Hydra's own
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(run, "resume_sweep", lambda _, **given: asked.update(given) or SimpleNamespace(exit_code=0))
+    monkeypatch.setattr(
+        run,
+        "resume_sweep",
+        lambda _, **given: asked.update(given) or SimpleNamespace(exit_code=0, folder=None, to_dict=dict),
+    )
     resume.work(OmegaConf.merge(OmegaConf.structured(ResumeConfig), page, {"cluster": {"autoscale": autoscale}}))
     assert starting._drop_none(asked["changes"]) == changed
 

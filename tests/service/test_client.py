@@ -101,7 +101,7 @@ def test_a_resume_by_command_may_leave_trackers_out(
     service.queue.add("one", words, settings=OmegaConf.to_yaml(compose("run", "name=one", *words)))
     service.client.stop("one")
     words = ["sweep=one", "tracking.kinds=[]", f"service.address={service.address}"]
-    assert resume.work(compose_settings("resume", ResumeConfig, words)) == 0
+    assert resume.work(compose_settings("resume", ResumeConfig, words)).exit_code == 0
     assert service.queue.get("one").overrides == ("seed=3", "tracking.kinds=[]")
     assert capsys.readouterr().out.startswith("one:")
 
@@ -112,5 +112,6 @@ def test_the_log_of_a_waiting_sweep_says_that_it_waits(
     monkeypatch.setenv(TOKEN, "a-token")
     service.queue.add("one", [])
     where = {"output_dir": "outputs", "service": {"address": service.address}}
-    assert logs.work(OmegaConf.create({"sweep": "one", "follow": False, **where})) == 0
+    answer = logs.work(OmegaConf.create({"sweep": "one", "follow": False, **where}))
+    assert (answer.exit_code, answer.data["state"], answer.data["log"]) == (0, "queued", "")
     assert capsys.readouterr().err.startswith("one:")

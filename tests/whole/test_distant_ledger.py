@@ -24,7 +24,7 @@ def run(name: str, **given: Any) -> int:
     page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{name}.yaml")
     page.pop("defaults")  # Hydra's own
     schema = OmegaConf.structured(command.schema)
-    return int(command.work(OmegaConf.merge(schema, page, given)))
+    return int(command.work(OmegaConf.merge(schema, page, given)).exit_code)
 
 
 READERS = {

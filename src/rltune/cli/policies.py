@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import PolicyConfig, command, make_source, use_tracking
 from rltune.config.bounds import bounded
 from rltune.errors import ConfigError
@@ -34,7 +35,7 @@ class EvaluateConfig(PlayConfig):
 
 
 @command("evaluate policy=<uri>", EvaluateConfig)
-def evaluate(settings: DictConfig) -> int:
+def evaluate(settings: DictConfig) -> Answer:
     """Evaluate a policy on fresh episodes."""
     source = make_source(settings, "evaluate")
     use_tracking(settings)
@@ -58,18 +59,26 @@ def evaluate(settings: DictConfig) -> int:
         policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic
     )
     show_evaluation(settings.policy, policy.info, result, settings.env.get("id"))
+    data: dict[str, Any] = {
+        "policy": settings.policy,
+        "environment": settings.env.get("id") or (policy.info.get("env") or {}).get("id"),
+        "episodes": len(result.returns),
+        "seed": settings.seed,
+        **result.to_dict(),
+    }
     if settings.video:
         films = film_episodes(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
         for film in films:
             print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
         artifacts = f"videos/{films[0].path.parent.name}"
         run = keep_with_run(source, films[0].path.parent, artifacts)
+        data |= {"films": films, "mlflow_run": run}
         print(
             f"kept under {artifacts}/ of MLflow run {run}"
             if run
             else "not kept in MLflow: this policy has no run there"
         )
-    return 0
+    return Answer(data)
 
 
 def _read_environment(settings: DictConfig) -> Any:
@@ -92,7 +101,7 @@ class ExportConfig(PolicyConfig):
 
 
 @command("export policy=<uri>", ExportConfig)
-def export(settings: DictConfig) -> int:
+def export(settings: DictConfig) -> Answer:
     """Export a policy as one file that needs neither rltune nor RLlib."""
     source = make_source(settings, "export")
     use_tracking(settings)
@@ -102,11 +111,11 @@ def export(settings: DictConfig) -> int:
     policy = load_bundle(source)
     file = export_policy(policy, settings.out or default_export_name(policy, settings.format), settings.format)
     print(f"{file.path}: acts as the policy on {file.num_checked:,} observations, difference {file.difference:.2g}")
-    return 0
+    return Answer({"file": file.path, "checked_observations": file.num_checked, "difference": file.difference})
 
 
 @command("record policy=<uri> episodes=100", PlayConfig)
-def record(settings: DictConfig) -> int:
+def record(settings: DictConfig) -> Answer:
     """Record a dataset for the offline algorithms."""
     source = make_source(settings, "record")
     use_tracking(settings)
@@ -120,4 +129,4 @@ def record(settings: DictConfig) -> int:
         f"{out}: {settings.episodes} episodes, {summary['steps']:.0f} steps, mean return {summary['return_mean']:.1f}"
     )
     print("next:", spell_command(f"run algo=bc env=... algo.offline_data.input_={settings.out}"))
-    return 0
+    return Answer({"out": out, "episodes": settings.episodes, **summary})

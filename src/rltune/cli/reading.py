@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
+from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import (
+    RequestConfig,
     ServiceConfig,
     SweepConfig,
     SweepsConfig,
@@ -16,10 +20,17 @@ from rltune.cli.application.command import (
     locate_sweep,
     make_sweep_ref,
 )
-from rltune.cli.service import find_service, print_state
+from rltune.cli.service import (
+    find_service,
+    find_submission,
+    list_submissions,
+    print_submission,
+    print_submissions,
+    wait_for_start,
+)
 from rltune.compose.composing import list_conf_dirs
-from rltune.errors import ConfigError, choices
-from rltune.formatting import format_objective, spell_command
+from rltune.errors import EXIT_TRY_AGAIN, ConfigError, RltuneError, StudyError, choices
+from rltune.formatting import spell_command
 
 
 @dataclass
@@ -29,7 +40,7 @@ class ListConfig(SweepsConfig):
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
-def list_options(words: Sequence[str]) -> list[str] | int:
+def list_options(words: Sequence[str]) -> list[str] | Answer:
     """List the files of a group if the command line is ``envs [--config-dir DIR]`` or the like.
 
     Raises:
@@ -37,60 +48,86 @@ def list_options(words: Sequence[str]) -> list[str] | int:
     """
     if not words or "=" in words[0] or words[0].startswith("-"):
         return [*words]
-    from rltune.views.available import KINDS, show_available
+    from rltune.views.available import KINDS, list_available, show_available
 
     if words[0] not in KINDS:
         raise ConfigError(f"{words[0]}: nothing to list", choices(words[0], KINDS), spell_command("list envs"))
     folders = [Path(words[index + 1]) for index, word in enumerate(words[:-1]) if word == "--config-dir"]
-    show_available(words[0], [*list_conf_dirs(), *folders])
-    return 0
+    headings, rows = list_available(words[0], [*list_conf_dirs(), *folders])
+    data = {words[0]: [dict(zip(headings, row, strict=True)) for row in rows]}
+    return Answer(data, lambda: show_available(words[0], headings, rows))
 
 
 @command("list", ListConfig, prepare=list_options)
-def list_sweeps(settings: DictConfig) -> int:
+def list_sweeps(settings: DictConfig) -> Answer:
     """List the sweeps, or the files of a group such as envs or spaces."""
-    if client := find_service(settings):
-        for sweep in client.list():
-            if sweep["state"] == "running" and sweep["trials"]:
-                ended = f"{sweep['trials_ended']} of {sweep['trials']} trials ended"
-                best = format_objective(sweep["best"])
-                print(f"{sweep['name']}: {sweep['in_words']}, {sweep['percent']}%, {ended}, best {best}")
-            elif sweep["state"] in ("running", "queued", "refused"):
-                print_state(sweep)
-        print()
+    submissions, is_served = list_submissions(settings)
     from rltune.views import tables
+    from rltune.views.plain import describe_plainly
 
-    tables.list_sweeps(make_sweep_ref(settings))
-    return 0
+    ref = make_sweep_ref(settings)
+    views = tables.read_sweeps(ref)
+
+    def show() -> None:
+        print_submissions(submissions, is_served)
+        tables.list_sweeps(ref, views)
+
+    sweeps = [
+        {"name": folder.name, "state": None, "folder": folder, **view.to_dict()}
+        if isinstance(view, RltuneError)
+        else describe_plainly(view)
+        for folder, view in views.items()
+    ]
+    return Answer({"sweeps": sweeps, "submissions": submissions, "service": is_served}, show)
 
 
-@command("show sweep=latest", SweepConfig)
-def show(settings: DictConfig) -> int:
+@command("show sweep=latest", RequestConfig)
+def show(settings: DictConfig) -> Answer:
     """Print the trials of a sweep, the best first."""
-    from rltune.views.tables import show_sweep
+    from rltune.views.tables import read_sweep, show_sweep
 
-    show_sweep(make_sweep_ref(settings))
-    return 0
+    try:
+        view = read_sweep(make_sweep_ref(settings))
+    except StudyError:
+        if submission := find_submission(settings):  # It has not begun.
+            return Answer(submission, lambda: print_submission(submission))
+        raise
+    from rltune.views.plain import describe_with_trials
+
+    return Answer(describe_with_trials(view), lambda: show_sweep(view))
 
 
-@command("watch sweep=latest", SweepConfig)
-def watch(settings: DictConfig) -> int:
+@command("watch sweep=latest", RequestConfig)
+def watch(settings: DictConfig) -> Answer:
     """Watch the live table of a sweep that runs anywhere, until it ends or Ctrl-C."""
-    ref = locate_sweep(settings)
+    try:
+        ref = locate_sweep(settings)
+    except StudyError:
+        if not (submission := wait_for_start(settings)):
+            raise
+        if submission["state"] != "running":
+            return Answer(submission, lambda: print_submission(submission), EXIT_TRY_AGAIN)
+        ref = locate_sweep(settings)
     from rltune.driver.requests.watching import watch_sweep
+    from rltune.views.plain import describe_plainly
+    from rltune.views.tables import read_sweep
 
-    return watch_sweep(ref)
+    code = watch_sweep(ref)
+    data: dict[str, Any] = {"name": ref.name}
+    with contextlib.suppress(StudyError):  # A sweep whose ledger is elsewhere has no folder here.
+        data = describe_plainly(read_sweep(ref))
+    return Answer({**data, "exit_code": code}, exit_code=code)
 
 
 @command("report sweep=latest", SweepConfig)
-def report(settings: DictConfig) -> int:
+def report(settings: DictConfig) -> Answer:
     """Write the report of a sweep's present state, also while the sweep runs."""
     ref = make_sweep_ref(settings)
     folder = ref.folder()
     from rltune.views import html  # Brings SQLAlchemy, for which a wrong name need not wait.
 
-    print(html.write_report(folder, ledger_url=ref.ledger_url) / html.PAGE)
-    return 0
+    page = html.write_report(folder, ledger_url=ref.ledger_url) / html.PAGE
+    return Answer({"report": page}, lambda: print(page))
 
 
 @dataclass
@@ -104,7 +141,7 @@ class CompareConfig(SweepsConfig):
 
 
 @command("compare sweeps=[a,b]", CompareConfig)
-def compare(settings: DictConfig) -> int:
+def compare(settings: DictConfig) -> Answer:
     """Compare sweeps on one environment."""
     sweeps = settings.sweeps if settings.group is None else list_group(settings)
     if not sweeps:
@@ -115,10 +152,15 @@ def compare(settings: DictConfig) -> int:
     from rltune.views.comparison import compare_sweeps  # Brings SQLAlchemy, for which a wrong name need not wait.
 
     comparison = compare_sweeps(folders, ledger_url=settings.study.storage)
-    print(comparison.markdown())
-    for path in comparison.save(Path(settings.out).expanduser().absolute()):
-        print(path)
-    return 0
+    files = comparison.save(Path(settings.out).expanduser().absolute())
+    data = {
+        "environment": comparison.env,
+        "objective": comparison.objective.label,
+        "direction": comparison.objective.direction,
+        "sweeps": comparison.rows,
+        "files": files,
+    }
+    return Answer(data, lambda: print(comparison.markdown(), *files, sep="\n"))
 
 
 def list_group(settings: DictConfig) -> list[str]:

@@ -7,7 +7,9 @@ from typing import Any, cast
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import RequestConfig, TrackingConfig, command, locate_sweep
+from rltune.cli.run import answer_outcome
 from rltune.cli.service import find_service_of, print_state
 
 
@@ -19,7 +21,7 @@ class StopConfig(RequestConfig):
 
 
 @command("stop sweep=latest", StopConfig)
-def stop(settings: DictConfig) -> int:
+def stop(settings: DictConfig) -> Answer:
     """End a running sweep cleanly, from any machine that sees its ledger."""
     if client := find_service_of(settings):
         done = client.stop(settings.sweep)
@@ -27,8 +29,7 @@ def stop(settings: DictConfig) -> int:
     ref = locate_sweep(settings)
     from rltune.driver.requests.actions import stop_sweep
 
-    stop_sweep(ref, wait=settings.wait)
-    return 0
+    return Answer({"name": ref.name, "state": stop_sweep(ref, wait=settings.wait)})
 
 
 @dataclass
@@ -44,7 +45,7 @@ def open_space(words: list[str]) -> list[str]:
 
 
 @command("enqueue sweep=latest space.lr=1e-3", EnqueueConfig, prepare=open_space)
-def enqueue(settings: DictConfig) -> int:
+def enqueue(settings: DictConfig) -> Answer:
     """Enqueue a configuration as a sweep's next trial."""
     values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
     if client := find_service_of(settings):
@@ -52,8 +53,8 @@ def enqueue(settings: DictConfig) -> int:
     ref = locate_sweep(settings)
     from rltune.driver.requests.actions import enqueue_configuration
 
-    enqueue_configuration(ref, values)
-    return 0
+    larger_budget = enqueue_configuration(ref, values)
+    return Answer({"name": ref.name, "space": values, "needs": larger_budget or None})
 
 
 @dataclass
@@ -65,7 +66,7 @@ class RetryConfig(RequestConfig):
 
 
 @command("retry sweep=latest", RetryConfig)
-def retry(settings: DictConfig) -> int:
+def retry(settings: DictConfig) -> Answer:
     """Retry failed trials with their numbers and values.
 
     A sweep that does not run is resumed for them.
@@ -77,4 +78,4 @@ def retry(settings: DictConfig) -> int:
     from rltune.driver.requests.actions import retry_failed
 
     outcome = retry_failed(ref, trials, changes={"tracking": {"uri": settings.tracking.uri}})
-    return outcome.exit_code if outcome else 0
+    return answer_outcome(outcome) if outcome else Answer({"name": ref.name, "trials": trials})

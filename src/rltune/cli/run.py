@@ -8,10 +8,11 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import COMPLETION, RequestConfig, TrackingConfig, command, make_sweep_ref
 from rltune.cli.application.multirun import Job, run_jobs
 from rltune.cli.service import find_service_of, print_state
@@ -22,7 +23,13 @@ from rltune.config.schema import ProbeConfig, RunConfig
 from rltune.config.settings_file import load_settings
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
-from rltune.formatting import spell_command
+from rltune.formatting import format_count, spell_command
+
+if TYPE_CHECKING:
+    from rltune.ledger.outcome import Outcome
+
+
+LATER = "RLlib's own validation at the ends of the space, by which a run begins"
 
 
 def start_fork_server(words: list[str]) -> list[str]:
@@ -34,7 +41,7 @@ def start_fork_server(words: list[str]) -> list[str]:
     return words
 
 
-def run_composed(words: list[str]) -> list[str] | int:
+def run_composed(words: list[str]) -> list[str] | Answer:
     """Run a sweep whose composed settings a service passes on standard input, if the command line says so."""
     start_fork_server(words)
     if words[:1] != [COMPOSED]:
@@ -43,32 +50,62 @@ def run_composed(words: list[str]) -> list[str] | int:
     return _run(parse_config(load_settings(request["settings"])), request["typed"])
 
 
-@command("run algo=ppo env=cartpole", RunConfig, prepare=run_composed, takes_jobs=True)
-def run(jobs: Sequence[Job]) -> int:
+def check(jobs: Sequence[Job]) -> Answer:
+    """Check sweeps as far as that needs neither Ray nor RLlib, and start nothing."""
+    configs = [read_request(job.settings, sys.argv[1:]) for job in jobs]
+    refuse_shared_names(configs)
+    from rltune.driver.plan import describe_plan
+    from rltune.driver.starting import check_new_or_begun
+
+    sweeps = [{"name": config.name, **describe_plan(check_new_or_begun(config)[0])} for config in configs]
+
+    def show() -> None:
+        for sweep in sweeps:
+            searched = ", ".join(f"{name}={form}" for name, form in sweep["searched"].items())
+            print(f"{sweep['algorithm']} in {sweep['environment']} can run: up to {sweep['trials']} trials, ", end="")
+            print(f"{format_count(sweep['search_env_steps'])} env steps of search and ", end="")
+            print(f"{format_count(sweep['certification_env_steps'])} of certification")
+            print(f"  searched: {searched or 'nothing'}")
+            for note in sweep["notes"]:
+                print(f"  note: {note}")
+
+    return Answer({"ok": True, "not_checked": [LATER], "sweeps": sweeps}, show)
+
+
+@command("run algo=ppo env=cartpole", RunConfig, prepare=run_composed, takes_jobs=True, check=check)
+def run(jobs: Sequence[Job]) -> Answer:
     """Run a sweep, certify its winner and register it."""
     configs = [read_request(job.settings, sys.argv[1:]) for job in jobs]
     if not jobs[0].multirun:
         return _run(configs[0])
-    check_together(configs)
-    return run_jobs("run", jobs)
+    refuse_shared_names(configs)
+    from rltune.driver.starting import check_request
+
+    for config in configs:  # All are checked before the first of them starts.
+        check_request(config)
+    return Answer(None, exit_code=run_jobs("run", jobs))
 
 
-def _run(config: RunConfig, typed: str | None = None) -> int:
+def _run(config: RunConfig, typed: str | None = None) -> Answer:
     # Printed at once, because the next imports and the start of Ray take seconds.
     print(f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...", flush=True)
     from rltune.driver.run import run_sweep
 
-    return run_sweep(config, typed=typed).exit_code
+    return answer_outcome(run_sweep(config, typed=typed))
 
 
-def check_together(configs: Sequence[RunConfig]) -> None:
-    """Refuse the sweeps of one command line together, before the first of them starts.
+def answer_outcome(outcome: Outcome) -> Answer:
+    """Answer with how a sweep ended: what ``summary.json`` has, its folder and its exit code."""
+    data = {**outcome.to_dict(), "folder": outcome.folder, "exit_code": outcome.exit_code}
+    return Answer(data, exit_code=outcome.exit_code)
+
+
+def refuse_shared_names(configs: Sequence[RunConfig]) -> None:
+    """Refuse the sweeps of one command line if two of them have one name.
 
     Raises:
-        RltuneError: One of them cannot be carried out, or two have one name.
+        ConfigError: Two have one name.
     """
-    from rltune.driver.starting import check_request
-
     named = [(config.output_dir, config.name) for config in configs if config.name]
     if repeated := next((name for folder, name in named if named.count((folder, name)) > 1), None):
         raise ConfigError(
@@ -76,8 +113,6 @@ def check_together(configs: Sequence[RunConfig]) -> None:
             "no name, so that each sweep gets its own, or a name for each",
             f"leave name= out; {spell_command('list')} shows the names",
         )
-    for config in configs:
-        check_request(config)
 
 
 @dataclass
@@ -128,7 +163,7 @@ class ResumeConfig(RequestConfig):
 
 
 @command("resume sweep=latest", ResumeConfig, prepare=start_fork_server)
-def resume(settings: DictConfig) -> int:
+def resume(settings: DictConfig) -> Answer:
     """Resume an interrupted sweep, or extend a finished one."""
     given: Any = OmegaConf.to_container(settings, resolve=True)
     changes = {key: given[key] for key in CHANGEABLE}
@@ -140,14 +175,16 @@ def resume(settings: DictConfig) -> int:
     from rltune.driver.run import resume_sweep
 
     ref = make_sweep_ref(settings)
-    return resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over).exit_code
+    return answer_outcome(resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over))
 
 
 @command("probe algo=ppo env=cartpole", ProbeConfig)
-def probe(settings: DictConfig) -> int:
+def probe(settings: DictConfig) -> Answer:
     """Measure how to use this machine best."""
-    from rltune.probe import parse_probe_config, run_probe
+    from rltune.probe import describe_results, parse_probe_config, run_probe
 
     chosen = [word for word in sys.argv[1:] if re.match(r"\+*(algo|env|engine)[.=]", word)]
-    is_complete = run_probe(parse_probe_config(settings), chosen, functools.partial(print, flush=True))
-    return 0 if is_complete else 130
+    config = parse_probe_config(settings)
+    is_complete, results = run_probe(config, chosen, functools.partial(print, flush=True))
+    data = {"complete": is_complete, **describe_results(config, results)}
+    return Answer(data, exit_code=0 if is_complete else 130)

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
+from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import ServiceConfig, command
 from rltune.cli.application.multirun import Job, read_start
 from rltune.compose.composing import read_request, store_schema
 from rltune.config.bounds import bounded
 from rltune.config.schema import RunConfig
 from rltune.config.validation import to_typed
-from rltune.errors import ConfigError
-from rltune.formatting import spell_command
+from rltune.errors import ConfigError, StudyError
+from rltune.formatting import format_objective, spell_command
 from rltune.service.folder import ADDRESS, ServiceFolder
 
 if TYPE_CHECKING:
     from rltune.service.client import Client
 
+POLL_S = 1.0  # How often a command asks whether its sweep has begun.
+WAITING = ("queued", "running")  # A sweep that has just been started has no folder yet.
 COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command submit, not of the sweep.
 
 
@@ -81,7 +86,7 @@ def store_run_schema(words: list[str]) -> list[str]:
 
 
 @command("submit algo=ppo env=cartpole", SubmitConfig, prepare=store_run_schema, takes_jobs=True)
-def submit(jobs: Sequence[Job]) -> int:
+def submit(jobs: Sequence[Job]) -> Answer:
     """Submit a sweep to the queue of a service."""
     for job in jobs:
         check_job(job)
@@ -92,17 +97,21 @@ def submit(jobs: Sequence[Job]) -> int:
     group = first.group
     if len(jobs) > 1:
         group = group or f"group-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    names = []
+    submissions = []
     for job in jobs:
         words = [word for word in job.words if word.partition("=")[0].lstrip("+") not in COMMAND_KEYS]
-        submission = client.submit(*words, group=group)
-        names.append(submission["name"])
-        print(f"{submission['name']}: {submission['in_words']}", flush=True)
-    print(f"watch it:  {spell_command(f'logs sweep={names[0]} follow=true')}")
-    if len(names) > 1:
-        print(f"afterwards: {spell_command(f'compare group={group}')}")
-    print(f"page:      {client.address}/sweeps/{names[0]}")
-    return 0
+        submissions.append(client.submit(*words, group=group))
+        print(f"{submissions[-1]['name']}: {submissions[-1]['in_words']}", flush=True)
+    first_name = submissions[0]["name"]
+    page = f"{client.address}/sweeps/{first_name}"
+
+    def show() -> None:
+        print(f"watch it:  {spell_command(f'logs sweep={first_name} follow=true')}")
+        if len(submissions) > 1:
+            print(f"afterwards: {spell_command(f'compare group={group}')}")
+        print(f"page:      {page}")
+
+    return Answer({"sweeps": submissions, "group": group, "page": page}, show)
 
 
 def check_job(job: Job) -> None:
@@ -132,7 +141,7 @@ class LogsConfig:
 
 
 @command("logs sweep=my-sweep follow=true", LogsConfig)
-def logs(settings: DictConfig) -> int:
+def logs(settings: DictConfig) -> Answer:
     """Print the log of a submitted sweep."""
     if OmegaConf.is_missing(settings, "sweep"):
         raise ConfigError("sweep has no value", "a sweep that was submitted", spell_command("list"))
@@ -141,9 +150,11 @@ def logs(settings: DictConfig) -> int:
     client = Client(settings.service.address, output_dir=settings.output_dir)
     if position := client.show(settings.sweep)["queue"]:
         print(f"{settings.sweep}: number {position} in the queue; it says more when its turn comes", file=sys.stderr)
+    parts = []
     for part in client.logs(settings.sweep, follow=settings.follow):
         print(part, end="", flush=True)
-    return 0
+        parts.append(part)
+    return Answer({**client.show(settings.sweep), "log": "".join(parts)})
 
 
 def find_service(settings: DictConfig) -> Client | None:
@@ -176,8 +187,77 @@ def find_service_of(settings: DictConfig) -> Client | None:
     return client if client and any(sweep["name"] == settings.sweep for sweep in client.list()) else None
 
 
-def print_state(sweep: dict[str, Any]) -> int:
-    """Print the state of a service's sweep, with the reason for it; return the exit code 0."""
+def list_submissions(settings: DictConfig) -> tuple[list[dict[str, Any]], bool]:
+    """List the sweeps that were submitted, also while no service runs: its queue outlives it.
+
+    Returns:
+        The description of each, and whether a service runs.
+    """
+    if client := find_service(settings):
+        return client.list(), True
+    folder = ServiceFolder(settings.output_dir)
+    if not folder.database_file.is_file():
+        return [], False
+    from rltune.service.descriptions import SweepDescriptions
+    from rltune.service.submissions import Submissions
+
+    try:
+        submissions = Submissions(folder.database, folder.make_id()).list()
+    except (OSError, StudyError):  # The queue is another user's, or of another version of rltune.
+        return [], False
+    return SweepDescriptions(folder).list(submissions), False
+
+
+def find_submission(settings: DictConfig) -> dict[str, Any] | None:
+    """Return the description of a command's sweep if it was submitted, also while no service runs."""
+    submissions, is_served = list_submissions(settings)
+    found = next((submission for submission in submissions if submission["name"] == settings.sweep), None)
+    return found and {**found, "service": is_served}
+
+
+def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
+    """Wait as long as a command's sweep waits in the queue of a service that runs.
+
+    Returns:
+        The description of the sweep, which has begun, or does not begin; None if it was not submitted.
+    """
+    was_printed = False
+    while submission := find_submission(settings):
+        has_folder = (Path(settings.output_dir).expanduser() / submission["name"]).is_dir()
+        if not submission["service"] or submission["state"] not in WAITING or has_folder:
+            return submission
+        if not was_printed:
+            print_submission(submission)
+            was_printed = True
+        time.sleep(POLL_S)
+    return None
+
+
+def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool) -> None:
+    """Print the submitted sweeps that run, wait or were refused."""
+    waiting = [submission for submission in submissions if submission["state"] == "queued"]
+    for submission in submissions if is_served else waiting:
+        if submission["state"] == "running" and submission["trials"]:
+            ended = f"{submission['trials_ended']} of {submission['trials']} trials ended"
+            best = format_objective(submission["best"])
+            print(f"{submission['name']}: {submission['in_words']}, {submission['percent']}%, {ended}, best {best}")
+        elif submission["state"] in ("running", "queued", "refused"):
+            print_state(submission)
+    if waiting and not is_served:
+        print(f"they wait: no service runs here; {spell_command('serve')} goes on with them")
+    if is_served or waiting:
+        print()
+
+
+def print_submission(submission: Mapping[str, Any]) -> None:
+    """Print the state of a submitted sweep, and what it waits for where no service runs."""
+    print_state(submission)
+    if not submission["service"] and submission["state"] == "queued":
+        print(f"no service runs here; {spell_command('serve')} goes on with it")
+
+
+def print_state(sweep: Mapping[str, Any]) -> Answer:
+    """Print the state of a service's sweep, with the reason for it, and return it as the answer."""
     state, reason = sweep["in_words"], sweep["reason"]
     print(f"{sweep['name']}: {state}{f'; {reason}' if reason and reason not in state else ''}", flush=True)
-    return 0
+    return Answer(sweep)

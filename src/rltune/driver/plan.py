@@ -124,6 +124,26 @@ class Plan:
         return {**vars(self.build), "algo": dict(self.build.algo), "env": self.build.env.to_dict()}
 
 
+def describe_plan(plan: Plan) -> dict[str, Any]:
+    """Describe as plain values what a sweep would do at most."""
+    config, certify = plan.config, plan.config.certify
+    steps_per_trial = config.budget.env_steps * config.replicates
+    search_steps = min(config.budget.trials * steps_per_trial, config.budget.total_env_steps or math.inf)
+    runs = ((certify.top or 0) + 1) * certify.seeds if certify.seeds else 0
+    return {
+        "algorithm": config.algo["name"],
+        "environment": config.env.id,
+        "seed": config.seed,
+        "searched": {dimension.name: str(dimension) for dimension in plan.space.dimensions},
+        "fixed": dict(plan.space.fixed),
+        "trials": config.budget.trials,
+        "search_env_steps": search_steps,
+        "certification_runs": runs,
+        "certification_env_steps": runs * config.budget.env_steps,
+        "notes": list(plan.notes),
+    }
+
+
 def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     """Run the cheap checks: names, ranges, resources, the environment, storage and tracking.
 

@@ -76,6 +76,19 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
     return plan, folder
 
 
+def check_new_or_begun(config: RunConfig) -> tuple[Plan, Path]:
+    """Check a request as `check_request` does; with ``resume=auto`` it may be for a sweep that exists.
+
+    Raises:
+        RltuneError: The request cannot be carried out.
+    """
+    folder = find_begun(config) if config.resume == AUTO else None
+    if folder is None:
+        return check_request(config)
+    config, _ = compare_with_begun(folder, config)
+    return make_plan(config, resumed=True), folder
+
+
 def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool]:
     """Refuse settings with which a sweep that exists cannot go on.
 

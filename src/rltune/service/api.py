@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, ConfigDict
 
-from rltune.errors import RltuneError
+from rltune.errors import ConfigError, RltuneError
 from rltune.service.access import LOGIN, READING, Access, AccessError
 from rltune.service.submissions import UnknownSubmissionError
 from rltune.service.sweep_service import SweepService
@@ -108,7 +108,7 @@ def _respond_to_error(request: Request, error: Exception) -> Response:
     status, path = status_of(error), request.url.path
     if status == 401 and request.method in READING and not path.startswith(API):
         return RedirectResponse(LOGIN, 303)
-    return _make_error_response(status, error.what, error.allowed, error.fix)
+    return _make_error_response(status, error)
 
 
 def _respond_to_invalid_body(_: Request, error: Exception) -> Response:
@@ -116,9 +116,9 @@ def _respond_to_invalid_body(_: Request, error: Exception) -> Response:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
     allowed = 'JSON such as {"overrides": ["algo=ppo", "env=cartpole"], "name": null, "group": null}'
-    return _make_error_response(422, f"{field}: {first['msg']}", allowed, "see docs/service.md")
+    return _make_error_response(422, ConfigError(f"{field}: {first['msg']}", allowed, "see docs/service.md"))
 
 
-def _make_error_response(status: int, what: str, allowed: str, fix: str) -> Response:
+def _make_error_response(status: int, error: RltuneError) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse({"error": what, "allowed": allowed, "try": fix}, status, headers)
+    return JSONResponse(error.to_dict(), status, headers)

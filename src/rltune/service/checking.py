@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rltune.compose.composing import change_settings, compose_settings, read_request
 from rltune.compose.overrides import spell_value
-from rltune.config.names import make_sweep_name, sweep_folder_of
+from rltune.config.names import make_sweep_name
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import dump_settings, flatten_settings
 from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secrets
@@ -172,22 +172,11 @@ def _check(settings: DictConfig, typed: Sequence[str]) -> CheckedSweep:
             refuse_secret(key, value)
     overrides = tuple(word for word in typed if not _is_name(word))
     config = read_request(settings, overrides)
-    _check_config(config)
+    from rltune.driver.starting import check_new_or_begun
+
+    check_new_or_begun(config)
     name = make_sweep_name(config)
     return CheckedSweep(name, overrides, dump_settings(kept | {"name": name, "resume": "auto"}))
-
-
-def _check_config(config: RunConfig) -> None:
-    from rltune.driver.plan import make_plan
-    from rltune.driver.starting import check_request, compare_with_begun
-    from rltune.ledger.sweep_folder import is_half_made
-
-    folder = sweep_folder_of(config, make_sweep_name(config))
-    if config.resume == "auto" and folder.exists() and not is_half_made(folder):
-        config, _ = compare_with_begun(folder, config)
-        make_plan(config, resumed=True)
-    else:
-        check_request(config)
 
 
 def _is_name(word: str) -> bool:

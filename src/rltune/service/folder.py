@@ -32,9 +32,14 @@ class ServiceFolder:
         self.path = self.sweeps / FOLDER
 
     @property
+    def database_file(self) -> Path:
+        """The file of the queue, if it is not kept elsewhere."""
+        return self.path / "service.db"
+
+    @property
     def database(self) -> str:
         """The address of the queue, if it is not kept elsewhere."""
-        return f"sqlite:///{self.path / 'service.db'}"
+        return f"sqlite:///{self.database_file}"
 
     def log_of(self, name: str) -> Path:
         """Return the file with all that a sweep's commands have printed."""

@@ -23,18 +23,34 @@ KINDS = ("envs", "algos", "spaces")
 TYPED = ("env", "id", "algo", "space", "parameter")
 
 
-def show_available(kind: str, folders: Sequence[Path], stream: TextIO | None = None) -> None:
-    """Print one kind as a table.
+def list_available(kind: str, folders: Sequence[Path]) -> tuple[Sequence[str], Sequence[tuple[str, ...]]]:
+    """List one kind as a table.
 
     Args:
         kind: ``envs``, ``algos`` or ``spaces``.
         folders: Where the groups' folders are, in Hydra's order: ours before a user's own.
+
+    Returns:
+        The headings and the rows.
+    """
+    headings, rows = {"envs": _list_envs, "algos": _list_algos, "spaces": _list_spaces}[kind](folders)
+    return headings, [tuple(row) for row in rows]
+
+
+def show_available(
+    kind: str, headings: Sequence[str], rows: Sequence[tuple[str, ...]], stream: TextIO | None = None
+) -> None:
+    """Print what `list_available` lists.
+
+    Args:
+        kind: ``envs``, ``algos`` or ``spaces``.
+        headings: The columns' headings.
+        rows: The rows.
         stream: Where to; None is standard output.
     """
     watched = (stream or sys.stdout).isatty()
     out = Console(file=stream, highlight=False, markup=False, emoji=False, width=None if watched else 150)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    headings, rows = {"envs": _list_envs, "algos": _list_algos, "spaces": _list_spaces}[kind](folders)
     for heading in headings:
         table.add_column(heading, overflow="fold", no_wrap=heading in TYPED)
     for row in rows:

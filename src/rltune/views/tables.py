@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.table import Table
@@ -23,28 +24,37 @@ if TYPE_CHECKING:
     from rltune.views.sweep_view import SweepView
 
 
-def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
-    """Print one line for each sweep, the newest last; a sweep whose ledger cannot be read is listed with the reason.
+def read_sweeps(ref: SweepRef) -> dict[Path, SweepView | RltuneError]:
+    """Read all sweeps, the newest last; instead of one whose ledger cannot be read there is the reason.
 
     Args:
         ref: Says where the sweeps are; its name is not used.
-        stream: Where to print; None is standard output.
     """
     folders = ref.list_folders()
     from rltune.views.sweep_reader import SweepReader  # Brings SQLAlchemy, for which a wrong setting need not wait.
 
     views = SweepReader(ref.ledger_url).read(folders)
+    return {folder: views[folder] for folder in folders}
+
+
+def list_sweeps(ref: SweepRef, views: Mapping[Path, SweepView | RltuneError], stream: TextIO | None = None) -> None:
+    """Print one line for each sweep.
+
+    Args:
+        ref: Says where the sweeps are.
+        views: The sweeps, as `read_sweeps` returns them.
+        stream: Where to print; None is standard output.
+    """
     rows: list[tuple[str, ...]] = [("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")]
     reasons = []
-    for folder in folders:
-        view = views[folder]
+    for folder, view in views.items():
         if isinstance(view, RltuneError):
             rows.append((folder.name, "unreadable", *[""] * 6))
             reasons.append(f"{folder.name}: {first_line(view.what)}")
         else:
             rows.append(_describe_sweep(view))
     out = open_console(stream)
-    if folders:
+    if views:
         out.print(_fit_columns(rows, out.width), crop=False)
         out.print("trials: complete/stopped/failed of those begun")
         for reason in reasons:
@@ -84,23 +94,30 @@ def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
     return table
 
 
-def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
-    """Print the description of a sweep with all of its trials, the best first.
-
-    Args:
-        stream: Where to print; None is standard output.
+def read_sweep(ref: SweepRef) -> SweepView:
+    """Read a sweep.
 
     Raises:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
     folder = ref.folder()
     from rltune.ledger.storage import open_ledger  # Brings SQLAlchemy, for which a wrong name need not wait.
-    from rltune.views.page import describe_sweep
     from rltune.views.sweep_view import read_folder
 
     with closing(open_ledger(folder, ref.ledger_url)) as ledger:
-        view = read_folder(folder, ledger)
-    outcome = load_outcome(folder) if view.status != "running" else None
+        return read_folder(folder, ledger)
+
+
+def show_sweep(view: SweepView, stream: TextIO | None = None) -> None:
+    """Print the description of a sweep with all of its trials, the best first.
+
+    Args:
+        view: The sweep, as `read_sweep` returns it.
+        stream: Where to print; None is standard output.
+    """
+    from rltune.views.page import describe_sweep
+
+    outcome = load_outcome(view.folder) if view.status != "running" else None
     print_sections(open_console(stream), describe_sweep(view, outcome))
 
 

@@ -22,6 +22,15 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.cli import end_command
+from rltune.cli.application.answer import (
+    JSON,
+    Answer,
+    explain_crash,
+    keep_output_clean,
+    leave,
+    print_answer,
+    take_switch,
+)
 from rltune.cli.application.help_page import write_help
 from rltune.cli.application.multirun import Job, collect_job, refuse_launchers, run_jobs
 from rltune.compose.composing import (
@@ -43,6 +52,7 @@ if TYPE_CHECKING:
     from rltune.ledger.sweep_ref import SweepRef
     from rltune.policies.uri import Source
 
+CHECK = "check"  # The switch that checks a request instead of carrying it out.
 COMPLETION = ("-sc", "--shell-completion")  # The flags by which a shell asks for completions.
 
 
@@ -105,17 +115,20 @@ class Command:
     Attributes:
         usage: Its name, which is also that of its file in conf/, and a typical first setting.
         schema: The dataclass of that file's settings, stored as ``base_<name>``.
-        work: Does the work and returns the exit code. It takes the settings, or the list of `Job` if ``takes_jobs``.
+        work: Does the work and returns the answer, or only the exit code. It takes the settings, or the list of `Job`
+            if ``takes_jobs``.
         prepare: Called first, with the words of the command line. It returns the words for Hydra to compose, or the
-            exit code if it has done all work itself.
+            answer if it has done all work itself.
         takes_jobs: Whether ``work`` takes all jobs of ``-m`` at once. Otherwise each job runs by itself.
+        check: What ``check=true`` does with the jobs instead of ``work``; None if the command has nothing to check.
     """
 
     usage: str
     schema: type
-    work: Callable[[Any], int]
-    prepare: Callable[[list[str]], list[str] | int] = lambda words: words
+    work: Callable[[Any], int | Answer]
+    prepare: Callable[[list[str]], list[str] | int | Answer] = lambda words: words
     takes_jobs: bool = False
+    check: Callable[[Sequence[Job]], Answer] | None = None
 
     @property
     def name(self) -> str:
@@ -136,21 +149,35 @@ class Command:
         from hydra.errors import HydraException
 
         try:
-            with exit_on_signals():
-                prepared = self.prepare(sys.argv[1:])
-                code = prepared if isinstance(prepared, int) else self._work(self._compose(prepared))
+            with exit_on_signals(), keep_output_clean():
+                answer = self._answer(sys.argv[1:])
+            code = print_answer(answer)
         except RltuneError as error:
             leave(error)
         except (HydraException, OmegaConfBaseException) as error:
             leave(explain(error, self.name, self.schema, sys.argv[1:]))
         except BrokenPipeError:
             sys.exit(0)
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
+        except Exception as error:
+            if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:
+                leave(explain_crash(error))
             key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), self.name)
             leave(ConfigError(f"{key}=...: longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
         end_command(code)
+
+    def _answer(self, typed: Sequence[str]) -> Answer:
+        """Do the work that a command line asks for.
+
+        Args:
+            typed: The words after the command's name.
+        """
+        _, words = take_switch(JSON, typed)
+        checks = False
+        if self.check is not None:
+            checks, words = take_switch(CHECK, words)
+        prepared = words if checks else self.prepare(words)
+        answer = prepared if isinstance(prepared, int | Answer) else self._work(self._compose(prepared), checks)
+        return Answer({"exit_code": answer}, exit_code=answer) if isinstance(answer, int) else answer
 
     def _compose(self, words: Sequence[str]) -> list[Job]:
         """Let Hydra compose the settings of each job of the command line.
@@ -166,7 +193,6 @@ class Command:
         refuse_typed_secrets(words)
         refuse_launchers(words)
         refuse_flags(self.name, words)
-        sys.argv[1:] = spell_words(words, self.schema)
         jobs: list[Job] = []
 
         def take(settings: DictConfig) -> None:
@@ -174,28 +200,35 @@ class Command:
                 tell_unused(HydraConfig.get())
             jobs.append(collect_job(settings))
 
+        typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)  # Hydra reads them there.
         try:
             with scratch_folder():
                 hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.name)(take)()
         except ValueError as error:  # Hydra's parser of groups raises it.
-            raise explain(error, self.name, self.schema, sys.argv[1:]) from None
+            raise explain(error, self.name, self.schema, words) from None
+        finally:
+            sys.argv[1:] = typed
         for job in jobs:
             check_bounds(self.schema, job.settings)
         return jobs
 
-    def _work(self, jobs: Sequence[Job]) -> int:
+    def _work(self, jobs: Sequence[Job], checks: bool) -> int | Answer:
         if not jobs:  # Hydra has printed what a flag such as --cfg asks for.
-            return 0
+            return Answer(None)
+        if checks and self.check is not None:
+            return self.check(jobs)
         if self.takes_jobs:
             return self.work(jobs)
-        return run_jobs(self.name, jobs) if jobs[0].multirun else self.work(jobs[0].settings)
+        if jobs[0].multirun:
+            return Answer(None, exit_code=run_jobs(self.name, jobs))
+        return self.work(jobs[0].settings)
 
 
 COMMANDS: dict[str, Command] = {}
 """The commands by their names; `rltune.cli.application.program` imports the modules that fill it."""
 
 
-def command(usage: str, schema: type, **options: Any) -> Callable[[Callable[[Any], int]], Command]:
+def command(usage: str, schema: type, **options: Any) -> Callable[[Callable[[Any], int | Answer]], Command]:
     """Register a function as a command; its docstring says what the command does.
 
     Args:
@@ -204,7 +237,7 @@ def command(usage: str, schema: type, **options: Any) -> Callable[[Callable[[Any
         options: Other attributes of `Command`.
     """
 
-    def register(work: Callable[[Any], int]) -> Command:
+    def register(work: Callable[[Any], int | Answer]) -> Command:
         made = Command(usage, schema, work, **options)
         COMMANDS[made.name] = made
         return made
@@ -289,9 +322,3 @@ def use_tracking(settings: DictConfig) -> None:
 def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an uncaught exception as Python does, but without logins."""
     print(redact("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
-
-
-def leave(error: RltuneError) -> NoReturn:
-    """Print an error and exit with its code: 2 for a wrong request, 75 for a request that may succeed later."""
-    print(error.pretty(), file=sys.stderr)
-    sys.exit(error.exit_code)

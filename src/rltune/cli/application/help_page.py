@@ -30,7 +30,8 @@ def write_help(root: str, width: int) -> str:
     if groups := list(_list_groups(defaults, width)):
         parts += [*_hang("Groups ", "(group=option; group.key=value changes a value inside):", width), *groups, ""]
     flags = (
-        "--cfg job shows the composed settings · --hydra-help. conf/ here, and --config-dir DIR, add your own groups."
+        "json=true prints one JSON document and nothing else · --cfg job shows the composed settings · --hydra-help. "
+        "conf/ here, and --config-dir DIR, add your own groups."
     )
     return "\n".join([*parts, *_hang("Flags: ", flags, width)])
 

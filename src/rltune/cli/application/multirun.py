@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
+from rltune.cli.application.answer import JSON, wants_json
 from rltune.config.uris import redact_address
 from rltune.driver.signals import INTERRUPTED, handle_signals
 from rltune.errors import ConfigError
@@ -100,7 +101,8 @@ def run_jobs(name: str, jobs: Sequence[Job]) -> int:
             print(f"{number} of {len(jobs)}: {command}", flush=True)
             # With a process group of its own, the job receives a terminal's Ctrl-C only once, from `forward`. A second
             # signal would end it at once.
-            process = subprocess.Popen([*read_start(), *job.words], process_group=0)
+            json = [f"{JSON}=true"] if wants_json() else []
+            process = subprocess.Popen([*read_start(), *job.words, *json], process_group=0)
             if received:  # The signal came while the process was started.
                 process.send_signal(received[-1])
             code = process.wait()

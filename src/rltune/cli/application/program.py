@@ -7,7 +7,8 @@ import importlib.metadata
 import os
 import sys
 
-from rltune.cli.application.command import COMMANDS, COMPLETION, Command, leave
+from rltune.cli.application.answer import leave
+from rltune.cli.application.command import COMMANDS, COMPLETION, Command
 from rltune.errors import ConfigError, choices, nearest
 
 MODULES = ("run", "requests", "reading", "policies", "service")  # The modules of rltune.cli with commands.

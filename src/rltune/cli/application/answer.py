@@ -1,0 +1,121 @@
+"""Print what a command answers: to a person, or with ``json=true`` as one JSON document for a program.
+
+A command returns an `Answer`. While it works, ``json=true`` sends everything that it prints to standard error, so that
+standard output has the document alone: the answer, or the parts of the error with which the command was refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import PurePath
+from typing import Any, NoReturn
+
+from rltune.config.uris import redact
+from rltune.errors import ConfigError, RltuneError, UnexpectedError, describe_exception
+
+JSON = "json"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a command.
+
+    Attributes:
+        data: The answer for a program; None if there is none.
+        show: Prints it for a person. A command that has printed it while it worked needs none.
+        exit_code: The exit code of the command.
+    """
+
+    data: Mapping[str, Any] | None
+    show: Callable[[], None] = lambda: None
+    exit_code: int = 0
+
+
+def take_switch(name: str, words: Sequence[str]) -> tuple[bool, list[str]]:
+    """Take a switch of all commands, such as ``json=true``, out of a command line.
+
+    Returns:
+        Whether it is on, and the other words.
+
+    Raises:
+        ConfigError: Its value is neither true nor false.
+    """
+    values = [word.partition("=")[2].lower() for word in words if word.partition("=")[0] == name]
+    if wrong := next((value for value in values if value not in ("true", "false")), None):
+        raise ConfigError(f"{name}={wrong}", "true or false", f"{name}=true")
+    return values[-1:] == ["true"], [word for word in words if word.partition("=")[0] != name]
+
+
+def wants_json() -> bool:
+    """Return whether the command line of this process asks for JSON."""
+    return any(word.lower() == f"{JSON}=true" for word in sys.argv[1:])
+
+
+@contextlib.contextmanager
+def keep_output_clean() -> Iterator[None]:
+    """Send what is printed to standard error if the command line asks for JSON."""
+    with contextlib.redirect_stdout(sys.stderr) if wants_json() else contextlib.nullcontext():
+        yield
+
+
+def print_answer(answer: Answer) -> int:
+    """Print a command's answer, and return its exit code."""
+    if not wants_json():
+        answer.show()
+    elif answer.data is not None:
+        print(to_json(answer.data), flush=True)
+    return answer.exit_code
+
+
+def leave(error: RltuneError) -> NoReturn:
+    """Print an error and exit with its code: 2 for a wrong request, 75 for a request that may succeed later."""
+    if wants_json():
+        print(to_json(error.to_dict()), flush=True)
+    else:
+        print(error.pretty(), file=sys.stderr)
+    sys.exit(error.exit_code)
+
+
+def explain_crash(error: Exception) -> UnexpectedError:
+    """Explain an exception that nothing in rltune expects, and write its traceback to a file without logins."""
+    text = redact("".join(traceback.format_exception(error)))
+    handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # Only its user can read it.
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    return UnexpectedError(
+        redact(describe_exception(error)), "a fault of rltune or of code that it called", f"see {path}"
+    )
+
+
+def to_json(value: Any) -> str:
+    """Write a value as JSON in one line: numbers as numbers, and null for a number that is not finite."""
+    return json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def to_plain(value: Any) -> Any:
+    """Turn a value into dictionaries, lists, text, numbers, booleans and None."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(nested) for key, nested in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_plain(asdict(value))
+    if hasattr(value, "_asdict"):
+        return to_plain(value._asdict())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(part) for part in value]
+    if hasattr(value, "tolist"):  # A number or an array of NumPy.
+        return to_plain(value.tolist())
+    return str(value)

@@ -1,0 +1,140 @@
+"""What a command answers to a person and to a program."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ended import write_sweep
+
+from rltune.cli.application.answer import Answer, explain_crash, take_switch, to_json
+from rltune.cli.application.program import main
+from rltune.errors import ConfigError
+from rltune.statistics import Difference
+
+
+@dataclass(frozen=True)
+class Part:
+    """A value of ours."""
+
+    number: float
+
+
+@pytest.fixture
+def type_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
+    """Type a command, and read its exit code and the one JSON document on standard output."""
+
+    def type_words(*words: str) -> tuple[int, Any]:
+        monkeypatch.setattr("rltune.cli.application.command.end_command", sys.exit)
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.setattr(sys, "argv", ["rltune", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return int(str(left.value.code)), json.loads(capsys.readouterr().out)
+
+    return type_words
+
+
+def test_numbers_are_numbers_and_what_is_none_is_null() -> None:
+    value = {"a": np.float32(0.5), "b": math.nan, "c": (1, Path("x")), "d": Part(-math.inf), "e": Difference(1.0, 0, 2)}
+    assert json.loads(to_json(value)) == {
+        "a": 0.5,
+        "b": None,
+        "c": [1, "x"],
+        "d": {"number": None},
+        "e": {"mean": 1.0, "low": 0, "high": 2},
+    }
+
+
+def test_a_switch_is_taken_out_of_the_command_line() -> None:
+    assert take_switch("json", ["sweep=a", "json=True"]) == (True, ["sweep=a"])
+    assert take_switch("json", ["json=true", "json=false"]) == (False, [])
+    assert take_switch("check", ["json=true"]) == (False, ["json=true"])
+    with pytest.raises(ConfigError) as refused:
+        take_switch("check", ["check=maybe"])
+    assert (refused.value.key, refused.value.value) == ("check", "maybe")
+
+
+def test_sweeps_are_read_as_json(type_in: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
+    write_sweep(tmp_path / "first")
+    code, answer = type_in("list", f"output_dir={tmp_path}", "json=true")
+    (sweep,) = answer["sweeps"]
+    assert (code, answer["submissions"], answer["service"]) == (0, [], False)
+    assert (sweep["name"], sweep["state"], sweep["algorithm"], sweep["seed"]) == ("first", "complete", "ppo", 0)
+    code, shown = type_in("show", "sweep=first", f"output_dir={tmp_path}", "json=true")
+    assert code == 0
+    assert shown["best"] == sweep["best"]
+    assert shown["trials_best_first"][0]["score"] == sweep["best"]["score"]
+    assert len(shown["trials_best_first"]) == sweep["trials"]["total"] == 12
+    assert {trial["state"] for trial in shown["trials_best_first"]} == {"complete", "stopped"}
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (("run", "budget.trials=0"), "budget.trials", 0),
+        (("run", "algo=PPO"), "algo", "PPO"),
+        (("show", "sweep=nonesuch"), "sweep", "nonesuch"),
+        (("run", "check=maybe"), "check", "maybe"),
+        (("runn",), None, None),
+        (("run", "--algo", "ppo"), None, None),
+        (("evaluate",), None, None),
+    ],
+)
+def test_a_refusal_is_json_with_its_parts(
+    type_in: Callable[..., tuple[int, Any]], words: tuple[str, ...], key: str | None, value: Any
+) -> None:
+    code, answer = type_in(*words, "json=true")
+    assert (code, answer["exit_code"], answer["key"], answer["value"]) == (2, 2, key, value)
+    assert answer["allowed"]
+    assert answer["try"]
+
+
+def test_a_request_is_checked_without_a_trace(
+    type_in: Callable[..., tuple[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rltune.cli.run.start_fork_server", lambda words: pytest.fail("nothing is started"))
+    code, answer = type_in("run", "env.id=CartPole-v1", "budget.trials=4", "check=true", "json=true")
+    (sweep,) = answer["sweeps"]
+    assert (code, answer["ok"], sweep["environment"], sweep["trials"]) == (0, True, "CartPole-v1", 4)
+    assert sweep["search_env_steps"] == 400_000
+    assert sweep["certification_env_steps"] == sweep["certification_runs"] * 100_000
+    code, answer = type_in("run", "space.lr=[1e-4,1e-2]", "check=true", "json=true")
+    assert (code, answer["key"]) == (2, "space.lr")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_exception_that_nobody_expects_is_answered_without_a_traceback(
+    type_in: Callable[..., tuple[int, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("http://maria:secret@host")
+
+    monkeypatch.setattr("rltune.views.available._list_envs", fail)
+    code, answer = type_in("list", "envs", "json=true")
+    assert (code, answer["exit_code"]) == (1, 1)
+    assert "KeyError" in answer["error"]
+    file = Path(answer["try"].split()[-1])
+    try:
+        assert "in fail" in file.read_text()
+        assert "secret" not in file.read_text() + answer["error"]
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    finally:
+        file.unlink()
+
+
+def test_a_crash_is_a_fault_and_no_wrong_request() -> None:
+    error = explain_crash(ValueError("first\nsecond"))
+    Path(error.fix.split()[-1]).unlink()
+    assert (error.exit_code, error.key) == (1, "")
+    assert Answer(None).exit_code == 0
