@@ -148,6 +148,19 @@ def test_a_tracker_that_hangs_delays_no_other_and_not_the_end(tmp_path):
     assert hung.curve() == [1, 2, 3]
 
 
+def test_a_tracker_that_fails_at_the_end_delays_it_no_longer_than_one_that_failed_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "AWAY_S", 0.2)
+    notebook = Notebook()
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    ledger.trials.add({"lr": 0.25}, [7])
+    wait_for(lambda: notebook.states)
+    notebook.fails = 10**6
+    began = time.monotonic()
+    assert not feeds.close("FINISHED", 60.0)
+    assert time.monotonic() - began < 20
+    assert any("notebook" in line and f"sweep={tmp_path.name}" in line for line in feeds.warnings())
+
+
 def test_what_is_refused_is_given_up_and_holds_up_nothing_else(tmp_path):
     notebook = Notebook()
     notebook.refuses = True

@@ -38,7 +38,7 @@ LINGER_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0  # The pause after a failure doubles from the first to the longest.
 POLL_S = 0.1  # How soon a caller that waits for a result notices a signal.
 MAX_ATTEMPTS = 3  # Refusals in a row after which an operation is given up.
-AWAY_S = 5.0  # The longest that the end of a sweep waits for a tracker that was failing before.
+AWAY_S = 5.0  # The longest that the end of a sweep waits for a tracker that fails again and again.
 REGISTER_S, CHAMPION_S = 180.0, 30.0
 T = TypeVar("T")
 
@@ -99,6 +99,7 @@ class Feed:
         self._ending: tuple[str, Outcome | None] = ("KILLED", None)
         self._is_open = self._is_delivered = self._has_warned = False
         self._failures = 0  # In a row.
+        self._failing_since = 0.0  # Since when it has taken nothing.
         self._refusals: Counter[str] = Counter()  # In a row, by operation.
         self._skipped: set[str] = set()  # Checkpoints that the tracker refused; the next driver offers them again.
         self._thread = threading.Thread(target=self._run, name=f"feed-{tracker.name}", daemon=True)
@@ -174,10 +175,16 @@ class Feed:
         """
         if self._abandoned.is_set():
             return self._is_delivered
-        limit_s = min(timeout_s, self.tracker.close_s, AWAY_S if self._failures else timeout_s)
-        deadline, was_urgent = time.monotonic() + limit_s, is_urgent()
-        while self._thread.is_alive() and time.monotonic() < deadline and (was_urgent or not is_urgent()):
-            self._thread.join(min(POLL_S, max(0.0, deadline - time.monotonic())))
+        began, was_urgent = time.monotonic(), is_urgent()
+        limit_s = min(timeout_s, self.tracker.close_s)
+        too_often = 1 if self._failures else MAX_ATTEMPTS  # A single failure at the end may be that of a moment.
+        while self._thread.is_alive() and (was_urgent or not is_urgent()):
+            end = began + limit_s
+            if self._failures >= too_often:
+                end = min(end, max(began, self._failing_since) + AWAY_S)
+            if time.monotonic() >= end:
+                break
+            self._thread.join(min(POLL_S, max(0.0, end - time.monotonic())))
         self._abandon()
         if not self._is_delivered:
             rest = f"has not received everything; the rest is delivered by {make_resume_command(self._store.folder)}"
@@ -221,6 +228,8 @@ class Feed:
         return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 8)))
 
     def _handle_failure(self, error: BaseException) -> None:
+        if not self._failures:
+            self._failing_since = time.monotonic()
         self._failures += 1
         self._is_open = False
         if not (self._has_warned or isinstance(error, _RefusedError)):
@@ -354,6 +363,7 @@ class Feed:
             self._failures = 0
             return False
         del self._refusals[name]
+        self._failing_since = time.monotonic()
         return True
 
     def _check_right(self) -> None:
