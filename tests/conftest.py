@@ -26,7 +26,7 @@ import pytest
 import yaml
 from alembic.script import ScriptDirectory
 from checkpoints import actions, checkpoint, made_store, outputs, store  # noqa: F401
-from composing import compose
+from composing import compose, compose_once
 from omegaconf import OmegaConf
 from s3 import Server, s3_server
 from server import put_store
@@ -99,6 +99,7 @@ def _parse_yaml_once(file: Any) -> Any:
 OmegaConf.load = _parse_yaml_once  # type: ignore[method-assign,assignment]
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each interpolation.
 
+compose_once()
 database.create_engine = create_sharing_engine
 
 HERE = Path(__file__).parent

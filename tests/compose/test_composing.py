@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import composing
+import hydra
 import pytest
 from omegaconf import OmegaConf
 from toy import TOY
@@ -34,11 +35,14 @@ def compose(*words: str, config_dir: Path | None = None):
         ("budget.trials=3", "certify=off", "seed=7", "~tuned"),
         ("space.lr=[loguniform,1e-5,1e-2]", "algo=dqn", "env=gym", "env.id='a:B'", "name=null"),
         ("algo.training.lr=1e-4", "+algo.training.quality=0.9", "resources.max_concurrent=null", "tracking.uri='x=y'"),
+        ("~space.gamma", "++space.lr=[loguniform,1e-4,1e-2]", "experiment=smoke", "name='007'"),
     ],
 )
-def test_what_the_tests_compose_is_what_hydra_composes(words):
+def test_what_the_tests_compose_is_what_hydra_composes(words, monkeypatch):
     """They set values in a copy of what it has composed before."""
-    assert composing.compose("run", *words) == compose_settings("run", RunConfig, words)
+    settings = composing.compose("run", *words)
+    monkeypatch.setattr(hydra, "compose", hydra.compose.__wrapped__)
+    assert settings == compose_settings("run", RunConfig, words)
 
 
 def test_an_own_environment_is_found_in_conf_of_the_present_folder(tmp_path, monkeypatch):

@@ -61,6 +61,7 @@ def test_each_tracker_of_the_settings_is_opened(
         assert [type(feed.tracker).__name__ for feed in sweep.tracker._feeds] == kinds
         assert {feed.tracker.sweep.name for feed in sweep.tracker._feeds} == {"mine"}
         assert {feed.tracker.sweep.params["algo"] for feed in sweep.tracker._feeds} == {"ppo"}
+        sweep.tracker.abandon()  # None of them has to show this sweep.
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_ledger_that_a_driver_has_opened_is_not_replaced(
         is_newest = has_newest(store)
         if threading.current_thread() is thread:
             has_looked.set()
-            has_opened.wait(2.0)
+            has_opened.wait(0.3)
         return is_newest
 
     monkeypatch.setattr(handover, "has_newest", look)

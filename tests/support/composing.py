@@ -6,48 +6,73 @@ import copy
 import functools
 import pickle
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-VALUE = re.compile(r"([a-z_]\w*)((?:\.\w+)*)=")
+VALUE = re.compile(r"(?:\+\+?|~)?([a-z_]\w*)((?:\.\w+)*)(?:=|$)")
 
 
 def compose(root: str, *overrides: str) -> Any:
-    """What Hydra composes for a command and its overrides.
+    """What Hydra composes for a command and its overrides."""
+    import hydra
 
-    Hydra takes 0.2 s: it composes the same files once, and values are set in a copy, as it sets them.
+    from rltune.compose.composing import conf_dir, store_schema
+    from rltune.config.schema import RunConfig
+
+    store_schema("run", RunConfig)
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return hydra.compose(root, list(overrides))
+
+
+def compose_once() -> None:
+    """Let Hydra compose the same files of ``conf/`` once for all tests, which takes it 0.2 s.
+
+    Single values change no file: Hydra sets them after it has composed the files, and here sets them in a copy. It
+    composes anew where it also searches another folder, whose files may change.
     """
+    import hydra
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf import open_dict
 
-    settings = pickle.loads(_compose(root, tuple(word for word in overrides if not _is_value(word))))
-    try:
-        for override in OverridesParser.create().parse_overrides(list(filter(_is_value, overrides))):
-            OmegaConf.update(settings, override.key_or_group, override.value(), merge=True)
-    except OmegaConfBaseException:
-        return pickle.loads(_compose(root, overrides))  # Hydra's own words for what is wrong
-    return settings
+    compose_anew, composed = hydra.compose, dict[Any, bytes]()
+
+    @functools.wraps(compose_anew)
+    def compose(config_name: str, overrides: Sequence[str] = (), return_hydra_config: bool = False) -> Any:
+        files = [word for word in overrides if not _is_value(word)]
+        values = OverridesParser.create().parse_overrides(list(filter(_is_value, overrides)))
+        if not _searches_conf_alone(files) or any(value.is_sweep_override() for value in values):
+            return compose_anew(config_name, list(overrides), return_hydra_config)
+        key = config_name, tuple(files)
+        if (*key, True) not in composed:
+            settings = compose_anew(config_name, files, return_hydra_config=True)
+            composed[*key, True] = pickle.dumps(settings)
+            with open_dict(settings):
+                del settings["hydra"]
+            composed[*key, False] = pickle.dumps(settings)
+        settings = pickle.loads(composed[*key, return_hydra_config])
+        ConfigLoaderImpl._apply_overrides_to_config(values, settings)
+        return settings
+
+    hydra.compose = compose
 
 
 def _is_value(word: str) -> bool:
-    """Whether it changes one of our settings: it chooses no file, and adds and deletes nothing."""
+    """Whether it sets, adds or deletes single settings, and chooses no file."""
     from rltune.compose.composing import conf_dir
 
     key = VALUE.match(word)
     return bool(key) and key[1] != "hydra" and bool(key[2] or not (conf_dir() / key[1]).is_dir())
 
 
-@functools.cache
-def _compose(root: str, overrides: tuple[str, ...]) -> bytes:
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
+def _searches_conf_alone(overrides: Iterable[str]) -> bool:
+    from hydra.core.global_hydra import GlobalHydra
 
-    from rltune.compose.composing import conf_dir, store_schema
-    from rltune.config.schema import RunConfig
+    from rltune.compose.composing import conf_dir
 
-    store_schema("run", RunConfig)
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return pickle.dumps(hydra_compose(root, list(overrides)))
+    entries = GlobalHydra.instance().config_loader().get_search_path().get_path()
+    folders = [entry.path for entry in entries if entry.provider not in ("hydra", "schema")]
+    return folders == [str(conf_dir())] and not any("hydra." in word for word in overrides)
 
 
 def change_setting(settings: Any, key: str, value: Any) -> Any:

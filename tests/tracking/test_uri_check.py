@@ -73,7 +73,7 @@ def answer_with(status, **headers):
             pass
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"127.0.0.1:{server.server_port}", logins
         server.shutdown()
 
