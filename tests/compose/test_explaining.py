@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rltune.cli.application.command import SweepConfig
+from rltune.cli.application.command import RequestConfig
 from rltune.cli.policies import ExportConfig
+from rltune.cli.run import ResumeConfig
 from rltune.compose.composing import compose_settings
 from rltune.compose.explaining import describe_allowed, refuse_flags
 from rltune.config.schema import RunConfig
@@ -41,6 +42,8 @@ from rltune.errors import RltuneError
         ("env=cartpol", "one of: acrobot", "env=cartpole"),
         ("space.novelty=4", "one of", "+space.novelty=4 adds a key"),
         ("algo=PPO", "one of: a2c", "algo=ppo"),
+        ("env_id=CartPole-v1", "one of: algo", "env.id=CartPole-v1"),
+        ("budget_trials=4", "one of: algo", "budget.trials=4"),
         ("algo=td3", "one of: a2c", "algo=tqc"),
         ("space.n_steps=512", "one of: clip_param", "space.train_batch_size_per_learner=512"),
         ("n_steps=512", "one of: algo", "space.train_batch_size_per_learner=512"),
@@ -79,8 +82,19 @@ def test_flags_are_answered_as_settings(typed: str, fix: str) -> None:
     refuse_flags("run", ["-m", "algo=ppo,dqn", "--config-dir", "mine", "--cfg", "job", "--config-name=run"])
 
 
+def test_what_a_sweep_keeps_is_told_from_what_may_change() -> None:
+    with pytest.raises(RltuneError) as refused:
+        compose_settings("resume", ResumeConfig, ["budget.env_steps=10"])
+    assert refused.value.key == "budget.env_steps"
+    assert "budget.env_steps=10" in refused.value.fix
+    assert "run" in refused.value.fix
+    with pytest.raises(RltuneError) as refused:
+        compose_settings("resume", ResumeConfig, ["budget.trails=10"])
+    assert refused.value.fix == "budget.trials=10"
+
+
 def test_a_name_without_its_key_gets_the_key() -> None:
-    for root, schema, key in (("show", SweepConfig, "sweep"), ("export", ExportConfig, "policy")):
+    for root, schema, key in (("show", RequestConfig, "sweep"), ("export", ExportConfig, "policy")):
         with pytest.raises(RltuneError) as refused:
             compose_settings(root, schema, ["first"])
         assert refused.value.fix.endswith(f"{root} {key}=first")

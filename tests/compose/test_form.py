@@ -43,6 +43,7 @@ def test_defaults_and_hints_are_those_of_the_chosen_files(tmp_path: Path, monkey
     assert (own["certify.top"].default, own["certify.top"].meaning) == ("7", "mine")
     assert own["certify.seeds"].meaning == usual["certify.seeds"].meaning, "where the file says nothing of it"
     assert "mine" in make_form().groups["certify"]
+    assert (make_form().chosen["algo"], make_form(["algo=dqn"]).chosen["space"]) == ("ppo", "dqn")
     assert {"ppo", "dqn"} <= set(make_form().groups["algo"])
     with pytest.raises(RltuneError) as error:
         make_form(["certify=no"])

@@ -71,7 +71,12 @@ def test_a_trial_that_overshot_its_budget_saves_nothing_rather_than_less():
 def test_the_summary_file_has_what_it_promises(tmp_path):
     ended(tmp_path).save()
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert set(summary) == {"name", "status", "trials", "winner", "model", "cost", "certified", "reason", "front"}
+    assert set(summary) == {"name", "status", "trials", "winner", "model", "cost", "certified", "reason", "front"} | {
+        "algorithm",
+        "environment",
+        "seed",
+        "began",
+    }
     assert set(summary["cost"]) >= {"env_steps", "env_steps_saved", "train_s", "wall_s", "slots", "efficiency"}
     assert {"trial", "params", "objective"} <= set(summary["winner"])
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"], "written whole, with no draft left"

@@ -93,7 +93,9 @@ def check_request(settings: DictConfig) -> RunConfig:
 def overrides_of(line: str) -> tuple[str, list[str]]:
     """The command's name and its overrides."""
     words = shlex.split(line.replace("rltune ", "python -m sweeps.") if line.startswith("rltune ") else line)
-    return words[2].removeprefix("sweeps."), words[3:]
+    words = words[: next((place for place, word in enumerate(words) if word in ("|", ">")), None)]  # Of a shell's pipe.
+    switches = ("json=true", "check=true")  # They are the program's own, and no settings.
+    return words[2].removeprefix("sweeps."), [word for word in words[3:] if word not in switches]
 
 
 @pytest.fixture(scope="module")

@@ -235,7 +235,8 @@ def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
 
 def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool) -> None:
     """Print the submitted sweeps that run, wait or were refused."""
-    waiting = [submission for submission in submissions if submission["state"] == "queued"]
+    # A sweep that a killed service had just started has no driver; the next service starts it again.
+    waiting = [submission for submission in submissions if submission["state"] == "queued" or submission["starting"]]
     for submission in submissions if is_served else waiting:
         if submission["state"] == "running" and submission["trials"]:
             ended = f"{submission['trials_ended']} of {submission['trials']} trials ended"
@@ -244,7 +245,7 @@ def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool)
         elif submission["state"] in ("running", "queued", "refused"):
             print_state(submission)
     if waiting and not is_served:
-        print(f"they wait: no service runs here; {spell_command('serve')} goes on with them")
+        print(f"no service runs here; {spell_command('serve')} goes on with the queue")
     if is_served or waiting:
         print()
 

@@ -11,7 +11,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.config.bounds import list_bounds, read_types
-from rltune.config.schema import REMOVED
+from rltune.config.schema import REMOVED, RunConfig
 from rltune.config.uris import redact_address
 from rltune.config.validation import find_meant
 from rltune.errors import ConfigError, RltuneError, choices, nearest
@@ -71,7 +71,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
             return RltuneError(f"{redacted}: not readable", "key=value, its value quoted for Hydra too", help_line)
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        return _explain_key(cause, schema, words, help_line)
+        return _explain_key(cause, root, schema, words)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:
         return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
@@ -145,7 +145,8 @@ def _explain_option(file: str, options: Sequence[str], help_line: str) -> Rltune
     return RltuneError(f"{group}={option}: no such file conf/{group}/{option}.yaml", choices(option, options), fix)
 
 
-def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[str], help_line: str) -> RltuneError:
+def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: Sequence[str]) -> RltuneError:
+    help_line = spell_command(f"{root} --help")
     parent: Any = cause.parent_node
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
     typed = (word for word in words if word.partition("=")[0].lstrip("+~") == str(cause.full_key))
@@ -161,6 +162,12 @@ def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[st
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
     if instead := REMOVED.get(str(cause.full_key)):
         return RltuneError(f"{override}: not a setting any more", "the setting that replaces it", instead)
+    if root == "resume" and find_type(RunConfig, str(cause.full_key)):
+        return ConfigError(
+            f"{override}: a sweep keeps this setting from its start",
+            f"a change of {', '.join(siblings)}",
+            f"{spell_command('run')} with the same settings, {override} and another name",
+        )
     above, _, last = str(cause.full_key).rpartition(".")
     settings = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
     may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")

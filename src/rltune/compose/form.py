@@ -93,10 +93,12 @@ class Form:
 
     Attributes:
         groups: The names of each group's options, including those in the user's own ``conf/``.
+        chosen: The option of each group that is taken if nobody chooses another.
         sections: The settings that have a single value, by the first part of their names.
     """
 
     groups: Mapping[str, Sequence[str]]
+    chosen: Mapping[str, str]
     sections: Mapping[str, Sequence[Field]]
 
     @property
@@ -126,7 +128,7 @@ def make_form(words: Sequence[str] = ()) -> Form:
             choices = bounds.choices if bounds else ()
             default = _spell_default(key, value)
             sections.setdefault(section, []).append(Field(key, default, meanings.get(key, ""), allowed, choices))
-    return Form({group: list(find_options(group)) for group in sorted(chosen)}, sections)
+    return Form({group: list(find_options(group)) for group in sorted(chosen)}, chosen, sections)
 
 
 def list_groups() -> set[str]:

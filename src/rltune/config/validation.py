@@ -209,6 +209,9 @@ def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
         # The space and the budget come first: their keys are typed most often.
         paths.sort(key=lambda path: not path.startswith(("space.", "budget.")))
         in_groups = {path.rpartition(".")[2]: path for path in reversed(paths)}
+        # Python's keywords have no dots: `env_id` is `env.id`.
+        if spelled := next((path for path in paths if path.replace(".", "_") == last), None):
+            return spelled
     close = nearest(last, [*siblings, *in_groups])
     if close is None or close in siblings:
         return close and (f"{group}.{close}" if group else close)

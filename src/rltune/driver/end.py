@@ -187,6 +187,10 @@ def save_outcome(
         front=describe_front(records, sweep.plan.criteria),
         exit_code=_exit_code(sweep, winner is not None),
         folder=folder,
+        algorithm=sweep.config.algo["name"],
+        environment=sweep.config.env.id,
+        seed=sweep.config.seed,
+        began=ledger.sweep().began,
     )
     outcome.save()
     ledger.change_sweep(

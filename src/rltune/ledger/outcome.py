@@ -34,6 +34,10 @@ class Outcome:
             objective, and the second objective by its name. None without a second objective.
         reason: Why it ended early; None at its natural end.
         exit_code: What the command ends with.
+        algorithm: The algorithm's name.
+        environment: The environment's id.
+        seed: The sweep's seed.
+        began: When the sweep began, ISO 8601 in UTC. The summary of an earlier version has none of these four.
     """
 
     name: str
@@ -47,6 +51,10 @@ class Outcome:
     front: Sequence[Mapping[str, Any]] | None = None
     exit_code: int = EXIT_WINNER
     folder: Path = field(default_factory=Path)
+    algorithm: str | None = None
+    environment: str | None = None
+    seed: int | None = None
+    began: str | None = None
 
     def __repr__(self) -> str:
         """Return how the sweep ended, in one line."""

@@ -40,7 +40,7 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
     if view.status == "failed" and failed:
         file = _shorten_path(view.folder) / trial_dir_of(TRIALS, failed[0].number) / "failure.txt"
         steps.append(("see what went wrong", f"less {file}"))
-        steps.append(("then", "correct it, and type the command again"))
+        steps.append(("correct it, then", _find_program(spell_command(f"retry sweep={view.name}"))))
         return Section("next", "Next", facts=steps)
     if tracking_uri and "://" in tracking_uri:
         steps.append(("compare the trials", _suggest_mlflow(tracking_uri)))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
+import warnings
 from typing import Any, TextIO, cast
 
 
 def find_stream() -> TextIO | None:
     """Return the stream of a sweep's console: the cell of a notebook; elsewhere None, which is standard output."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return cast(TextIO, CellStream()) if hasattr(shell, "kernel") else None
+    if not hasattr(shell, "kernel"):
+        return None
+    # MLflow and Ray recommend ipywidgets, which nothing here uses.
+    warnings.filterwarnings("ignore", message="IProgress not found")
+    logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
+    return cast(TextIO, CellStream())
 
 
 class CellStream(io.TextIOBase):

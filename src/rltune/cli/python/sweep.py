@@ -101,7 +101,9 @@ class Sweep:
 
     @property
     def trials(self) -> pd.DataFrame:
-        """A data frame with one row for each trial, the best first.
+        """A data frame with one row for each trial, that with the best score of the search first.
+
+        The winner of a certification may be another trial, see `Sweep.best`.
 
         Columns: ``trial``, ``state`` (waiting, running, complete, stopped, failed or interrupted), ``score`` (by which
         trials are ranked), ``env_steps``, ``stopped`` (why the trial ended early), and one for each parameter. A sweep
