@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import io
@@ -24,6 +25,7 @@ import postgres
 import psutil
 import pytest
 import yaml
+from _pytest.logging import caplog_handler_key
 from alembic.script import ScriptDirectory
 from checkpoints import actions, checkpoint, made_store, outputs, store  # noqa: F401
 from composing import compose, compose_once
@@ -110,6 +112,7 @@ GROUPS = {  # The longest first.
     "ray": {"ray_cluster", "toy_run", "checkpoint"},
     "finished_sweep": {"finished_sweep"},
     "servers": {"s3_instance", "server", "postgres_server"},
+    "stores": {"empty_store"},
 }
 
 
@@ -134,6 +137,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if file := getattr(config, "workerinput", {}).get("groups_file"):
         Path(file).write_text(json.dumps({item.nodeid: group for item, group in groups.items()}))
     return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pytest keep the log of those tests alone that read it.
+
+    For each it adds its handlers to all loggers that do not propagate, six times among the thousands of our libraries.
+    """
+    plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
+    keep_log = plugin._runtest_for
+
+    @contextlib.contextmanager
+    def keep_log_if_read(item: pytest.Function, when: str) -> Iterator[None]:
+        item.stash[caplog_handler_key] = plugin.caplog_handler  # which pytest deletes at the end
+        with keep_log(item, when) if "caplog" in item.fixturenames else contextlib.nullcontext():
+            yield
+
+    plugin._runtest_for = keep_log_if_read
 
 
 def pytest_collection_finish() -> None:

@@ -137,7 +137,7 @@ def test_many_scores_are_resampled_in_blocks_as_if_whole(monkeypatch):
     ids=["normal", "negative", "10% failures", "2% failures"],
 )
 def test_the_interval_of_a_mean_holds_as_often_as_it_says(draw, mean, count):
-    ends = [mean_interval(returns) for returns in draw(np.random.default_rng(count), (2000, count))]
+    ends = [mean_interval(returns) for returns in draw(np.random.default_rng(count), (800, count))]
     assert np.mean([low <= mean <= high for low, high in ends]) >= 0.925
 
 

@@ -48,6 +48,11 @@ class Source:
                 self.members[node.name] |= {name for inner in ast.walk(node) for name in _defined_by(inner)}
                 self.bases[node.name] |= {_last_name(ast.unparse(base)) for base in node.bases}
 
+    @functools.cached_property
+    def uses(self) -> list[Use]:
+        """Private names in all files that are not ours."""
+        return [use for path in self.trees for use in self.foreign(path)]
+
     def foreign(self, path: Path) -> Iterator[Use]:
         """Private names in a file that are not ours, as far as can be told without types.
 
@@ -56,7 +61,7 @@ class Source:
         class, or a class of ours from which it derives, defines one of this name.
         """
         tree = self.trees[path]
-        defined = {name for node in ast.walk(tree) for name in _defined_by(node)}
+        defined = {name for node in ast.walk(tree) for name in _defined_by(node)} | OF_NAMED_TUPLES
         for node in ast.walk(tree):
             line = getattr(node, "lineno", 0)
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -66,14 +71,15 @@ class Source:
             elif isinstance(node, ast.keyword) and node.arg and _is_private(node.arg):
                 if node.arg not in defined:
                     yield Use(path, node.value.lineno, node.arg, f"argument {node.arg}")
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ASKING and len(node.args) > 1:
-                name = node.args[1]
+            elif isinstance(node, ast.Call) and len(node.args) > 1 and isinstance(node.func, ast.Name):
+                name = node.args[1] if node.func.id in ASKING else None
                 if isinstance(name, ast.Constant) and _is_private(str(name.value)) and name.value not in defined:
                     yield Use(path, line, str(name.value), ast.unparse(node))
         for scope, node in _attributes(tree):
-            is_documented = ast.unparse(node) in DOCUMENTED or node.attr in OF_NAMED_TUPLES
-            if _is_private(node.attr) and not is_documented and not self._is_ours(node, scope):
-                yield Use(path, node.lineno, node.attr, ast.unparse(node))
+            if not _is_private(node.attr) or node.attr in OF_NAMED_TUPLES or self._is_ours(node, scope):
+                continue
+            if (what := ast.unparse(node)) not in DOCUMENTED:
+                yield Use(path, node.lineno, node.attr, what)
 
     def _is_ours(self, node: ast.Attribute, scope: dict[str, str]) -> bool:
         is_super = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "super"

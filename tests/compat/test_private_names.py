@@ -121,9 +121,14 @@ def test_a_private_name_is_there_as_we_use_it(path):
         assert not missing, f"{path} has no parameter {', '.join(sorted(missing))}"
 
 
+@functools.cache
+def read_class(path: str) -> str:
+    return inspect.getsource(find(path))
+
+
 @pytest.mark.parametrize(("owner", "field"), [(owner, field) for owner in FIELDS for field in FIELDS[owner]])
 def test_a_private_field_is_there(owner, field):
-    assert f"self.{field}" in inspect.getsource(find(owner)), f"{owner} sets no {field}"
+    assert f"self.{field}" in read_class(owner), f"{owner} sets no {field}"
 
 
 def test_what_the_engine_checks_is_here_and_in_the_installed_versions():
@@ -169,8 +174,8 @@ def test_the_installed_version_is_the_tested_one(library):
     assert is_tested(library), f"{library} {find_version(library)}"
 
 
+@pytest.mark.xdist_group("source")
 def test_every_private_name_that_we_use_has_a_case_here():
-    source = read_source(Path(__file__).resolve().parents[2])
-    used = {use.name for path in source.trees for use in source.foreign(path)}
+    used = {use.name for use in read_source(Path(__file__).resolve().parents[2]).uses}
     cases = {part for path in NAMES for part in path.replace(":", ".").split(".")} | {*FORWARD_METHODS}
     assert used - cases - {field for fields in FIELDS.values() for field in fields} == set()

@@ -13,10 +13,10 @@ ROOMS = ("compat", "engine")  # where they may stand
 ALLOWED: set[str] = set()  # "path: what", for one that has no other place; there is none
 
 
+@pytest.mark.xdist_group("source")
 def test_no_private_name_of_another_library_stands_elsewhere():
-    source = read_source(ROOT)
-    outside = [path for path in source.trees if not set(ROOMS) & set(path.parts)]
-    found = [use for path in outside for use in source.foreign(path) if f"{use.path}: {use.what}" not in ALLOWED]
+    outside = [use for use in read_source(ROOT).uses if not set(ROOMS) & set(use.path.parts)]
+    found = [use for use in outside if f"{use.path}: {use.what}" not in ALLOWED]
     assert not found, "\n" + "\n".join(map(str, found))
 
 
