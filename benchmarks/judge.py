@@ -120,7 +120,7 @@ class RayHalving:
         if report.number not in self._trials:
             self._trials[report.number] = SimpleNamespace(trial_id=str(report.number))
             self._scheduler.on_trial_add(None, self._trials[report.number])
-        result = {"env_steps": report.nominal_steps, "score": report.objective}
+        result = {"env_steps": report.nominal_steps, "score": report.score}
         action = self._scheduler.on_trial_result(None, self._trials[report.number], result)
         return GO_ON if action == self._scheduler.CONTINUE else Stop(report.nominal_steps)
 

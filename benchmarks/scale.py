@@ -290,9 +290,9 @@ def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
         })  # fmt: skip
         for index in range(1, REPORTS + 1):
             steps, value = index * 100, luck.random()
-            numbers = dict.fromkeys(("objective", "return_min", "return_max", *OTHERS), value)
+            numbers = dict.fromkeys(("score", "return_min", "return_max", *OTHERS), value)
             about = {"trial_id": number + 1, "nominal_steps": steps, "env_steps": steps}
-            reports.append(about | {"objective": value, "numbers": numbers, "time_s": now})
+            reports.append(about | {"score": value, "numbers": numbers, "time_s": now})
     engine = connect_ledger(ledger.url)
     with engine.begin() as connection:
         connection.execute(insert(tables.SWEEP_TRIALS), rows)

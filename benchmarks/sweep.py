@@ -41,7 +41,7 @@ def ours(trials: int, env_steps: int, folder: Path, *more: str) -> dict[str, Any
     done = run_command(typed, folder)
     summary = json.loads((folder / "outputs" / "bench" / "summary.json").read_text())
     with sqlite3.connect(folder / "mlflow.db") as store:  # a point carries the moment at which its report came
-        (first_ms,) = store.execute("select min(timestamp) from metrics where key = 'objective'").fetchone()
+        (first_ms,) = store.execute("select min(timestamp) from metrics where key = 'score'").fetchone()
     winner = summary["winner"] or {}
     played = winner.get("evaluation") or {"episodes": 0, "mean": 0.0}
     return {

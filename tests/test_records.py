@@ -52,7 +52,7 @@ def test_a_trial_and_a_certification_run_are_named_for_a_person() -> None:
         ([], None),
     ],
 )
-def test_a_trials_score_is_its_last_objective(reports: list[float], score: float | None) -> None:
+def test_a_trials_score_is_that_of_its_last_finite_report(reports: list[float], score: float | None) -> None:
     for state in ("RUNNING", "COMPLETE", "PRUNED"):
         assert TrialRecord(0, state, {}, dict(enumerate(reports))).score == score
 

@@ -24,10 +24,10 @@ OUT_OF_MEMORY = "out of memory on its GPU"
 """Prefix of the failure reason of a trial that needs more of a GPU's memory than it can get."""
 
 SCORED_SHARE = 1 / 20
-"""The last part of a trial's budget: a report's objective is the mean of the episodes that ended in so many steps."""
+"""The last part of a trial's budget: a report's score is the mean of the episodes that ended in so many steps."""
 
 SCORED_EPISODES = 5
-"""The number of episodes that an objective is the mean of at least, as soon as so many have ended."""
+"""The number of episodes that a score is the mean of at least, as soon as so many have ended."""
 
 
 class Direction(StrEnum):
@@ -66,7 +66,7 @@ class CheckpointRecord:
     Attributes:
         path: Relative to the sweep's folder.
         env_steps: When it was taken.
-        objective: The report's objective then; None before the first episode ended, or between two reports.
+        objective: The report's score then; None before the first episode ended, or between two reports.
         digest: sha256 over its files.
         sequence: The position among the trial's checkpoints in the order in which the ledger recorded them; 0 before.
             No clock says which one is newer: those of two nodes differ.
@@ -95,16 +95,16 @@ class Report:
     Attributes:
         number: The trial's number.
         nominal_steps: The mark, in environment steps of each seed: where reports are compared, and drawn.
-        objective: What the sweep maximises, as the mean of the episodes that ended in the last twentieth of the budget,
-            and at least of the last five; NaN before the first episode has ended.
-        numbers: All logged numbers by name, the objective among them; see `rltune.trial.metrics`.
+        score: What trials are compared by: the mean of the objective over the episodes that ended in the last twentieth
+            of the budget, and at least over the last five; NaN before the first episode has ended.
+        numbers: All logged numbers by name, the score among them; see `rltune.trial.metrics`.
         time_s: When it came, in seconds of the epoch.
         overshoot_steps: What each seed had sampled beyond the mark.
     """
 
     number: int
     nominal_steps: int
-    objective: float
+    score: float
     numbers: Mapping[str, float] = field(default_factory=dict)
     time_s: float = 0.0
     overshoot_steps: int = 0
@@ -247,11 +247,11 @@ class TrialRecord:
     @property
     def scores(self) -> dict[int, float]:
         """Its score by nominal steps, as it was there; nothing before the first finite report."""
-        return {mark: objective for mark, objective in self.reports.items() if math.isfinite(objective)}
+        return {mark: score for mark, score in self.reports.items() if math.isfinite(score)}
 
     @property
     def score(self) -> float | None:
-        """What it is ranked by: its last objective; of a run of the certification the mean of its returns.
+        """What it is ranked by: that of its last report; of a run of the certification the mean of its returns.
 
         None before the first finite report, or before the episodes were played.
         """

@@ -108,7 +108,7 @@ class ScreenTracker(Tracker):
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         for report in reports:
             self._reach()
-            self.screen.curves.setdefault(trial.number, {})[report.nominal_steps] = report.objective
+            self.screen.curves.setdefault(trial.number, {})[report.nominal_steps] = report.score
         self._reach()
         self.screen.states[trial.number] = trial.state
         self._reach()
@@ -270,7 +270,7 @@ class Crashes(RuleBasedStateMachine):
         records = {FIELDS[kind]: self.save(worker, kind, value) for kind in saves}
         is_report = worker.steps in MARKS
         if is_report or records:
-            report = Report(worker.number, worker.steps, value, {"objective": value}) if is_report else None
+            report = Report(worker.number, worker.steps, value, {"score": value}) if is_report else None
             worker.messages.append((report, records))
 
     def record(self, driver: Driver, worker: Worker) -> None:
@@ -283,9 +283,9 @@ class Crashes(RuleBasedStateMachine):
             trials.change(worker.number, **named)
         else:
             place = (report.number, report.nominal_steps)
-            self.attempted.setdefault(place, set()).add(report.objective)
+            self.attempted.setdefault(place, set()).add(report.score)
             if trials.add_report(report, named):
-                self.acknowledged[place] = report.objective
+                self.acknowledged[place] = report.score
         driver.feeds.wake()
         now = trials.record(worker.number)
         driver.retention.drop((before.checkpoint, before.latest), keep=(now.checkpoint, now.latest))
@@ -644,7 +644,7 @@ class Oracle:
     def read_reports(self) -> list[tuple[int, int, float]]:
         """Read trial, mark and value of every report."""
         joined = f"{self._trials} JOIN {self._schema}reports r ON r.trial_id = t.id"
-        return [tuple(row) for row in self._read(f"SELECT t.number, r.nominal_steps, r.objective {joined}")]
+        return [tuple(row) for row in self._read(f"SELECT t.number, r.nominal_steps, r.score {joined}")]
 
     def read_checkpoints(self) -> set[str]:
         """Read the paths of the checkpoints that the ledger names."""

@@ -137,7 +137,7 @@ def test_mlflow_metrics_are_stepped_by_environment_steps(toy_run: Callable[..., 
     outcome = toy_run("scheduler=none", "budget.trials=2")
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     for run in children(outcome, tmp_path):
-        history = client.get_metric_history(run.info.run_id, "objective")
+        history = client.get_metric_history(run.info.run_id, "score")
         assert sorted(point.step for point in history) == list(range(100, 2001, 100))
 
 

@@ -48,7 +48,7 @@ def test_each_sweep_has_its_own_rows(ledger: Ledger) -> None:
     assert [len(snapshot.trials) for snapshot in snapshots.values()] == [4, 1, 1]
     assert [snapshot.last_report for snapshot in snapshots.values()] == [8, 9, 10]
     assert list(snapshots[1].trials.values()) == ledger.trials.records()
-    assert snapshots[2].reports[0].objective == 5.0
+    assert snapshots[2].reports[0].score == 5.0
 
 
 def test_several_sweeps_take_as_many_queries_as_one(ledger: Ledger) -> None:

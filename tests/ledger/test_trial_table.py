@@ -45,7 +45,7 @@ def test_every_field_of_a_trial_reads_as_it_was_written(ledger: Ledger, read: An
     begun = ledger.trials.add(params, [3, 4], drawn={"lr": 0.1, "layers": "[64, 64]"})
     assert abs((begun.began_s or 0) - time.time()) < 60
     ledger.trials.start(0)
-    report = Report(0, 100, 1.5, {"objective": 1.5, "loss": 0.25}, time_s=1e9)
+    report = Report(0, 100, 1.5, {"score": 1.5, "loss": 0.25}, time_s=1e9)
     ledger.trials.add_report(report, {"checkpoint": BEST, "latest": LATEST}, train_s=2.5, node="a-host")
     ledger.trials.set_mlflow_run(0, "run0")
     ended = ledger.trials.end(0, "FAIL", "it broke", traceback="Traceback ...", log="trials/0/failure.txt")
@@ -55,7 +55,7 @@ def test_every_field_of_a_trial_reads_as_it_was_written(ledger: Ledger, read: An
         0, "FAIL", params, {100: 1.5}, drawn={"lr": 0.1, "layers": "[64, 64]"}, seeds=(3, 4), env_steps=100,
         train_s=2.5, node="a-host", stop_reason="it broke", traceback="Traceback ...", log="trials/0/failure.txt",
         checkpoint=BEST, latest=LATEST, mlflow_run_id="run0", began_s=begun.began_s, ended_s=found.ended_s,
-        numbers={"objective": 1.5, "loss": 0.25},
+        numbers={"score": 1.5, "loss": 0.25},
     )  # fmt: skip
     assert (found.ended_s or 0) >= (found.began_s or 0)
     assert ledger.trials.read_reports(0) == [report]
@@ -169,12 +169,12 @@ def test_steps_that_are_trained_again_keep_the_first_report(ledger: Ledger, read
 @pytest.mark.parametrize("objective", [math.nan, math.inf, -math.inf])
 def test_a_report_that_is_not_finite_does_not_count(ledger: Ledger, read: Any, objective: float) -> None:
     ask(ledger)
-    ledger.trials.add_report(Report(0, 100, objective, {"objective": objective, "loss": 1.0}))
+    ledger.trials.add_report(Report(0, 100, objective, {"score": objective, "loss": 1.0}))
     for found in (ledger.trials.record(0), *read()):
         assert repr(dict(found.reports)) == repr({100: objective})
         assert found.score is None
     (report,) = ledger.trials.read_reports(0)
-    assert (repr(report.objective), report.numbers) == (repr(objective), {"loss": 1.0})
+    assert (repr(report.score), report.numbers) == (repr(objective), {"loss": 1.0})
     add_reports(ledger, 0, {200: -3.0})
     assert read()[0].score == -3.0
 

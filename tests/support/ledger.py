@@ -39,9 +39,9 @@ def ask(ledger: Ledger, **fixed: Any) -> tuple[int, dict[str, Any]]:
 
 
 def add_reports(ledger: Ledger, number: int, reports: dict[int, float]) -> TrialRecord:
-    """Add reports whose only number is the objective; return the trial."""
+    """Add reports whose only number is the score; return the trial."""
     for env_steps, objective in reports.items():
-        ledger.trials.add_report(Report(number, env_steps, objective, {"objective": objective}))
+        ledger.trials.add_report(Report(number, env_steps, objective, {"score": objective}))
     return ledger.trials.record(number)
 
 

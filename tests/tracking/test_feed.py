@@ -74,7 +74,7 @@ def open_sweep(folder, *trackers):
 
 def report(ledger, number, *steps, kind=TRIALS):
     for step in steps:
-        ledger.table(kind).add_report(Report(number, step, float(step), {"objective": float(step)}))
+        ledger.table(kind).add_report(Report(number, step, float(step), {"score": float(step)}))
 
 
 def wait_for(condition):

@@ -89,7 +89,7 @@ def test_a_resumed_sweep_continues_its_runs(folder):
     assert after.tracker.close("FINISHED")
     assert set(after.statuses().values()) == {"FINISHED"}
     assert after.check_curves() == 12
-    assert after.steps("trial-000", "score") == [200, 300]
+    assert after.steps("trial-000", "score") == [100, 200, 300]
     runs = after.runs()
     assert runs["first"].data.params["budget"] == "24"
     assert runs["first"].data.tags["resumed.budget"] == "48"
@@ -195,8 +195,8 @@ def test_every_name_of_a_number_is_made_fit_for_mlflow(folder):
     sweep.end(0, "COMPLETE")
     assert sweep.tracker.close("FINISHED")
     assert sweep.tracker.warnings() == []
-    metrics = {"objective": 2.0, "learner/loss": 0.5, "score": 2.0, "loss _kl_0.1_": 0.5, "a/b": 2.0}
-    assert sweep.runs()["trial-000"].data.metrics == metrics | {"compare/objective": 2.0, "compare/score": 2.0}
+    metrics = {"score": 2.0, "learner/loss": 0.5, "loss _kl_0.1_": 0.5, "a/b": 2.0}
+    assert sweep.runs()["trial-000"].data.metrics == metrics | {"compare/score": 2.0}
     assert sweep.steps("trial-000") == sweep.steps("trial-000", "learner/loss") == [1, 2]
 
 
@@ -278,7 +278,7 @@ def test_a_trial_that_breaks_a_constraint_says_so_in_mlflow(folder):
     sweep.ledger.judge_by(Criteria(parse_constraints({"learner/loss": "< 1"}), env_steps=200))
     sweep.begin()
     for number, loss in ((0, 2.0), (1, 0.5)):
-        sweep.report(number, 200, objective=10.0 - number, **{"learner/loss": loss})
+        sweep.report(number, 200, score=10.0 - number, **{"learner/loss": loss})
         sweep.end(number, "COMPLETE")
     assert sweep.tracker.close("FINISHED")
     runs = sweep.runs()
@@ -323,12 +323,11 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     first = runs["trial-000"]
     assert first.data.params == {"lr": "0.001"}  # the sampled values and nothing else
-    shown = {"objective": 200.0, "learner/loss": 0.5, "score": 200.0, "certified_score": 9.0}
-    first_of_all = {"compare/objective": 200.0, "compare/score": 200.0, "compare/certified_score": 9.0}
+    shown = {"score": 200.0, "learner/loss": 0.5, "certified_score": 9.0}
+    first_of_all = {"compare/score": 200.0, "compare/certified_score": 9.0}
     assert first.data.metrics == shown | first_of_all
     sections = {name.rpartition("/")[0] for name in first.data.metrics} - {""}  # those without one come last
     assert min(sections) == "compare", "MLflow's page sorts the charts' sections by their code points"
-    assert sweep.steps("trial-000", "score") == [200]
     assert (first.data.tags["rltune.trial"], first.data.tags["rltune.seeds"]) == ("0", "7,8")
     assert first.data.tags["rltune.checkpoint"] == "best-200"
     kept = sweep.client.list_artifacts(first.info.run_id, "checkpoint")
@@ -492,7 +491,7 @@ def test_a_trial_tried_again_keeps_its_run_without_the_failure(folder):
     first = runs["trial-000"]
     assert (first.info.status, first.data.tags["rltune.state"]) == ("FINISHED", "complete")
     assert not {"rltune.traceback", "rltune.log"} & first.data.tags.keys()
-    assert sweep.steps("trial-000", "objective") == [100, 200]
+    assert sweep.steps("trial-000", "score") == [100, 200]
     assert runs["trial-001"].data.tags["rltune.enqueued_by"] == "maria@host"
     assert "rltune.enqueued_by" not in first.data.tags
 

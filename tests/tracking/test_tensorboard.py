@@ -40,7 +40,7 @@ def read_points(folder, run):
 
 
 def report(ledger, number, step, value):
-    ledger.trials.add_report(Report(number, step, value, {"objective": value, "learner/loss": 0.5}))
+    ledger.trials.add_report(Report(number, step, value, {"score": value, "learner/loss": 0.5}))
 
 
 def test_a_resumed_sweep_writes_each_point_once(tmp_path):
@@ -58,7 +58,7 @@ def test_a_resumed_sweep_writes_each_point_once(tmp_path):
     assert tracker.close("FINISHED")
     assert tracker.warnings() == []
     points, values = read_points(tmp_path, "trial-000")
-    curve = {("objective", 100, 1.0), ("objective", 200, 3.0), ("learner/loss", 100, 0.5), ("learner/loss", 200, 0.5)}
-    assert points == Counter(curve | {("score", 200, 3.0), ("certified_score", 0, 5.0)})
+    curve = {("score", 100, 1.0), ("score", 200, 3.0), ("learner/loss", 100, 0.5), ("learner/loss", 200, 0.5)}
+    assert points == Counter(curve | {("certified_score", 0, 5.0)})
     assert b"lr" in values["_hparams_/session_start_info"]
     assert read_points(tmp_path, "first")[0] == Counter({("certified_score", 0, 5.0): 1})

@@ -52,8 +52,8 @@ class Sweep:
         return number
 
     def report(self, number, env_steps, table=None, **numbers):
-        numbers = {"objective": float(env_steps + number), "learner/loss": 0.5} | numbers
-        (table or self.ledger.trials).add_report(Report(number, env_steps, numbers["objective"], numbers))
+        numbers = {"score": float(env_steps + number), "learner/loss": 0.5} | numbers
+        (table or self.ledger.trials).add_report(Report(number, env_steps, numbers["score"], numbers))
         self.wake()
 
     def reports(self, steps, trials=2):
@@ -119,7 +119,7 @@ class Sweep:
     def statuses(self):
         return {name: run.info.status for name, run in sorted(self.runs().items())}
 
-    def steps(self, name, metric="objective"):
+    def steps(self, name, metric="score"):
         history = self.client.get_metric_history(self.runs()[name].info.run_id, metric)
         return sorted(point.step for point in history)
 
@@ -138,17 +138,16 @@ class Sweep:
                 there = Counter(
                     (name, point.step, point.value, point.timestamp)
                     for name in run.data.metrics
-                    if name != "score" and not name.startswith(("certified_", "compare/"))
+                    if not name.startswith(("certified_", "compare/"))
                     for point in self.client.get_metric_history(run.info.run_id, name)
                 )
                 assert there == wanted, record.name
                 num_points += wanted.total()
-                if "objective" in run.data.metrics:
-                    assert self.steps(run.info.run_name, "compare/objective") == self.steps(run.info.run_name)
-                ends = self.client.get_metric_history(run.info.run_id, "score")
+                if "score" in run.data.metrics:
+                    assert self.steps(run.info.run_name, "compare/score") == self.steps(run.info.run_name)
+                    assert run.data.metrics["score"] == list(record.scores.values())[-1]
+                ends = self.client.get_metric_history(run.info.run_id, "certified_score")
                 assert len({point.step for point in ends}) == len(ends), record.name
-                if record.state != "RUNNING" and record.score is not None:
-                    assert run.data.metrics["score"] == record.score
         for name in ("best_score", "compare/best_score"):
             curve = self.client.get_metric_history(runs[self.name].info.run_id, name)
             assert [(point.step, point.value) for point in curve] == self.best_curve()
@@ -160,7 +159,7 @@ class Sweep:
             if kind == "trials":
                 total += 2 * (report.env_steps - steps.get(report.number, 0))
                 steps[report.number] = report.env_steps
-                curves.setdefault(report.number, []).append(report.objective)
+                curves.setdefault(report.number, []).append(report.score)
                 best = max(curve[-1] for curve in curves.values())
                 if not points or points[-1][1] != best:
                     points.append((total, best))

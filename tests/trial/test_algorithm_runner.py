@@ -134,7 +134,7 @@ def test_an_own_objective_is_trained_saved_and_evaluated(
     first, second = (AlgorithmRunner(plan.build, {}, seed, engine, threads=1, scored_steps=1000) for seed in (1, 2))
     progress = first.train()
     assert progress.return_mean > 10
-    assert progress.objective == pytest.approx(progress.return_mean)
+    assert progress.score == pytest.approx(progress.return_mean)
     first.save(tmp_path, {"env": plan.assignment_build()["env"]})
     second.restore(tmp_path)
     assert second._recent.state() == first._recent.state()

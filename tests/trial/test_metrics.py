@@ -41,7 +41,7 @@ def test_each_number_comes_from_rllibs_key() -> None:
 def test_rllibs_own_averages_over_episodes_are_not_taken() -> None:
     """They are over an iteration, however few steps that has."""
     for found in (read(SAMPLED), read({})):
-        numbers = (found.return_mean, found.return_min, found.objective, found.episode_length_mean)
+        numbers = (found.return_mean, found.return_min, found.score, found.episode_length_mean)
         assert all(map(math.isnan, numbers))
     assert (read({}).env_steps, read({}).episodes, read({}).learner) == (0, 0, {})
 
@@ -62,7 +62,7 @@ def test_seeds_are_merged_each_number_in_its_own_way() -> None:
         "env_steps": 100,
         "episodes": 10,
         "return_mean": 2.0,
-        "objective": 2.0,
+        "score": 2.0,
         "return_min": -5.0,
         "return_max": 7.0,
         "episode_length_mean": 20.0,
@@ -76,7 +76,7 @@ def test_seeds_are_merged_each_number_in_its_own_way() -> None:
 def test_a_trial_that_has_not_begun_has_a_report_too() -> None:
     report = merge_seeds([], 0.0)
     assert report["env_steps"] == 0
-    assert math.isnan(report["objective"])
+    assert math.isnan(report["score"])
     assert "return_std_over_seeds" not in report
 
 

@@ -18,7 +18,7 @@ def test_those_that_ended_in_the_last_steps_count() -> None:
     for env_steps in range(500, 5001, 500):
         recent.add(env_steps, [episode(env_steps)] * 4)
     assert recent.summarize()["return_mean"] == pytest.approx((4500 + 5000) / 2)
-    assert recent.summarize()["objective"] == pytest.approx(-(4500 + 5000) / 2)
+    assert recent.summarize()["score"] == pytest.approx(-(4500 + 5000) / 2)
 
 
 def test_long_episodes_are_counted_back_to_the_fifth() -> None:
@@ -40,7 +40,7 @@ def test_an_iteration_longer_than_the_window_counts_as_a_whole() -> None:
         "return_mean": 3.0,
         "return_min": 1,
         "return_max": 5,
-        "objective": -3.0,
+        "score": -3.0,
         "episode_length_mean": 10.0,
         "episode_length_max": 10.0,
     }

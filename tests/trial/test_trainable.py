@@ -35,7 +35,7 @@ def run_trial(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def reports(results: list[dict[str, Any]]) -> list[tuple[int, float]]:
-    return [(result["nominal_steps"], result["objective"]) for result in results if "nominal_steps" in result]
+    return [(result["nominal_steps"], result["score"]) for result in results if "nominal_steps" in result]
 
 
 def test_checkpoints_come_when_due_between_reports_too(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_every_batch_reports_at_the_same_marks(batch: int, sampled: list[int], t
     results = run_trial(task)
     assert [result["nominal_steps"] for result in results] == [250, 500, 750, 1000]
     assert [result["env_steps"] for result in results] == sampled
-    assert [result["objective"] for result in results] == [result["env_steps"] / 1000 for result in results]
+    assert [result["score"] for result in results] == [result["env_steps"] / 1000 for result in results]
     assert [result["done"] for result in results] == [False, False, False, True]
     trained = {result["env_steps"] for result in results if "env_steps_per_s" in result}
     assert trained == {result["env_steps"] for result in results}, "no rate where nothing was trained"
@@ -156,7 +156,7 @@ NORMALISED = (
 
 def read_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
     """What a report says of the training, without what a clock says."""
-    names = ("env_steps", "episodes", "objective", "return_mean", "return_min", "return_max", "episode_length_mean")
+    names = ("env_steps", "episodes", "score", "return_mean", "return_min", "return_max", "episode_length_mean")
     numbers = {name: value for name, value in report.items() if name in names or name.startswith("learner/")}
     return {name: None if math.isnan(value) else value for name, value in numbers.items()}
 
@@ -234,7 +234,7 @@ def test_ctrl_c_amid_an_iteration_loses_none_of_its_steps(
     result, _ = finish(first)
     assert result["interrupted"]
     assert 400 < result["env_steps"] < 450
-    assert "objective" in result
+    assert "score" in result
     monkeypatch.undo()
     last, again = finish(Trial(make_task(tmp_path / "cut", **task, latest=result["records"]["latest"])))
     assert last["nominal_steps"] == 1200

@@ -58,7 +58,7 @@ class DrawnSweep:
         return self.ledger.table(kind).start(record.number).number
 
     def report(self, number: int, steps: int, objective: float, kind: str = TRIALS, overshoot: int = 0) -> None:
-        numbers = {"objective": objective}
+        numbers = {"score": objective}
         report = Report(number, steps, objective, numbers, overshoot_steps=overshoot)
         self.ledger.table(kind).add_report(report)
 

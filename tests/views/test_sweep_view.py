@@ -49,7 +49,7 @@ def begin(ledger: Ledger, kind: str = TRIALS, **facts: Any) -> int:
 
 def report(ledger: Ledger, number: int, *marks: int, objective: float = 7.0, kind: str = TRIALS, **facts: Any) -> None:
     for mark in marks:
-        ledger.table(kind).add_report(Report(number, mark, objective, {"objective": objective}, time_s=1.0), **facts)
+        ledger.table(kind).add_report(Report(number, mark, objective, {"score": objective}, time_s=1.0), **facts)
 
 
 def test_a_view_has_what_the_ledger_has(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_values_have_their_natural_sign(tmp_path: Path) -> None:
         view = SweepView.read(ledger)
     assert [trial.number for trial in view.ranked] == [3, 2, 1, 0], "less energy is better"
     assert [trial.score for trial in view.ranked] == [24.0, 36.0, 48.0, 72.0]
-    assert view.trials[0].curve[200] == view.trials[0].objective == 72.0
+    assert view.trials[0].curve[200] == view.trials[0].score == 72.0
     assert view.certification is not None
     assert view.certification.best().median == 99.0
 

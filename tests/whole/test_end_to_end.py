@@ -116,7 +116,7 @@ def test_mlflows_metrics_are_the_ledgers_reports_stepped_by_environment_steps(fi
     client = MlflowClient(finished_sweep.store)
     _, children = runs_of(finished_sweep)
     for entry in entries(finished_sweep.sweep):
-        history = client.get_metric_history(children[entry.number].info.run_id, "objective")
+        history = client.get_metric_history(children[entry.number].info.run_id, "score")
         shown = {point.step: point.value for point in history}
         assert len(history) == len(shown)
         assert shown == pytest.approx({s: v for s, v in entry.reports.items() if np.isfinite(v)})

@@ -138,7 +138,7 @@ def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_pass
     assert len(runs) == 4
     assert {number: children[number].info.status for number in "01"} == {"0": "FINISHED", "1": "FAILED"}
     assert "RUNNING" not in {run.info.status for run in runs}
-    points = client.get_metric_history(children["0"].info.run_id, "objective")
+    points = client.get_metric_history(children["0"].info.run_id, "score")
     assert sorted(point.step for point in points) == list(range(100, 2001, 100))
     assert client.list_artifacts(children["0"].info.run_id, "checkpoint"), "the server passed the artifacts on"
 

@@ -21,7 +21,7 @@ _REPORT = (
     REPORTS.c.trial_id,
     REPORTS.c.nominal_steps,
     REPORTS.c.env_steps,
-    REPORTS.c.objective,
+    REPORTS.c.score,
     REPORTS.c.time_s,
 )
 
@@ -144,14 +144,14 @@ def _add_reports(
     Only of the newest report of each trial are all numbers read: these are most of a ledger.
     """
     grown: set[int] = set()  # The rows of the trials that have new reports.
-    for report_id, row_id, nominal_steps, env_steps, objective, time_s in connection.execute(
+    for report_id, row_id, nominal_steps, env_steps, score, time_s in connection.execute(
         select(*_REPORT).where(condition).order_by(REPORTS.c.id)
     ):
         trial = changed.get(row_id)
         before = earlier.get(trial.sweep_id) if trial else None
         if trial is None or (before and row_id in before.trials and nominal_steps in before.trials[row_id].reports):
             continue
-        report = make_report(trial.record.number, nominal_steps, env_steps, objective, {}, time_s)
+        report = make_report(trial.record.number, nominal_steps, env_steps, score, {}, time_s)
         trial.reports.append((report_id, report))
         grown.add(row_id)
     if len(grown) > 100:  # As in a first read, where a list of all ids would be too long for a statement.
@@ -180,7 +180,7 @@ def _merge(
         before = trials.get(row_id)
         curve = dict(before.reports) if before else {}
         for _, report in trial.reports:
-            curve[report.nominal_steps] = report.objective
+            curve[report.nominal_steps] = report.score
         numbers = trial.numbers if trial.numbers is not None else before.numbers if before else {}
         trials[row_id] = replace(trial.record, reports=curve, numbers=numbers)
         reports += [(report_id, trial.record.kind, report) for report_id, report in trial.reports]

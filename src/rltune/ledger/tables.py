@@ -133,7 +133,7 @@ REPORTS = Table(
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), nullable=False),
     Column("nominal_steps", BigInteger, nullable=False),  # The mark at which trials are compared.
     Column("env_steps", BigInteger, nullable=False),  # The environment steps that were sampled by then.
-    Column("objective", Float),  # NULL before the first episode has ended.
+    Column("score", Float),  # NULL before the first episode has ended.
     Column("numbers", _Json, nullable=False),
     Column("time_s", Float, nullable=False),
     UniqueConstraint("trial_id", "nominal_steps"),

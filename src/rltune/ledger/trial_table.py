@@ -30,7 +30,7 @@ _NAMES = frozenset(column.name for column in COLUMNS)
 REPORT_COLUMNS = (
     REPORTS.c.nominal_steps,
     REPORTS.c.env_steps,
-    REPORTS.c.objective,
+    REPORTS.c.score,
     REPORTS.c.numbers,
     REPORTS.c.time_s,
 )  # In the order of the arguments of `make_report`.
@@ -146,12 +146,12 @@ class TrialTable:
         if report.nominal_steps <= max(trial.reports, default=-1):
             self.change(report.number, **facts)
             return False
-        objective = report.objective
+        score = report.score
         content = {
             "trial_id": self._find_row(report.number),
             "nominal_steps": report.nominal_steps,
             "env_steps": report.env_steps,
-            "objective": None if math.isnan(objective) else objective,
+            "score": None if math.isnan(score) else score,
             "numbers": {name: value for name, value in report.numbers.items() if math.isfinite(value)},
             "time_s": report.time_s or time.time(),
         }
@@ -160,7 +160,7 @@ class TrialTable:
         with self._begin(report.number) as connection:
             self._write(connection, report.number, facts)
             connection.execute(_ADD_REPORT, content)
-        cast(dict[int, float], self._open[report.number].reports)[report.nominal_steps] = objective
+        cast(dict[int, float], self._open[report.number].reports)[report.nominal_steps] = score
         self._remember(report.number, facts | {"numbers": content["numbers"]})
         return True
 
@@ -294,10 +294,10 @@ class TrialTable:
         with self._engine.connect() as connection:
             rows = connection.execute(trials).mappings().all()
             curves: dict[int, dict[int, float]] = {row["id"]: {} for row in rows}
-            points = select(REPORTS.c.trial_id, REPORTS.c.nominal_steps, REPORTS.c.objective)
+            points = select(REPORTS.c.trial_id, REPORTS.c.nominal_steps, REPORTS.c.score)
             points = points.join(SWEEP_TRIALS).where(condition)
-            for row_id, nominal_steps, objective in connection.execute(points.order_by(REPORTS.c.id)):
-                curves.setdefault(row_id, {})[nominal_steps] = math.nan if objective is None else objective
+            for row_id, nominal_steps, score in connection.execute(points.order_by(REPORTS.c.id)):
+                curves.setdefault(row_id, {})[nominal_steps] = math.nan if score is None else score
             newest = read_newest_numbers(connection, condition)
             users = read_users(connection, [self._sweep_id])
         records = (
@@ -324,7 +324,7 @@ class TrialTable:
         return {row.number: row.sampler_state for row in self._fence.read(by_trial)}, of_study or {}
 
     def read_curves(self) -> list[Report]:
-        """Read the reports of all trials in their order of arrival, without their numbers besides the objective."""
+        """Read the reports of all trials in their order of arrival, without their numbers besides the score."""
         columns = (SWEEP_TRIALS.c.number, *REPORT_COLUMNS[:3], REPORTS.c.time_s)
         statement = select(*columns).join_from(REPORTS, SWEEP_TRIALS).where(self._of_kind).order_by(REPORTS.c.id)
         rows = self._fence.read(statement)
@@ -356,12 +356,12 @@ def make_report(
     number: int,
     nominal_steps: int,
     env_steps: int,
-    objective: float | None,
+    score: float | None,
     numbers: Mapping[str, float],
     time_s: float,
 ) -> Report:
     """Make a report from the values of a row of `REPORTS`."""
-    value = math.nan if objective is None else objective
+    value = math.nan if score is None else score
     return Report(number, nominal_steps, value, numbers, time_s, env_steps - nominal_steps)
 
 
@@ -390,7 +390,7 @@ def make_record(
 
     Args:
         row: The `COLUMNS` by name; others are left out.
-        curve: The objective by nominal steps.
+        curve: The score by nominal steps.
         numbers: All numbers of the newest report.
         user: Who has enqueued a trial of this number. A run of the certification may have the same number as a trial.
     """

@@ -18,8 +18,8 @@ from rltune.search.schedulers import GO_ON, Decision, Stop, StoppingRule, make_a
 class MedianStopping(StoppingRule):
     """Stop trials by the median stopping rule (Golovin et al. 2017, Google Vizier, section 3.2.2).
 
-    A trial stops if its best objective so far is strictly below the median of the other trials' running averages. A
-    running average is the mean of a trial's objectives up to the same step.
+    A trial stops if its best score so far is strictly below the median of the other trials' running averages. A
+    running average is the mean of a trial's scores up to the same step.
 
     Args:
         env_steps: A trial's whole budget, in environment steps.
@@ -45,8 +45,8 @@ class MedianStopping(StoppingRule):
         """Take in a trial's report and decide whether the trial goes on.
 
         Args:
-            report: The objective is NaN before the first episode has ended. Averages leave it out, and a trial without
-                any other objective is neither judged nor compared with.
+            report: The score is NaN before the first episode has ended. Averages leave it out, and a trial without
+                any other score is neither judged nor compared with.
 
         Returns:
             To stop at the report's mark, or to go on.
@@ -68,7 +68,7 @@ class MedianStopping(StoppingRule):
 
 @dataclass
 class _Progress:
-    """Keep the best objective and the running average of one trial."""
+    """Keep the best score and the running average of one trial."""
 
     mark: int = -1
     best: float = -math.inf
@@ -81,9 +81,9 @@ class _Progress:
 
     def add(self, report: Report) -> None:
         self.mark = report.nominal_steps
-        if math.isfinite(report.objective):
-            self.best = max(self.best, report.objective)
-            self.total += report.objective
+        if math.isfinite(report.score):
+            self.best = max(self.best, report.score)
+            self.total += report.score
             self.num_numbers += 1
 
 

@@ -68,7 +68,7 @@ class StoppingRule(abc.ABC):
         """Take in a trial's report and decide about the trial.
 
         Args:
-            report: Of two objectives the higher one is better, see `Minimizing`. The objective is NaN before the first
+            report: Of two scores the higher one is better, see `Minimizing`. The score is NaN before the first
                 episode has ended: a rule that judges by it stops those whose episodes are long. A trial that failed
                 and trains some steps again reports them again.
         """
@@ -90,10 +90,10 @@ class NoStopping(StoppingRule):
 
 
 class Minimizing(StoppingRule):
-    """Let a rule compare trials whose lower objectives are better, by handing the negatives of objectives to it.
+    """Let a rule compare trials whose lower scores are better, by handing the negatives of scores to it.
 
     Args:
-        rule: A rule to which higher objectives are better, as they are to every `StoppingRule`.
+        rule: A rule to which higher scores are better, as they are to every `StoppingRule`.
     """
 
     def __init__(self, rule: StoppingRule) -> None:
@@ -101,7 +101,7 @@ class Minimizing(StoppingRule):
 
     def decide(self, report: Report) -> Decision:
         """Take in a trial's report and decide about the trial."""
-        return self._rule.decide(replace(report, objective=-report.objective))
+        return self._rule.decide(replace(report, score=-report.score))
 
 
 def replay_reports(rule: StoppingRule, reports: Iterable[Report]) -> dict[int, Decision]:
@@ -123,7 +123,7 @@ def build_stopping_rule(
         kind: A name in RULES, or ``package.module:Class`` of a `StoppingRule`.
         args: The rule's arguments.
         env_steps: A trial's whole budget, in environment steps.
-        direction: Which objectives are better.
+        direction: Which scores are better.
 
     Raises:
         ConfigError: The kind or an argument is unknown, missing or out of range.

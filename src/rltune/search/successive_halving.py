@@ -57,7 +57,7 @@ class SuccessiveHalving(StoppingRule):
         Returns:
             `Stop` if the trial is not among the best of a rung, else `GO_ON`.
         """
-        number, value = report.number, report.objective
+        number, value = report.number, report.score
         if not math.isfinite(value):
             return GO_ON
         reached = [rung for rung in self._rungs if report.nominal_steps >= rung.level and number not in rung.trials]
@@ -76,7 +76,7 @@ class SuccessiveHalving(StoppingRule):
 
 @dataclass
 class _Rung:
-    """Keep the trials that reached a rung, and their sorted objectives."""
+    """Keep the trials that reached a rung, and their sorted scores."""
 
     level: int
     trials: set[int] = field(default_factory=set)

@@ -20,14 +20,14 @@ from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 from rltune.tracking.model_registry import Rank, RegisteredModel
-from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_scores
+from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_certified_score
 from rltune.tracking.uri_check import check_uri
 
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
 # MLflow's page shows the charts of "<section>/<name>" first, section by section, and those without a section below
 # them: this section holds what trials are compared by, and sorts before "learner".
 FIRST = "compare/"
-COMPARED = ("objective", "score", "certified_score")
+COMPARED = ("score", "certified_score")
 STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"  # The latter is a run's description, in Markdown.
 KEY_TAG, SWEEP_TAG, PARENT_TAG = "rltune.key", "rltune.sweep", "mlflow.parentRunId"
 TRIAL_TAG, ROOT_TAG = "rltune.trial", "rltune.root"
@@ -72,7 +72,7 @@ class BestScoreCurve:
             self._steps[report.number] = report.env_steps
             if report.number in barred:
                 continue
-            before, self._best = self._best, self._best_so_far.add(report.number, report.objective)
+            before, self._best = self._best, self._best_so_far.add(report.number, report.score)
             if self._best is not None and self._best != before:
                 time_ms = int(report.time_s * 1000)
                 for name in ("best_score", f"{FIRST}best_score"):
@@ -147,17 +147,17 @@ class MLflowTracker(Tracker):
         self._sweep_run_id = run_id
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add points to a trial's run, create or continue it, and end it with its score and the reason."""
+        """Add points to a trial's run, create or continue it, and end it with the reason."""
         entry, status, points = _name_entry(trial), _status_of(trial), _to_points(reports)
         if status == "RUNNING" and entry in self._ended:
             self._ids.pop(entry, None)  # It goes on, so that its run is looked up and shown as running.
         params, tags = ({}, {}) if entry in self._ids else self._open_trial(trial)
         if status != "RUNNING":
             tags |= self._make_state_tags(trial) | _make_end_tags(trial)
-            if scores := get_scores(trial):
+            if certified := get_certified_score(trial):
                 last = (reports or self._ledger.table(trial.kind).read_reports(trial.number))[-1]
                 place = last.nominal_steps, int(last.time_s * 1000)
-                points += [(name, value, *place) for name, value in _repeat_compared(scores).items()]
+                points += [(name, value, *place) for name, value in _repeat_compared(certified).items()]
         self._runs.log(self._ids[entry], params, tags, points)
         if status != "RUNNING":
             self._runs.end(self._ids[entry], status, int((trial.ended_s or time.time()) * 1000))

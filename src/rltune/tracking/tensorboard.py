@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.tracking.tracker import SweepDescription, Tracker, get_scores
+from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_score
 
 FOLDER = "tensorboard"  # In the sweep's folder.
 OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # What the HParams tab shows beside the values.
@@ -28,14 +28,15 @@ class TensorBoardTracker(Tracker):
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add reports, and the score of a trial that has ended, whose file is closed."""
+        """Add reports, and what a run of the certification has scored; close the file of a trial that has ended."""
         has_ended, name = trial.state != "RUNNING", trial.run_key.name
-        if reports or (has_ended and trial.score is not None):
+        certified = get_certified_score(trial) if has_ended else {}
+        if reports or certified:
             writer = self._open_writer(name, trial)
             for report in reports:
                 for number, value in report.numbers.items():
                     writer.add_scalar(number, value, report.nominal_steps, report.time_s)
-            for number, value in get_scores(trial).items() if has_ended else ():
+            for number, value in certified.items():
                 writer.add_scalar(number, value, max(trial.reports), trial.ended_s)
             writer.flush()
         if has_ended and name in self._writers:

@@ -143,8 +143,6 @@ class Tracker:
         return False
 
 
-def get_scores(trial: TrialRecord) -> dict[str, float]:
-    """Return the scores of a trial that has ended or was interrupted, by the names that trackers show."""
-    if trial.score is None:
-        return {}
-    return {"score": trial.score} | ({"certified_score": trial.score} if trial.kind == CERTIFY else {})
+def get_certified_score(trial: TrialRecord) -> dict[str, float]:
+    """Return by its name what trackers show of a run of the certification beside its reports, once it was played."""
+    return {"certified_score": trial.score} if trial.kind == CERTIFY and trial.score is not None else {}

@@ -11,7 +11,7 @@ from rltune.config.schema import RunConfig
 from rltune.config.uris import redact
 from rltune.errors import ConfigError
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.tracking.tracker import SweepDescription, Tracker, get_scores
+from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_score
 
 
 class WandbTracker(Tracker):
@@ -41,7 +41,7 @@ class WandbTracker(Tracker):
         os.environ.setdefault("WANDB_SILENT", "true")  # The console belongs to the sweep.
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add reports; of a trial that has ended its score and the reason, too, and finish the run."""
+        """Add reports; of a trial that has ended its state and the reason, too, and finish the run."""
         if not reports and trial.state == "RUNNING":
             return
         run = self._open_run(trial.run_key, trial)
@@ -50,7 +50,7 @@ class WandbTracker(Tracker):
         if trial.state == "RUNNING":
             return
         state = {"state": trial.state, "stop_reason": redact(trial.stop_reason or "")}
-        run.summary.update(state | get_scores(trial))
+        run.summary.update(state | get_certified_score(trial))
         run.finish(exit_code=int(trial.state == "FAIL" or trial.diverged))
         del self._runs[trial.run_key.name]
 

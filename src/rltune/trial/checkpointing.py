@@ -183,7 +183,7 @@ class TrialCheckpoints:
             "seed": task.seeds[index],
             "params": dict(task.params),
             "env_steps": progress.env_steps,
-            "objective": progress.objective,
+            "objective": progress.score,
             "algo": task.build["algo"]["name"],
             "env": dict(task.build["env"]),
             **(task.tags or {}),

@@ -77,7 +77,7 @@ class Progress:
         return_max: Greatest of them.
         episode_length_mean: In environment steps.
         learner: Statistics of the last update, by name.
-        objective: Mean score of the last episodes (`rltune.envs.objective`), the return where it is that.
+        score: Mean score of the last episodes (`rltune.envs.objective`), the return where it is that.
         episode_length_max: Longest of the last episodes: at an environment's time limit the curve is flat.
     """
 
@@ -89,12 +89,12 @@ class Progress:
     episode_length_mean: float = _number(statistics.fmean)
     learner: Mapping[str, float] = field(default_factory=dict)
     episode_length_max: float = _number(max)
-    objective: float = _number(statistics.fmean)
+    score: float = _number(statistics.fmean)
 
     def __post_init__(self) -> None:
-        """Let the objective be the return where nothing else is given."""
-        if math.isnan(self.objective):
-            object.__setattr__(self, "objective", self.return_mean)
+        """Let the score be the return where nothing else is given."""
+        if math.isnan(self.score):
+            object.__setattr__(self, "score", self.return_mean)
 
     def require_finite_returns(self) -> None:
         """Refuse returns that are no number although an episode has ended.
@@ -184,7 +184,7 @@ def make_report(result: Mapping[str, Any]) -> Report:
     """Make the report that a trial's result is, in the driver: its time is that of the driver's clock."""
     nominal, sampled = int(result["nominal_steps"]), int(result["env_steps"])
     numbers = select_logged(result)
-    return Report(int(result["number"]), nominal, float(result["objective"]), numbers, time.time(), sampled - nominal)
+    return Report(int(result["number"]), nominal, float(result["score"]), numbers, time.time(), sampled - nominal)
 
 
 def select_logged(report: Mapping[str, Any]) -> dict[str, float]:

@@ -59,7 +59,7 @@ class RecentEpisodes:
             "return_mean": statistics.fmean(totals),
             "return_min": min(totals),
             "return_max": max(totals),
-            "objective": statistics.fmean(scores),
+            "score": statistics.fmean(scores),
             "episode_length_mean": statistics.fmean(lengths),
             "episode_length_max": float(max(lengths)),
         }

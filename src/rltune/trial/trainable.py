@@ -118,7 +118,7 @@ class Trial(tune.Trainable):
         """Train until the next report is due.
 
         Returns:
-            The report. Its numbers are those of `rltune.trial.metrics`; ``objective`` is NaN until the first episode
+            The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
             episodes) of the episodes played, ``failed``, ``traceback``, ``diverged`` and ``outgrew`` (its share of a
             GPU's memory) of what went wrong, ``notes`` (in the first) of the restore. Without ``nominal_steps`` it is
@@ -164,7 +164,7 @@ class Trial(tune.Trainable):
             report["env_steps_per_s"] = len(self._runners) * (report["env_steps"] - steps_before) / seconds
             report[CPU] = 100 * (time.process_time() - cpu_s) / (time.perf_counter() - clock)
         report |= {MEMORY: psutil.Process().memory_info().rss / 1e6, **measure_gpu()}
-        records = self._checkpoints.save_if_due(state, self._runners, report["objective"])
+        records = self._checkpoints.save_if_due(state, self._runners, report["score"])
         report |= {"records": records, "began": began, "ended": time.time(), "done": mark == self.task.env_steps}
         if report["done"] and self.task.episodes:
             report["returns"] = self._play_best()

@@ -95,7 +95,7 @@ def choose_style(view: SweepView, trial: TrialSnapshot) -> tuple[str, str]:
 
 
 def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
-    """Draw each trial's objective over its environment steps, the rungs as dotted lines.
+    """Draw each trial's score over its environment steps, the rungs as dotted lines.
 
     Optuna's own figure of them has one style for all: who won and who was stopped could not be seen.
     """

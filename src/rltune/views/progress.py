@@ -191,13 +191,12 @@ def _render_running(view: SweepView, num_rows: int) -> RenderableType:
     table.add_column("trial", justify="right", no_wrap=True)
     table.add_column("progress", width=BAR_WIDTH)
     table.add_column("env steps", justify="right", no_wrap=True)
-    heading = "objective" if view.criteria.direction is Direction.MAX else view.objective.name
+    heading = "score" if view.criteria.direction is Direction.MAX else view.objective.name
     table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("score", justify="right", no_wrap=True)
     table.add_column("params", ratio=1, no_wrap=True, overflow="ellipsis")
     for trial in running[:num_rows]:
         bar = ProgressBar(total=max(1, view.env_steps), completed=trial.env_steps, width=BAR_WIDTH)
-        values = format_objective(trial.objective), format_objective(trial.score), format_params(trial.params)
+        values = format_objective(trial.score), format_params(trial.params)
         table.add_row(str(trial.number), bar, format_count(trial.env_steps), *map(Text, values))
     more = len(running) - num_rows
     return Group(table, Text(f"... and {more} more running", "dim")) if more > 0 else table

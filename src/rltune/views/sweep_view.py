@@ -149,13 +149,8 @@ class TrialSnapshot:
 
     @property
     def curve(self) -> Mapping[int, float]:
-        """The objective by nominal steps; NaN while no episode has ended."""
+        """The score by nominal steps; NaN while no episode has ended."""
         return self.record.reports
-
-    @property
-    def objective(self) -> float | None:
-        """The objective of the newest report; None before the first report."""
-        return list(self.record.reports.values())[-1] if self.record.reports else None
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ def test_trials_are_a_frame_with_the_best_first(folder):
 
 def test_curves_are_a_frame_with_a_row_a_report(folder):
     frame = rltune.open_sweep(write_sweep(folder / "s", 4)).curves
-    assert list(frame.columns[:3]) == ["trial", "env_steps", "objective"]
+    assert list(frame.columns[:3]) == ["trial", "env_steps", "score"]
     assert list(frame[frame["trial"] == 3]["env_steps"]) == [200, 400, 600, 800, 1000]
-    assert list(frame[frame["trial"] == 3]["objective"].dropna()) == [12, 18, 24, 30]
+    assert list(frame[frame["trial"] == 3]["score"].dropna()) == [12, 18, 24, 30]
 
 
 def test_a_sweep_without_trials_has_empty_frames_and_no_best(folder):

@@ -59,7 +59,7 @@ class Mine:
 
     def report(self, number: int, *marks: int) -> None:
         for mark in marks:
-            self.ledger.trials.add_report(Report(number, mark, float(mark), {"objective": float(mark)}))
+            self.ledger.trials.add_report(Report(number, mark, float(mark), {"score": float(mark)}))
 
     def train(self, number: int, env_steps: int) -> None:
         """End it after so many environment steps of each seed."""

@@ -81,7 +81,7 @@ class Sweep:
 
     def report(self, trial: Any, mark: int, objective: float, overshoot: int = 0, **more: Any) -> None:
         task = trial.config["assignment"]
-        numbers = {"objective": objective, "env_steps_per_s": 7.0, "learner/loss": 0.5, "train_s": 1.0}
+        numbers = {"score": objective, "env_steps_per_s": 7.0, "learner/loss": 0.5, "train_s": 1.0}
         steps = {"nominal_steps": mark, "env_steps": mark + overshoot}
         trial.last_result = {"number": task["number"], **steps, **numbers, **more}
         self.recorder.on_trial_result(0, [], trial, trial.last_result)
@@ -124,7 +124,7 @@ def test_a_report_is_kept_whole(sweep):
     sweep.report(trial, 100, 5.0, overshoot=30, node="here")
     (kept,) = sweep.ledger.trials.read_reports(0)
     assert kept.numbers == {
-        "objective": 5.0, "env_steps": 130, "env_steps_per_s": 7.0, "learner/loss": 0.5, "train_s": 1.0
+        "score": 5.0, "env_steps": 130, "env_steps_per_s": 7.0, "learner/loss": 0.5, "train_s": 1.0
     }  # fmt: skip
     assert (kept.nominal_steps, kept.env_steps) == (100, 130), "where it counts, and what it cost"
     assert abs(kept.time_s - time.time()) < 60

@@ -29,7 +29,7 @@ class Rule:
 
 def make_result(number=0, env_steps=120, objective=1.0, **more):
     steps = {"nominal_steps": env_steps, "env_steps": env_steps}
-    return {"kind": "trials", "number": number, **steps, "objective": objective, **more}
+    return {"kind": "trials", "number": number, **steps, "score": objective, **more}
 
 
 def test_tune_stops_what_the_rungs_stop():
@@ -44,8 +44,8 @@ def test_the_rule_sees_the_report_that_the_ledger_gets():
     scheduler.on_trial_result(None, None, make_result(3, 120, 2.5, **{"learner/loss": 0.5, "records/best/path": "x"}))
     (report,) = rule.seen
     assert isinstance(report, Report)
-    assert (report.number, report.nominal_steps, report.objective) == (3, 120, 2.5)
-    assert report.numbers == {"objective": 2.5, "env_steps": 120, "learner/loss": 0.5}
+    assert (report.number, report.nominal_steps, report.score) == (3, 120, 2.5)
+    assert report.numbers == {"score": 2.5, "env_steps": 120, "learner/loss": 0.5}
 
 
 def test_without_stopping_every_trial_runs_to_its_end():

@@ -136,17 +136,17 @@ class Sweep:
     def curves(self) -> pd.DataFrame:
         """A data frame with one row for each report of a trial, in the order of trials and steps.
 
-        Columns: ``trial``, ``env_steps`` (the mark at which trials are compared), ``objective`` (the mean return
+        Columns: ``trial``, ``env_steps`` (the mark at which trials are compared), ``score`` (the mean return
         unless the sweep has another objective), and one for each number that is logged.
         """
         with self._ledger() as ledger:
             reports = [report for _, kind, report in ledger.read_reports_after(0, ALL_REPORTS) if kind == TRIALS]
         rows = [
-            {"trial": report.number, "env_steps": report.nominal_steps, "objective": report.objective}
-            | {name: value for name, value in report.numbers.items() if name not in ("objective", "env_steps")}
+            {"trial": report.number, "env_steps": report.nominal_steps, "score": report.score}
+            | {name: value for name, value in report.numbers.items() if name not in ("score", "env_steps")}
             for report in reports
         ]
-        frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=["trial", "env_steps", "objective"])
+        frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=["trial", "env_steps", "score"])
         return frame.sort_values(["trial", "env_steps"], ignore_index=True)
 
     @property

@@ -32,7 +32,7 @@ class StageSearcher(Searcher):
     """
 
     def __init__(self, sweep: OpenSweep, stages: Sequence[Stage], assignments: Assignments) -> None:
-        super().__init__(metric="objective", mode="max")
+        super().__init__(metric="score", mode="max")
         self._sweep, self._slots, self._assignments = sweep, sweep.slots, assignments
         self._stages = {stage.table.kind: stage for stage in stages}
         self._live: dict[str, str] = {}  # The kinds of the trials that Tune has, by Tune's ids.
