@@ -12,6 +12,7 @@ from ended import write_sweep
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
 from rltune.driver import starting
+from rltune.driver.plan import fit_sizes
 from rltune.errors import StudyError
 from rltune.ledger.handover import Driver
 from rltune.ledger.outcome import Outcome
@@ -51,8 +52,17 @@ def test_the_certification_of_an_extended_sweep_grows_unless_its_size_was_given(
 ) -> None:
     folder = write_sweep(tmp_path / "mine", 2, None, "interrupted", "certify=on", *words, "budget.trials=4")
     extended = {"budget": {"trials": 60}} | changes
-    certify = starting.change_settings(folder, SweepRef("mine", tmp_path), extended).certify
-    assert (certify.top, certify.seeds) == size
+    config, _ = fit_sizes(starting.change_settings(folder, SweepRef("mine", tmp_path), extended))
+    assert (config.certify.top, config.certify.seeds) == size
+
+
+def test_the_certification_of_an_extended_grid_fits_the_points_that_the_grid_has(tmp_path: Path) -> None:
+    words = ("certify=on", "certify.top=1", "certify.seeds=3", "searcher=grid", "space.lr=[choice,1,2,3,4,5,6,7,8]")
+    folder = write_sweep(tmp_path / "mine", 2, None, "interrupted", *words, "budget.trials=4")
+    changes = {"budget": {"trials": 60}}
+    config, (note,) = fit_sizes(starting.change_settings(folder, SweepRef("mine", tmp_path), changes))
+    assert (config.budget.trials, config.certify.top, config.certify.seeds) == (8, 1, 3)
+    assert "budget.trials=60" in note
 
 
 @pytest.mark.usefixtures("ray_cluster")

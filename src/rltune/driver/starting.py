@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rltune.checkpoints.store import find_store
-from rltune.config.budget import fit_certification, size_certification
+from rltune.config.budget import size_certification
 from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import REMOVED, RunConfig
@@ -172,8 +172,8 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     assert isinstance(merged, DictConfig)
     if OmegaConf.select(merged, "cluster.address") == LOCAL:
         merged.cluster.address = None
-    config = fit_certification(parse_config(merged))
-    check_budgets(folder.name, settings, config)
+    config = parse_config(merged)
+    check_budgets(folder.name, settings, fit_sizes(config)[0])
     for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if address and HIDDEN in address:
             raise StudyError(
