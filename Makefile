@@ -77,14 +77,14 @@ clean:
 $(VENV)/.for-use: pyproject.toml requirements.lock | $(BIN)/python
 	@echo "== installing rltune into $(VENV): a few minutes, this once =="
 	@$(PIP_INSTALL) -e .
-	@echo '== compiling what was installed: a minute at most =='
+	@echo '== compiling what was installed: about a minute =='
 	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.for-tests: pyproject.toml requirements.lock | $(BIN)/python
 	@echo "== installing rltune and its test tools into $(VENV): a few minutes, this once =="
 	@$(PIP_INSTALL) -e '.[dev]'
-	@echo '== compiling what was installed: a minute at most =='
+	@echo '== compiling what was installed: about a minute =='
 	@$(COMPILE)
 	@touch $@ $(VENV)/.for-use
 

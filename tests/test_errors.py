@@ -45,7 +45,7 @@ def test_an_error_from_a_worker_arrives_whole(kind):
         ("env.id=heating:Thermo-v0: a class", "env.id", "heating:Thermo-v0"),
         ("space.lr=[uniform, 0, 1]: its ends", "space.lr", "[uniform, 0, 1]"),
         ("report=true with another", "report", True),
-        ("name='a b' cannot name a folder", "name", "'a b'"),
+        ("name='a b' cannot name a folder", "name", "a b"),
         ("json=5", "json", 5),
         ("nothing could be measured", None, None),
     ],

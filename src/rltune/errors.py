@@ -56,7 +56,8 @@ class RltuneError(Exception):
             with contextlib.suppress(ValueError):
                 if math.isfinite(number := convert(match[2])):  # JSON has no other numbers.
                     return number
-        return {"true": True, "false": False, "null": None}.get(match[2].lower(), match[2])
+        words: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+        return words.get(match[2].lower(), re.sub(r"^(['\"])(.*)\1$", r"\2", match[2]))
 
     def pretty(self) -> str:
         """Return the three parts, one a line, as the commands print them."""

@@ -81,6 +81,9 @@ def test_the_form_shows_each_default_and_what_it_means(service: Serviced) -> Non
     smoke = service.ask("GET", "/submit?experiment=smoke", headers=service.log_in()).text
     assert 'placeholder="2"' in field_of(smoke, "budget.trials")
     assert "<option selected>smoke</option>" in smoke
+    assert ">default: ppo</option>" in smoke
+    gym = service.ask("GET", "/submit?env=gym", headers=service.log_in()).text
+    assert '<details class="wide" id="section-env" open>' in gym, "it needs an id"
 
 
 def test_a_wrong_value_is_kept_and_told_at_its_key(service: Serviced) -> None:

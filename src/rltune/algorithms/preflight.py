@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
+MAX_NAMED = 3  # The most parameters of a refusal for which other values are tried.
 # Settings that need resources beyond `rltune.cluster.resources.Share`, and their values that do not.
 ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("env_runners", "num_cpus_per_env_runner", (1,)),
@@ -113,15 +114,22 @@ def _suggest_value(build: Build, space: Space, corner: Mapping[str, Any], messag
         corner: The values that RLlib refuses.
         message: RLlib's words. The parameters that it names are tried, at their own ends and at each other's values.
     """
-    named = [name for name in space.names if re.search(rf"\b{re.escape(name)}\b", message)]
+    named = [name for name in space.names if re.search(rf"\b{re.escape(name)}\b", message)][:MAX_NAMED]
     ends = [value for dimension in space.dimensions if dimension.name in named for value in dimension.ends()]
     for name in named:
         for value in [*ends, *(corner[other] for other in named if other in corner)]:
-            fixed = {**space.fixed, name: value}
-            narrowed = Space(tuple(d for d in space.dimensions if d.name != name and name not in d.when), fixed)
-            if not any(_find_fault(build_config(build, point, seed=0)) for point in narrowed.corners()):
+            dimensions = tuple(d for d in space.dimensions if d.name != name and name not in d.when)
+            if _is_valid(build, Space(dimensions, {**space.fixed, name: value})):
                 return f"space.{name}={value}"
     return f"~space.{named[0]}" if named else "change the values that the message names"
+
+
+def _is_valid(build: Build, space: Space) -> bool:
+    """Return whether RLlib accepts every corner of a space."""
+    try:
+        return not any(_find_fault(build_config(build, corner, seed=0)) for corner in space.corners())
+    except ConfigError:
+        return False
 
 
 def _build_module(config: AlgorithmConfig, build: Build) -> None:

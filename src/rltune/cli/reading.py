@@ -89,7 +89,7 @@ def show(settings: DictConfig) -> Answer:
     try:
         view = read_sweep(make_sweep_ref(settings))
     except StudyError:
-        if submission := find_submission(settings):  # It has not begun.
+        if (submission := find_submission(settings)) and not submission["has_folder"]:  # It has not begun.
             return Answer(submission, lambda: print_submission(submission))
         raise
     from rltune.views.plain import describe_with_trials

@@ -211,8 +211,11 @@ def list_submissions(settings: DictConfig) -> tuple[list[dict[str, Any]], bool]:
 def find_submission(settings: DictConfig) -> dict[str, Any] | None:
     """Return the description of a command's sweep if it was submitted, also while no service runs."""
     submissions, is_served = list_submissions(settings)
-    found = next((submission for submission in submissions if submission["name"] == settings.sweep), None)
-    return found and {**found, "service": is_served}
+    for submission in submissions:
+        if submission["name"] == settings.sweep:
+            has_folder = (Path(settings.output_dir).expanduser() / submission["name"]).is_dir()
+            return {**submission, "service": is_served, "has_folder": has_folder}
+    return None
 
 
 def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
@@ -223,8 +226,7 @@ def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
     """
     was_printed = False
     while submission := find_submission(settings):
-        has_folder = (Path(settings.output_dir).expanduser() / submission["name"]).is_dir()
-        if not submission["service"] or submission["state"] not in WAITING or has_folder:
+        if not submission["service"] or submission["state"] not in WAITING or submission["has_folder"]:
             return submission
         if not was_printed:
             print_submission(submission)

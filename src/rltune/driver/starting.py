@@ -77,13 +77,15 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
 
 
 def check_new_or_begun(config: RunConfig) -> tuple[Plan, Path]:
-    """Check a request as `check_request` does; with ``resume=auto`` it may be for a sweep that exists.
+    """Check a request as `check_request` does; with ``resume=auto`` it may be for a sweep that exists here.
+
+    A sweep that is only in remote storage is not fetched, because a check leaves nothing behind.
 
     Raises:
         RltuneError: The request cannot be carried out.
     """
-    folder = find_begun(config) if config.resume == AUTO else None
-    if folder is None:
+    folder = sweep_folder_of(config, make_sweep_name(config))
+    if config.resume != AUTO or not folder.exists() or is_half_made(folder):
         return check_request(config)
     config, _ = compare_with_begun(folder, config)
     return make_plan(config, resumed=True), folder

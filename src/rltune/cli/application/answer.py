@@ -87,12 +87,15 @@ def leave(error: RltuneError) -> NoReturn:
 def explain_crash(error: Exception) -> UnexpectedError:
     """Explain an exception that nothing in rltune expects, and write its traceback to a file without logins."""
     text = redact("".join(traceback.format_exception(error)))
-    handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # Only its user can read it.
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    return UnexpectedError(
-        redact(describe_exception(error)), "a fault of rltune or of code that it called", f"see {path}"
-    )
+    try:
+        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # Only its user can read it.
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        fix = f"see {path}"
+    except OSError:  # Such as a full disk.
+        print(text, end="", file=sys.stderr)
+        fix = "see the traceback above"
+    return UnexpectedError(redact(describe_exception(error)), "a fault of rltune, or of code that it called", fix)
 
 
 def to_json(value: Any) -> str:
