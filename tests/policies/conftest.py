@@ -9,7 +9,7 @@ import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 
-from rltune.policies.bundle_reader import Policy
+from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
 from tests.policies.rllib_modules import recurrent_runner, runner_of
 
@@ -18,7 +18,7 @@ from tests.policies.rllib_modules import recurrent_runner, runner_of
 def recurrent(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recurrent")
     write_bundle(recurrent_runner(PPOConfig, "CartPole-v1").module, folder, info={})
-    return SimpleNamespace(folder=folder, policy=Policy.load(folder))
+    return SimpleNamespace(folder=folder, policy=BundlePolicy.load(folder))
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def cartpole(tmp_path_factory):
         folder,
         info={"algo": "ppo", "params": {"lr": np.float64(1e-3)}, "objective": float("nan")},
     )
-    return SimpleNamespace(folder=folder, module=runner.module, policy=Policy.load(folder))
+    return SimpleNamespace(folder=folder, module=runner.module, policy=BundlePolicy.load(folder))
 
 
 @pytest.fixture(scope="session")
@@ -38,4 +38,4 @@ def pendulum(tmp_path_factory):
     runner = runner_of(SACConfig(), "Pendulum-v1")
     folder = tmp_path_factory.mktemp("pendulum")
     write_bundle(runner.module, folder, info={"algo": "sac"})
-    return SimpleNamespace(folder=folder, module=runner.module, policy=Policy.load(folder))
+    return SimpleNamespace(folder=folder, module=runner.module, policy=BundlePolicy.load(folder))

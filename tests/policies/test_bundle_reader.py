@@ -15,7 +15,7 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
 
 from rltune.config.capabilities import TABLE, find_capabilities
-from rltune.policies.bundle_reader import HEADS, Head, Policy
+from rltune.policies.bundle_reader import HEADS, Head, BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.export import Graph
 from tests.policies.bundles import BOX, DISCRETE, IMAGE, write_linear
@@ -43,7 +43,7 @@ def test_sampled_squashed_actions_are_spread_as_rllibs_are(kind, shift, tmp_path
         runner.module.pi.net.mlp[-1].bias[1] += shift
     write_bundle(runner.module, tmp_path, info={})
     rows = np.zeros((20_000, 3), np.float32)
-    ours = Policy.load(tmp_path).act(rows, deterministic=False, rng=0)[:, 0] / 2  # the torque's bounds are -2 and 2
+    ours = BundlePolicy.load(tmp_path).act(rows, deterministic=False, rng=0)[:, 0] / 2  # the torque's bounds are -2 and 2
     with torch.no_grad():
         inputs = runner.module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"]
         theirs = runner.module.get_exploration_action_dist_cls().from_logits(inputs).sample()[:, 0].numpy()
@@ -61,7 +61,7 @@ def greatest_gap(some: np.ndarray, others: np.ndarray) -> float:
 def test_a_q_policy_explores_with_its_schedules_last_epsilon(tmp_path):
     runner = runner_of(DQNConfig().training(epsilon=[(0, 1.0), (1000, 0.5)]), "CartPole-v1")
     write_bundle(runner.module, tmp_path, info={})
-    policy, rows = Policy.load(tmp_path), np.zeros((20_000, 4), np.float32)
+    policy, rows = BundlePolicy.load(tmp_path), np.zeros((20_000, 4), np.float32)
     other = policy.act(rows, deterministic=False, rng=1) != policy.act(rows[0])
     assert other.mean() == pytest.approx(0.25, abs=0.02)  # half of the explored ones
 
@@ -93,7 +93,7 @@ def test_a_new_kind_of_head_is_one_class(tmp_path, monkeypatch):
     monkeypatch.setitem(HEADS, "deterministic", DeterministicHead)
     monkeypatch.setattr("rltune.policies.bundle_writer.network_of", lambda module: replace(SAC, kind="deterministic"))
     write_bundle(runner_of(SACConfig(), "Pendulum-v1").module, tmp_path, info={})
-    policy, rows = Policy.load(tmp_path), np.zeros((3, 3), np.float32)
+    policy, rows = BundlePolicy.load(tmp_path), np.zeros((3, 3), np.float32)
     assert policy.head == "deterministic"
     actions = policy.act(rows)
     np.testing.assert_allclose(actions, 2 * policy.network(torch.from_numpy(rows)).numpy().clip(-1, 1), rtol=1e-6)
@@ -104,7 +104,7 @@ def test_a_new_kind_of_head_is_one_class(tmp_path, monkeypatch):
 def test_a_head_of_a_later_version_is_refused(cartpole, monkeypatch):
     monkeypatch.delitem(HEADS, "categorical")
     with pytest.raises(ValueError, match="categorical"):
-        Policy.load(cartpole.folder)
+        BundlePolicy.load(cartpole.folder)
 
 
 def test_sampling_repeats_with_its_seed(cartpole):
@@ -178,19 +178,19 @@ def test_a_damaged_bundle_is_refused(cartpole, tmp_path):
     np.savez(tmp_path / "weights.npz", nothing=np.zeros(1))
     (tmp_path / "policy.json").write_text(text)
     with pytest.raises(ValueError, match="damaged"):
-        Policy.load(tmp_path)
+        BundlePolicy.load(tmp_path)
     (tmp_path / "policy.json").write_text(text.replace('"format": 1', '"format": 99'))
     with pytest.raises(ValueError, match="format 99"):
-        Policy.load(tmp_path)
+        BundlePolicy.load(tmp_path)
     with pytest.raises(FileNotFoundError):
-        Policy.load(tmp_path / "nowhere")
+        BundlePolicy.load(tmp_path / "nowhere")
 
 
 def test_a_pickle_among_the_weights_is_not_loaded(cartpole, tmp_path):
     (tmp_path / "policy.json").write_text((cartpole.folder / "policy.json").read_text())
     np.savez(tmp_path / "weights.npz", evil=np.array([SimpleNamespace()], dtype=object))
     with pytest.raises(ValueError, match="allow_pickle=False"):
-        Policy.load(tmp_path)
+        BundlePolicy.load(tmp_path)
 
 
 @pytest.mark.slow  # a process that imports torch
@@ -201,7 +201,7 @@ for name in ("ray", "gymnasium", "rltune", "mlflow"):
     sys.modules[name] = None
 sys.path.insert(0, "src/rltune/policies")
 import bundle_reader
-print(bundle_reader.Policy.load({str(pendulum.folder)!r}).act([0.1, 0.2, 0.3])[0])
+print(bundle_reader.BundlePolicy.load({str(pendulum.folder)!r}).act([0.1, 0.2, 0.3])[0])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) == pytest.approx(float(pendulum.policy.act([0.1, 0.2, 0.3])[0]), abs=1e-6)
@@ -225,7 +225,7 @@ NO_BOX = [
 @pytest.mark.parametrize("more", [{}, FILTERED])
 @pytest.mark.parametrize("obs", NO_BOX)
 def test_what_is_no_number_of_a_box_is_refused(obs, more, tmp_path):
-    policy = Policy.load(write_linear(tmp_path, BOX, **more))
+    policy = BundlePolicy.load(write_linear(tmp_path, BOX, **more))
     for act in (policy.act, policy.predict):
         with pytest.raises(ValueError, match="number"):
             act(obs)
@@ -233,14 +233,14 @@ def test_what_is_no_number_of_a_box_is_refused(obs, more, tmp_path):
 
 def test_a_number_that_float32_does_not_hold_is_refused(tmp_path):
     with pytest.raises(ValueError, match="finite"), np.errstate(over="ignore"):
-        Policy.load(write_linear(tmp_path, BOX)).act([1e300, 0, 0, 0])
-    assert Policy.load(tmp_path).act([1e38, 1e38, 1e38, 1e38]) in (0, 1)
-    assert Policy.load(tmp_path).act(np.full((40, 4), 1e38)).shape == (40,)
+        BundlePolicy.load(write_linear(tmp_path, BOX)).act([1e300, 0, 0, 0])
+    assert BundlePolicy.load(tmp_path).act([1e38, 1e38, 1e38, 1e38]) in (0, 1)
+    assert BundlePolicy.load(tmp_path).act(np.full((40, 4), 1e38)).shape == (40,)
 
 
 @pytest.mark.parametrize("obs", [-1, 5, 2.7, np.nan, np.inf, [0, 1, -1], True, "2", None])
 def test_what_a_discrete_space_does_not_have_is_refused(obs, tmp_path):
-    policy = Policy.load(write_linear(tmp_path, DISCRETE))
+    policy = BundlePolicy.load(write_linear(tmp_path, DISCRETE))
     with pytest.raises(ValueError, match="number"):
         policy.act(obs)
     assert policy.act(4.0) == policy.act(4)
@@ -248,14 +248,14 @@ def test_what_a_discrete_space_does_not_have_is_refused(obs, tmp_path):
 
 
 def test_a_range_is_checked_where_it_is_asked_for(tmp_path):
-    policy = Policy.load(write_linear(tmp_path / "box", BOX))
+    policy = BundlePolicy.load(write_linear(tmp_path / "box", BOX))
     far = [0.0, 1e6, 30.0, 0.0]  # degrees for radians, beside a number without bounds
     assert policy.act(far) in (0, 1), "environments leave their bounds, LunarLander-v3 by twice its range"
     policy.check_range([4.9, 1e6, 0.5, 0.0])
     for obs in (far, [[0.0] * 4, far]):
         with pytest.raises(ValueError, match=r"30\.0.*-0\.42 to 0\.42"):
             policy.check_range(obs)
-    image = Policy.load(write_linear(tmp_path / "image", IMAGE))
+    image = BundlePolicy.load(write_linear(tmp_path / "image", IMAGE))
     image.check_range([0, 255, 3, 4])
     for value in (-1, 256):
         with pytest.raises(ValueError, match="0 to 255"):

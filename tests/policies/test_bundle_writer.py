@@ -17,7 +17,7 @@ from ray.rllib.algorithms.tqc import TQCConfig
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter
 
 from rltune.checkpoints.store import compute_digest
-from rltune.policies.bundle_reader import Policy
+from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle
 from tests.policies.rllib_modules import (
     NUM_OBSERVATIONS,
@@ -51,7 +51,7 @@ def test_a_bundle_acts_as_rllib_does_without_exploration(name, tmp_path):
     runner = runner_of(kind(), env, **model)
     write_bundle(runner.module, tmp_path, info={})
     observations = some_observations(runner.env.single_observation_space)
-    theirs, policy = runner_actions(runner, observations), Policy.load(tmp_path)
+    theirs, policy = runner_actions(runner, observations), BundlePolicy.load(tmp_path)
     np.testing.assert_allclose(policy.act(observations), theirs, atol=1e-6)
     one_by_one = np.stack([policy.act(obs) for obs in observations])
     np.testing.assert_allclose(one_by_one, theirs, atol=1e-6)
@@ -69,7 +69,7 @@ def test_a_recurrent_bundle_acts_as_rllibs_module_over_sequences(name, tmp_path)
     kind, env, model = RECURRENT[name]
     runner = recurrent_runner(kind, env, **model)
     write_bundle(runner.module, tmp_path, info={})
-    policy, space = Policy.load(tmp_path), runner.env.single_action_space
+    policy, space = BundlePolicy.load(tmp_path), runner.env.single_action_space
     steps = some_observations(runner.env.single_observation_space).reshape(20, NUM_OBSERVATIONS // 20, -1)
     repeated = {"obs": None, "state_in": runner.module.get_initial_state()}
     repeated["state_in"] = tree.map_structure(lambda part: torch.stack([part] * steps.shape[1]), repeated["state_in"])
@@ -95,7 +95,7 @@ def test_a_recurrent_policy_repeats_rllibs_own_episodes(tmp_path):
     runner = recurrent_runner(PPOConfig, "CartPole-v1")
     episodes = runner.sample(num_timesteps=40, explore=False, random_actions=False)
     write_bundle(runner.module, tmp_path, info={})
-    policy = Policy.load(tmp_path)
+    policy = BundlePolicy.load(tmp_path)
     assert policy.memory_size == 16
     for episode in episodes:
         policy.reset()
@@ -111,7 +111,7 @@ def test_a_squashed_policy_acts_at_the_tanh_of_its_mean(kind, tmp_path):
     with torch.no_grad():
         inputs = runner.module.forward_inference({"obs": torch.from_numpy(observations)})["action_dist_inputs"]
     expected = 2.0 * np.tanh(inputs[:, :1].numpy())  # Pendulum's torque lies in [-2, 2]
-    np.testing.assert_allclose(Policy.load(tmp_path).act(observations), expected, atol=1e-6)
+    np.testing.assert_allclose(BundlePolicy.load(tmp_path).act(observations), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_squashed_policy_acts_at_the_tanh_of_its_mean(kind, tmp_path):
 def test_every_kind_of_q_network_gives_rllibs_values_and_actions(training, tmp_path):
     runner = runner_of(DQNConfig().training(**training), "CartPole-v1")
     write_bundle(runner.module, tmp_path, info={})
-    policy, observations = Policy.load(tmp_path), some_observations(runner.env.single_observation_space)
+    policy, observations = BundlePolicy.load(tmp_path), some_observations(runner.env.single_observation_space)
     with torch.no_grad():
         theirs = runner.module.compute_q_values({"obs": torch.from_numpy(observations)})["qf_preds"]
         ours = policy.network(torch.from_numpy(observations))
@@ -139,7 +139,7 @@ def test_a_discrete_observation_is_encoded_as_by_rllib(tmp_path):
     runner = runner_of(config, "FrozenLake-v1")
     space = runner.env.single_observation_space
     write_bundle(runner.module, tmp_path, info={}, observation_space=space)
-    policy, observations = Policy.load(tmp_path), np.arange(16)
+    policy, observations = BundlePolicy.load(tmp_path), np.arange(16)
     assert (policy.act(observations) == runner_actions(runner, observations)).all()
     assert policy.act(3) == policy.act(observations)[3]
     assert policy.observation_space == space
@@ -154,9 +154,9 @@ def test_an_observation_filter_travels_with_the_policy(tmp_path):
     for piece in runner._env_to_module.connectors:
         piece._update_stats = False
     theirs = runner_actions(runner, observations)
-    np.testing.assert_allclose(Policy.load(tmp_path / "a").act(observations), theirs, atol=1e-6)
+    np.testing.assert_allclose(BundlePolicy.load(tmp_path / "a").act(observations), theirs, atol=1e-6)
     write_bundle(runner.module, tmp_path / "b", info={})
-    assert np.abs(Policy.load(tmp_path / "b").act(observations) - theirs).max() > 1e-3
+    assert np.abs(BundlePolicy.load(tmp_path / "b").act(observations) - theirs).max() > 1e-3
 
 
 def test_actions_are_clipped_not_scaled_where_training_did_so(tmp_path):
@@ -167,7 +167,7 @@ def test_actions_are_clipped_not_scaled_where_training_did_so(tmp_path):
         runner.module.pi.net.mlp[-1].weight *= 100  # mean actions beyond the bounds
     write_bundle(runner.module, tmp_path, info={}, actions="clip")
     observations = some_observations(runner.env.single_observation_space)
-    actions = Policy.load(tmp_path).act(observations)
+    actions = BundlePolicy.load(tmp_path).act(observations)
     np.testing.assert_allclose(actions, runner_actions(runner, observations), atol=1e-5)
     assert actions.min() == -2.0
     assert actions.max() == 2.0

@@ -20,7 +20,7 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rltune.errors import PolicyError
-from rltune.policies.bundle_reader import Policy
+from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.export import Graph, export_policy
 from tests.policies.rllib_modules import runner_of
@@ -40,13 +40,13 @@ def policy_of(name: str, folder: Path) -> Any:
     kind, env, stats = CASES[name]
     info = {"algo": name.split(",")[0], "env": {"id": env}}
     write_bundle(runner_of(kind(), env).module, folder, info=info, observation_stats=stats)
-    return Policy.load(folder)
+    return BundlePolicy.load(folder)
 
 
 def test_a_recurrent_graph_takes_its_state_and_gives_the_next(tmp_path: Path) -> None:
     runner = runner_of(PPOConfig(), "Pendulum-v1", use_lstm=True, lstm_cell_size=8)
     write_bundle(runner.module, tmp_path, info={})
-    policy, path = Policy.load(tmp_path), tmp_path / "policy.onnx"
+    policy, path = BundlePolicy.load(tmp_path), tmp_path / "policy.onnx"
     assert export_policy(policy, path).num_checked == 1000
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     mine, state = None, np.zeros((3, policy.memory_size), np.float32)
@@ -69,7 +69,7 @@ def test_convolutions_are_exported_too(tmp_path: Path) -> None:
     catalog = {"catalog_class": PPOCatalog, "model_config": DefaultModelConfig(**model)}
     module = DefaultPPOTorchRLModule(**spaces, **catalog)
     write_bundle(module, tmp_path, info={})
-    policy = Policy.load(tmp_path)
+    policy = BundlePolicy.load(tmp_path)
     done = export_policy(policy, tmp_path / "policy.onnx")
     session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
     seen = np.random.default_rng(5).integers(0, 256, (50, 10, 10, 3), dtype=np.uint8)

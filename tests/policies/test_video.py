@@ -13,7 +13,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 
 from rltune.errors import PolicyError
 from rltune.policies import video
-from rltune.policies.bundle_reader import Policy
+from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.evaluation import evaluate
 from rltune.policies.video import check_filmable, film_episodes
@@ -24,7 +24,7 @@ from tests.policies.rllib_modules import runner_of
 def cartpole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("policy")
     write_bundle(runner_of(PPOConfig(), "CartPole-v1").module, folder, info={"env": {"id": "CartPole-v1"}})
-    return Policy.load(folder)
+    return BundlePolicy.load(folder)
 
 
 def test_best_median_and_worst_are_filmed_as_they_were_evaluated(cartpole, tmp_path: Path) -> None:

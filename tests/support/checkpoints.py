@@ -42,9 +42,9 @@ def checkpoint(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def actions(checkpoint: Path) -> Any:
     """What the checkpoint's policy does with `OBSERVATIONS`."""
-    from rltune.policies.bundle_reader import Policy
+    from rltune.policies.bundle_reader import BundlePolicy
 
-    return Policy.load(checkpoint / "policy").act(OBSERVATIONS)
+    return BundlePolicy.load(checkpoint / "policy").act(OBSERVATIONS)
 
 
 @pytest.fixture(scope="session")

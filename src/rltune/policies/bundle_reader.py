@@ -349,7 +349,7 @@ class ActionScaling(NamedTuple):
         return clipped
 
 
-class Policy:
+class BundlePolicy:
     """A trained policy that acts on NumPy observations, with the pre- and post-processing of its training.
 
     Attributes:

@@ -23,7 +23,7 @@ from torch import nn
 
 from rltune.config.capabilities import list_algos
 from rltune.errors import PolicyError, choices, describe_exception
-from rltune.policies.bundle_reader import Policy
+from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
 
 FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # The packages that each format needs.
@@ -49,14 +49,14 @@ class ExportedPolicy:
 class Graph(nn.Module):
     """A policy's deterministic action as one graph: observations (n, ...) in, actions (n, ...) out."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: BundlePolicy) -> None:
         super().__init__()
         self.network, observation = policy.network, policy.spaces["observation"]
         self.num_values = observation["n"] if observation["type"] == "Discrete" else 0
         self.filter, self.scaling = _to_tensors(policy.observation_filter), _to_tensors(policy.action_scaling)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Act, as ``bundle_reader.Policy.act`` does with NumPy."""
+        """Act, as ``bundle_reader.BundlePolicy.act`` does with NumPy."""
         return self._choose_actions(self.network(self._make_rows(observations)))
 
     def _choose_actions(self, out: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ class RecurrentGraph(Graph):
     """A policy with memory as one graph: its state (n, memory_size) goes in and comes out; zeros begin an episode."""
 
     def forward(self, observations: torch.Tensor, state: torch.Tensor) -> Any:  # type: ignore[override]
-        """Act, as ``bundle_reader.Policy.predict`` does with NumPy."""
+        """Act, as ``bundle_reader.BundlePolicy.predict`` does with NumPy."""
         out, after = self.network.step(self._make_rows(observations), state)
         return self._choose_actions(out), after
 
@@ -86,7 +86,7 @@ def _to_tensors(values: Any) -> Any:
 
 
 def export_policy(
-    policy: Policy | MultiAgentPolicy | str | Path,
+    policy: BundlePolicy | MultiAgentPolicy | str | Path,
     out: str | Path,
     format: str = "onnx",
     output_dir: str | Path = "outputs",
@@ -147,7 +147,7 @@ def _check_format(format: str) -> None:
 Step = Callable[[np.ndarray, Any], Any]  # Maps (observations, state) to (actions, next state).
 
 
-def _play(policy: Policy, step: Step, observations: np.ndarray) -> np.ndarray:
+def _play(policy: BundlePolicy, step: Step, observations: np.ndarray) -> np.ndarray:
     """Act on all observations: at once, or with memory as the steps of some episodes side by side."""
     if not policy.memory_size:
         return np.asarray(step(observations, None)[0])
@@ -158,7 +158,7 @@ def _play(policy: Policy, step: Step, observations: np.ndarray) -> np.ndarray:
     return np.concatenate(actions)
 
 
-def _write(policy: Policy, observations: np.ndarray, path: Path, format: str) -> Step:
+def _write(policy: BundlePolicy, observations: np.ndarray, path: Path, format: str) -> Step:
     """Write the file, and return how it acts when it is loaded again."""
     graph = (RecurrentGraph if policy.memory_size else Graph)(policy).eval()
     example = [torch.from_numpy(observations[:2])]
@@ -199,7 +199,7 @@ def _silence_exporters() -> Any:
         yield
 
 
-def _draw_observations(policy: Policy) -> np.ndarray:
+def _draw_observations(policy: BundlePolicy) -> np.ndarray:
     """Draw a thousand observations: all over a bounded space, else about where the training was."""
     rng, space = np.random.default_rng(0), policy.observation_space
     if policy.spaces["observation"]["type"] == "Discrete":
@@ -232,7 +232,7 @@ def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str)
     return gap
 
 
-def default_export_name(policy: Policy | MultiAgentPolicy, format: str) -> str:
+def default_export_name(policy: BundlePolicy | MultiAgentPolicy, format: str) -> str:
     """Return a file's name where none was given."""
     env = str((policy.info.get("env") or {}).get("id", "policy")).rpartition("/")[2]
     return f"{env}-{policy.info.get('algo', 'policy')}{SUFFIXES[format]}".lower()

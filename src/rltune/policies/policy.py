@@ -29,7 +29,7 @@ from rltune.policies.uri import (
 )
 
 
-class Policy(bundle_reader.Policy):
+class Policy(bundle_reader.BundlePolicy):
     """A trained policy that knows the environment it was trained in, and raises errors in three parts."""
 
     def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -178,10 +178,10 @@ def _build_env(policy: Policy | MultiAgentPolicy, arguments: Mapping[str, Any]) 
     return make_env(policy.info["env"], **arguments)
 
 
-AnyPolicy: TypeAlias = bundle_reader.Policy | MultiAgentPolicy | RLlibPolicy
+AnyPolicy: TypeAlias = bundle_reader.BundlePolicy | MultiAgentPolicy | RLlibPolicy
 
 
-def require_single_agent(policy: bundle_reader.Policy | MultiAgentPolicy, what: str) -> bundle_reader.Policy:
+def require_single_agent(policy: bundle_reader.BundlePolicy | MultiAgentPolicy, what: str) -> bundle_reader.BundlePolicy:
     """Return the policy if it is of one agent.
 
     Args:

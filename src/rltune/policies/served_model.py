@@ -102,8 +102,8 @@ def load_model(folder: Path) -> Callable[[Any], Any]:
     reader = _load_reader()
     owners: dict[str, str] = reader.read_owners(folder)
     if not owners:
-        return partial(act, reader.Policy.load(folder))
-    policies = {name: reader.Policy.load(folder / reader.POLICIES / name) for name in set(owners.values())}
+        return partial(act, reader.BundlePolicy.load(folder))
+    policies = {name: reader.BundlePolicy.load(folder / reader.POLICIES / name) for name in set(owners.values())}
     return partial(act_together, {agent: policies[owner] for agent, owner in owners.items()})
 
 

@@ -22,7 +22,7 @@ from rltune.config.capabilities import list_algos
 from rltune.envs.build import make_env
 from rltune.envs.objective import Objective
 from rltune.errors import PolicyError, describe_exception
-from rltune.policies.bundle_reader import Policy
+from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.evaluation import Evaluation, environment_of
 from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
@@ -46,7 +46,7 @@ class Film:
     episode_return: float
 
 
-def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Policy:
+def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> BundlePolicy:
     """Refuse what cannot be filmed here, before anything is played.
 
     Args:
@@ -118,7 +118,7 @@ def film_episodes(
     return films
 
 
-def _film_episode(policy: Policy, spec: Mapping[str, Any], seed: int, path: Path) -> float:
+def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], seed: int, path: Path) -> float:
     """Play and encode one episode, frame by frame, so that a long one needs no memory; returns its return."""
     from imageio.v2 import get_writer
 
