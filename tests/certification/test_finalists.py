@@ -64,7 +64,7 @@ def told() -> list[str]:
 
 @pytest.fixture
 def finals(tmp_path: Path, aside: Aside) -> FinalEvaluation:
-    return FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, aside=aside)
+    return FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, call_in_subprocess=aside)
 
 
 def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
@@ -101,7 +101,7 @@ def test_a_finalist_whose_process_died_costs_the_others_nothing(
             raise RltuneError("the process ended without an answer")
         return Aside.__call__(aside, function, folder, *more, **named)
 
-    finals = FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, aside=call)
+    finals = FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, call_in_subprocess=call)
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     assert winner is not None
     assert winner.trial != 1
@@ -118,7 +118,8 @@ def test_without_a_process_for_it_finalists_play_in_the_driver(tmp_path: Path, m
 
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", here)
     entries = [entry(tmp_path, number) for number in WORTH]
-    winner = FinalEvaluation(tmp_path, top=2, episodes=1, slots=2, aside=None).select(entries, lambda line: None)
+    finals = FinalEvaluation(tmp_path, top=2, episodes=1, slots=2, call_in_subprocess=None)
+    winner = finals.select(entries, lambda line: None)
     assert winner is not None
     assert winner.trial == 2
     assert len(played) == 3
@@ -139,13 +140,13 @@ def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, told: li
         if done == 20:
             seen.set()
 
-    finals = FinalEvaluation(tmp_path, top=2, episodes=40, slots=2, aside=call)
+    finals = FinalEvaluation(tmp_path, top=2, episodes=40, slots=2, call_in_subprocess=call)
     finals.select([entry(tmp_path, number) for number in (0, 1)], told.append, show)
     assert (20, 120) in {(done, total) for _, done, total in shown}, "both of them, beside each other"
 
 
 def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, told: list[str]) -> None:
-    finals = FinalEvaluation(tmp_path, top=0, episodes=1, slots=1, aside=None)
+    finals = FinalEvaluation(tmp_path, top=0, episodes=1, slots=1, call_in_subprocess=None)
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     assert winner is not None
     assert (winner.trial, winner.evaluation, told) == (2, None, [])
@@ -173,7 +174,7 @@ def test_the_winner_is_shown_by_episodes_that_did_not_choose_it(
     tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
-    finals = FinalEvaluation(tmp_path, top=3, episodes=20, slots=1, aside=None)
+    finals = FinalEvaluation(tmp_path, top=3, episodes=20, slots=1, call_in_subprocess=None)
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     shown = describe_winner(winner, tmp_path)
     assert winner is not None
@@ -232,6 +233,6 @@ def test_of_several_seeds_the_first_is_judged_and_it_is_told(tmp_path: Path, tol
             (folder / part).mkdir(parents=True)
 
     saved = write_checkpoint(tmp_path, "trials/1", "best", {"env_steps": 100, "objective": 2.0}, fill)
-    finals = FinalEvaluation(tmp_path, top=1, episodes=2, slots=1, aside=aside)
+    finals = FinalEvaluation(tmp_path, top=1, episodes=2, slots=1, call_in_subprocess=aside)
     finals.select([TrialRecord(1, "COMPLETE", {}, {100: 2.0}, checkpoint=saved)], told.append)
     assert sum("replicates" in line for line in told) == 1

@@ -130,7 +130,7 @@ def test_in_a_hurry_a_server_that_hangs_is_asked_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr("rltune.checkpoints.clients._let_process_exit", lambda: None)
     with socket.create_server(("127.0.0.1", 0), backlog=50) as hanging:
         store = open_store(tmp_path, f"s3://sweeps/y?endpoint_override=http://127.0.0.1:{hanging.getsockname()[1]}")
-        threading.Timer(0.5, store.client.hurry, [4.0]).start()
+        threading.Timer(0.5, store.client.set_deadline, [4.0]).start()
         began = time.monotonic()
         for _ in range(20):
             with pytest.raises(StoreUnavailableError):
@@ -146,7 +146,7 @@ def test_a_storage_that_hangs_keeps_no_process_from_its_end() -> None:
         from rltune.cli import end_command
         hanging = socket.create_server(("127.0.0.1", 0), backlog=50)
         store = open_store(".", f"s3://sweeps/x?endpoint_override=http://127.0.0.1:{hanging.getsockname()[1]}")
-        store.client.hurry(0.5)
+        store.client.set_deadline(0.5)
         try:
             store.write("a", b"")
         except StoreUnavailableError:

@@ -93,7 +93,7 @@ def test_a_file_is_written_read_and_deleted(storage: Storage) -> None:
 def test_a_checkpoint_is_opened_on_another_machine(storage: Storage) -> None:
     record = save(storage.store)
     other = storage.open("other")
-    assert other.is_whole(record)
+    assert other.has_all_files(record)
     folder = other.open(record)
     assert read_weights(folder) == "weights"
     assert folder is not None
@@ -104,7 +104,7 @@ def test_a_checkpoint_is_opened_on_another_machine(storage: Storage) -> None:
 
 def test_a_remote_checkpoint_is_downloaded_when_it_is_opened(storage: Storage) -> None:
     record, other = save(storage.store), storage.open("other")
-    assert other.is_whole(record)
+    assert other.has_all_files(record)
     if storage.kind != "local":
         assert not (other.folder / record.path).exists()
     assert other.open(record) == other.folder / record.path
@@ -114,7 +114,7 @@ def test_a_remote_checkpoint_is_downloaded_when_it_is_opened(storage: Storage) -
 def test_a_checkpoint_without_its_manifest_does_not_count(storage: Storage) -> None:
     record = save(storage.store)
     storage.store.delete(f"{record.path}/{MANIFEST}")
-    assert not storage.open("other").is_whole(record)
+    assert not storage.open("other").has_all_files(record)
 
 
 def test_the_manifest_is_written_last(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def test_a_draft_that_breaks_off_leaves_nothing(storage: Storage) -> None:
 def test_a_lost_or_shortened_file_is_seen_by_sizes_alone(storage: Storage, name: str) -> None:
     store, record = storage.store, save(storage.store)
     store.write(f"{record.path}/{name}", b"we")
-    assert not store.is_whole(record)
+    assert not store.has_all_files(record)
     store.delete(f"{record.path}/{name}")
-    assert not store.is_whole(record)
+    assert not store.has_all_files(record)
     assert storage.open("other").open(record) is None
 
 
@@ -160,7 +160,7 @@ def test_changed_content_of_the_same_size_is_refused(storage: Storage) -> None:
     record = save(storage.store)
     storage.store.write(f"{record.path}/algorithm/weights.bin", b"WEIGHTS")
     other = storage.open("other")
-    assert other.is_whole(record)
+    assert other.has_all_files(record)
     assert other.open(record) is None
 
 
@@ -169,7 +169,7 @@ def test_another_checkpoint_at_the_same_path_is_refused(storage: Storage) -> Non
     storage.store.drop(record.path)
     save(storage.store, content="others.")
     other = storage.open("other")
-    assert not other.is_whole(record)
+    assert not other.has_all_files(record)
     assert other.open(record) is None
 
 
@@ -178,9 +178,9 @@ def test_a_dropped_checkpoint_is_gone_and_others_stay(storage: Storage) -> None:
     first, second = save(store), save(store, "trials/7/a1b2/best-000000004000")
     store.drop(first.path)
     store.drop(first.path)
-    assert not store.is_whole(first)
+    assert not store.has_all_files(first)
     assert store.open(first) is None
-    assert store.is_whole(second)
+    assert store.has_all_files(second)
     assert {name.rpartition("/")[0] for name in store.list()} == {second.path, f"{second.path}/algorithm"}
 
 
@@ -191,7 +191,7 @@ def test_a_replay_memory_travels_and_is_dropped_alone(storage: Storage) -> None:
     assert find_replay(folder) == folder / REPLAY
     storage.store.drop(f"{record.path}/{REPLAY}")
     third = storage.open("third")
-    assert third.is_whole(record)
+    assert third.has_all_files(record)
     folder = third.open(record)
     assert folder is not None
     assert find_replay(folder) is None
@@ -225,7 +225,7 @@ def test_a_manifest_cannot_name_files_outside(storage: Storage, tmp_path: Path) 
     store.write("trials/7/a1b2/stranger", b"run me")
     for name in ("../stranger", "/tmp/stranger", ""):
         store.write(f"{record.path}/{MANIFEST}", json.dumps({"digest": record.digest, "files": {name: 6}}).encode())
-        assert not store.is_whole(record)
+        assert not store.has_all_files(record)
         shutil.rmtree(tmp_path / "other", ignore_errors=True)
         if storage.kind != "local":
             assert storage.open("other").open(record) is None
@@ -236,11 +236,11 @@ def test_a_manifest_cannot_name_files_outside(storage: Storage, tmp_path: Path) 
 def test_a_damaged_manifest_makes_no_checkpoint(storage: Storage, content: bytes) -> None:
     record = save(storage.store)
     storage.store.write(f"{record.path}/{MANIFEST}", content)
-    assert not storage.store.is_whole(record)
+    assert not storage.store.has_all_files(record)
 
 
 def test_a_trial_without_a_checkpoint_has_none(storage: Storage) -> None:
-    assert not storage.store.is_whole(None)
+    assert not storage.store.has_all_files(None)
     assert storage.store.open(None) is None
 
 
@@ -281,7 +281,7 @@ def test_a_link_is_no_content_of_a_checkpoint(tmp_path: Path, name: str) -> None
 def test_a_moved_sweep_keeps_its_checkpoints(tmp_path: Path) -> None:
     record = save(open_store(tmp_path / "sweep"))
     (tmp_path / "sweep").rename(tmp_path / "moved")
-    assert open_store(tmp_path / "moved").is_whole(record)
+    assert open_store(tmp_path / "moved").has_all_files(record)
 
 
 def test_a_digest_tells_where_a_name_ends_and_its_content_begins(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ class Crashes(RuleBasedStateMachine):
         attempt = f"{next(self.count):04d}"
         driver.retention.drop_unnamed([record])
         driver.chores.add(driver.retention.drop_pending)
-        whole = [named for named in (record.latest, record.checkpoint) if driver.store.is_whole(named)]
+        whole = [named for named in (record.latest, record.checkpoint) if driver.store.has_all_files(named)]
         newest = max(whole, key=lambda named: named.sequence, default=None)
         process = self.world.start_process(f"worker-{number}-{attempt}", driver.process.host)
         worker = driver.workers[number] = Worker(process, number, attempt, newest.env_steps if newest else 0)

@@ -570,8 +570,8 @@ def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callab
     plan = make_plan(request_of("tracking=off", "failures.stall_s=7"))
     server: Any = Aside()
     context = pipeline._check(SweepContext(plan, tmp_path / "x", False, 0.0), server)
-    assert context.call_aside is not None
-    context.call_aside(len, "abc")
+    assert context.call_in_subprocess is not None
+    context.call_in_subprocess(len, "abc")
     checked, aside = (named for _, named in server.asked)
     assert checked == {"patience_s": pipeline.PREFLIGHT_S}, "it imports RLlib first"
     assert aside == {"patience_s": 7.0}

@@ -28,7 +28,7 @@ def test_the_first_request_is_the_one_that_counts(make_stopper, tmp_path):
 
 def test_a_lost_lease_gives_trials_up_and_asks_nobody(make_stopper, tmp_path):
     stopper = make_stopper()
-    stopper.live.add("trials/0")
+    stopper.active_trial_dirs.add("trials/0")
     assert not stopper.stop_all()
     stopper.lose_lease()
     stopper.request("interrupted", 15)
@@ -78,7 +78,7 @@ def test_a_wait_for_others_on_a_cluster_spends_no_time(make_stopper, monkeypatch
     monkeypatch.setattr("rltune.driver.stopper.time.monotonic", lambda: clock[0])
     stopper = make_stopper("budget.wall_time_s=60", "cluster=address")
     for clock[0], live, ends in ((1000.0, set(), False), (1001.0, {"trials/0"}, False), (1060.9, set(), False)):
-        stopper.live = live
+        stopper.active_trial_dirs = live
         stopper.check_wall_time()
         assert stopper.is_requested() is ends
     clock[0] = 1061.0
@@ -90,7 +90,7 @@ def test_trials_that_save_are_waited_for_until_the_deadline(make_stopper, monkey
     clock = [0.0]
     monkeypatch.setattr("rltune.driver.stopper.time.monotonic", lambda: clock[0])
     stopper = make_stopper()
-    stopper.live.add("trials/0")
+    stopper.active_trial_dirs.add("trials/0")
     assert not stopper.stop_all(), "nobody asked for an end"
     stopper.request("interrupted", 2)
     assert not stopper.stop_all()

@@ -58,7 +58,7 @@ def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_fac
     made = make_plan(parse_config(settings))
     assert made.config.space == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
     assert made.notes == (), "nobody typed the value that lies outside of it"
-    assert made.given(0).keys() == {"lr"}
+    assert made.fixed_values(0).keys() == {"lr"}
     typed = make(space={"entropy_coeff": ["loguniform", 1e-4, 1e-2]})
     assert typed.config.space == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"
 

@@ -15,7 +15,7 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
 
 from rltune.config.capabilities import TABLE, find_capabilities
-from rltune.policies.bundle_reader import HEADS, Head, BundlePolicy
+from rltune.policies.bundle_reader import HEADS, BundlePolicy, Head
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.export import Graph
 from tests.policies.bundles import BOX, DISCRETE, IMAGE, write_linear
@@ -43,7 +43,8 @@ def test_sampled_squashed_actions_are_spread_as_rllibs_are(kind, shift, tmp_path
         runner.module.pi.net.mlp[-1].bias[1] += shift
     write_bundle(runner.module, tmp_path, info={})
     rows = np.zeros((20_000, 3), np.float32)
-    ours = BundlePolicy.load(tmp_path).act(rows, deterministic=False, rng=0)[:, 0] / 2  # the torque's bounds are -2 and 2
+    actions = BundlePolicy.load(tmp_path).act(rows, deterministic=False, rng=0)
+    ours = actions[:, 0] / 2  # the torque's bounds are -2 and 2
     with torch.no_grad():
         inputs = runner.module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"]
         theirs = runner.module.get_exploration_action_dist_cls().from_logits(inputs).sample()[:, 0].numpy()

@@ -145,4 +145,4 @@ def test_two_attempts_at_a_trial_write_apart(tmp_path: Path) -> None:
     cut_off, other = checkpoints(tmp_path, attempt="a1"), checkpoints(tmp_path, attempt="b2")
     first, second = (saver.save_latest(make_state(), make_runners())["latest"] for saver in (cut_off, other))
     assert first["path"] != second["path"]
-    assert all(open_store(tmp_path).is_whole(CheckpointRecord(**record)) for record in (first, second))
+    assert all(open_store(tmp_path).has_all_files(CheckpointRecord(**record)) for record in (first, second))

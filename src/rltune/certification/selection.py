@@ -46,8 +46,8 @@ class FinalEvaluation:
         top: The number of finalists to evaluate; with 0 the best trial of the search wins.
         episodes: The number of episodes of each finalist.
         slots: The number of finalists that play at the same time, each in a process of its own.
-        aside: Calls a function in a process of its own, and its argument ``progress`` in this one. None if there are no
-            such processes; then the finalists play one after another.
+        call_in_subprocess: Calls a function in a process of its own, and its argument ``progress`` in this one. None if
+            there are no such processes; then the finalists play one after another.
         objective: The objective of the scores; None is the return.
     """
 
@@ -57,11 +57,11 @@ class FinalEvaluation:
         top: int,
         episodes: int,
         slots: int,
-        aside: Callable[..., Any] | None,
+        call_in_subprocess: Callable[..., Any] | None,
         objective: Objective | None = None,
     ) -> None:
         self._sweep, self._top, self._episodes, self._slots = sweep, top, episodes, slots
-        self._aside, self._objective = aside, objective or Objective()
+        self._call_in_subprocess, self._objective = call_in_subprocess, objective or Objective()
         self._num_evaluations = 1  # The winner is evaluated once more, on other episodes.
         self._played: list[int] = []  # Played episodes of each evaluation; the threads of the evaluations write it.
 
@@ -81,7 +81,7 @@ class FinalEvaluation:
         direction = self._objective.direction
         ranked = rank_finalists(self._sweep, records, direction)
         finalists = list(itertools.islice(ranked, max(1, self._top)))
-        pool = ThreadPoolExecutor(self._slots if self._aside else 1)
+        pool = ThreadPoolExecutor(self._slots if self._call_in_subprocess else 1)
         try:
             evaluated = self._evaluate(pool, finalists[: self._top], notify, show)
             if any((finalist.folder / "seed-1").is_dir() for finalist in finalists):
@@ -136,7 +136,7 @@ class FinalEvaluation:
     def _start_playing(self, pool: Executor, folder: Path, seed: int = EVALUATION_SEED) -> Future[Evaluation]:
         self._played.append(0)
         note = partial(self._note_played, len(self._played) - 1)
-        return pool.submit(_play, folder, self._episodes, seed, note, self._aside)
+        return pool.submit(_play, folder, self._episodes, seed, note, self._call_in_subprocess)
 
     def _note_played(self, index: int, num_played: int, _: int) -> None:
         self._played[index] = num_played
@@ -199,12 +199,12 @@ def _play(
     episodes: int,
     seed: int,
     progress: Callable[[int, int], None],
-    aside: Callable[..., Any] | None = None,
+    call_in_subprocess: Callable[..., Any] | None = None,
 ) -> Evaluation:
     """Evaluate a checkpoint's policy on the episodes from an environment seed on."""
     from rltune.policies.evaluation import evaluate_checkpoint  # Imports torch, too slow for a start.
 
-    if aside is None:
+    if call_in_subprocess is None:
         return evaluate_checkpoint(folder, episodes, seed, progress=progress)
-    evaluation: Evaluation = aside(evaluate_checkpoint, folder, episodes, seed, progress=progress)
+    evaluation: Evaluation = call_in_subprocess(evaluate_checkpoint, folder, episodes, seed, progress=progress)
     return evaluation

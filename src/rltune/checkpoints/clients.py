@@ -67,7 +67,7 @@ class Client:
         """
         return request(self._connect())
 
-    def hurry(self, left_s: float) -> None:
+    def set_deadline(self, left_s: float) -> None:
         """Take note that the process has only so many seconds left for all of its requests."""
 
 
@@ -85,7 +85,7 @@ class RemoteClient(Client):
         super().__init__(functools.cache(connect))
         self._address, self._deadline = address, math.inf
 
-    def hurry(self, left_s: float) -> None:
+    def set_deadline(self, left_s: float) -> None:
         """From now on send no request a second time, and let each end after these seconds."""
         self._deadline = time.monotonic() + left_s
 

@@ -162,7 +162,7 @@ class Store:
         self.write(f"{path}/{MANIFEST}", manifest)
         return digest
 
-    def is_whole(self, record: CheckpointRecord | None) -> bool:
+    def has_all_files(self, record: CheckpointRecord | None) -> bool:
         """Return whether a recorded checkpoint has all its files, by their sizes: nothing is downloaded or hashed."""
         if record is None or (manifest := self._read_manifest(record.path)) is None:
             return False

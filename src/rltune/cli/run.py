@@ -18,7 +18,7 @@ from rltune.cli.application.multirun import Job, run_jobs
 from rltune.cli.service import find_service_of, print_state
 from rltune.compose.composing import COMPOSED, read_request
 from rltune.compose.overrides import spell_settings
-from rltune.config.changes import CHANGEABLE
+from rltune.config.changes import RESUME_KEYS
 from rltune.config.schema import ProbeConfig, RunConfig
 from rltune.config.settings_file import load_settings
 from rltune.config.validation import parse_config
@@ -166,7 +166,7 @@ class ResumeConfig(RequestConfig):
 def resume(settings: DictConfig) -> Answer:
     """Resume an interrupted sweep, or extend a finished one."""
     given: Any = OmegaConf.to_container(settings, resolve=True)
-    changes = {key: given[key] for key in CHANGEABLE}
+    changes = {key: given[key] for key in RESUME_KEYS}
     if client := find_service_of(settings):
         del changes["storage"]  # The service has its own.
         words = spell_settings(changes)

@@ -15,7 +15,7 @@ from rltune.formatting import spell_command
 
 # These may change: the first two find a sweep, the next two say how it is resumed, and the others are addresses and
 # where the sweep is shown.
-FREE = (
+FREELY_CHANGEABLE = (
     "name",
     "output_dir",
     "resume",
@@ -27,9 +27,9 @@ FREE = (
     "notify",
 )
 # The keys of a sweep that conf/resume.yaml has.
-CHANGEABLE = ("budget", "certify", "cluster", "notify", "storage", "study", "tracking")
-FROM_NOW = "budget.wall_time_s"  # Each command counts it anew, so that a smaller value takes nothing back.
-GROWING = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")
+RESUME_KEYS = ("budget", "certify", "cluster", "notify", "storage", "study", "tracking")
+WALL_TIME = "budget.wall_time_s"  # Each command counts it anew, so that a smaller value takes nothing back.
+INCREASE_ONLY = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")
 
 
 def keep_measured(begun: Mapping[str, Any], wanted: RunConfig) -> RunConfig:
@@ -60,10 +60,10 @@ def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> boo
     differing = [
         key
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not key.startswith(FREE)
+        if before.get(key) != now.get(key) and not key.startswith(FREELY_CHANGEABLE)
     ]
-    larger = [key for key in differing if key in (*GROWING, FROM_NOW) and _limit(now[key]) > _limit(before[key])]
-    if refused := [key for key in differing if key not in larger and key != FROM_NOW]:
+    larger = [key for key in differing if key in (*INCREASE_ONLY, WALL_TIME) and _limit(now[key]) > _limit(before[key])]
+    if refused := [key for key in differing if key not in larger and key != WALL_TIME]:
         more = f", and {len(refused) - 1} more: {', '.join(refused[1:4])}" if len(refused) > 1 else ""
         raise StudyError(
             _describe_change(name, refused[0], before, now) + more,
@@ -85,7 +85,7 @@ def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> Non
         StudyError: A budget is smaller.
     """
     before, now = dict(flatten_settings(begun)), dict(flatten_settings(redact_config(wanted)))
-    for key in GROWING:
+    for key in INCREASE_ONLY:
         if before.get(key) is not None and _limit(now[key]) < _limit(before[key]):  # A first limit takes nothing back.
             raise StudyError(
                 _describe_change(name, key, before, now),

@@ -123,7 +123,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
         top=certify.top or 0,
         episodes=certify.champion_episodes,
         slots=sweep.slots.count,
-        aside=sweep.context.call_aside,
+        call_in_subprocess=sweep.context.call_in_subprocess,
         objective=sweep.plan.objective,
     )
     best = evaluation.select(records, sweep.console.note, sweep.display.show_episodes)

@@ -50,7 +50,8 @@ class SweepContext:
         stream: The stream to which the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
         typed: The command that does the same, for the report; None is the command typed in this process.
-        call_aside: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None without one.
+        call_in_subprocess: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None
+            without a fork server.
     """
 
     plan: Plan
@@ -60,7 +61,7 @@ class SweepContext:
     stream: TextIO | None = None
     trainable: type | None = None
     typed: str | None = None
-    call_aside: Callable[..., Any] | None = None
+    call_in_subprocess: Callable[..., Any] | None = None
 
     @property
     def name(self) -> str:

@@ -82,7 +82,7 @@ class OpenSweep:
             seeds = self.plan.certification_seeds()
             self.retraining = Retraining(self.folder, self.config, seeds, self.plan.warm_starts, ledger)
         self.tracker = open_trackers(self)
-        self.heartbeats = Heartbeats(str(self.folder), self.stopper.live)
+        self.heartbeats = Heartbeats(str(self.folder), self.stopper.active_trial_dirs)
         self.console = Console(context.stream)
         self.display = Display(ledger, self.console, slots, self.heartbeats)
         self.inbox = Inbox(ledger, self.stopper)

@@ -107,7 +107,7 @@ class Plan:
         searcher = self.config.searcher
         return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional, self.config.seed)
 
-    def given(self, number: int) -> dict[str, Any]:
+    def fixed_values(self, number: int) -> dict[str, Any]:
         """Return the fixed values of a trial, by label; the sampler draws the others.
 
         A grid tries each of its points once, so it ignores warm starts that are not points of the grid.
@@ -116,7 +116,7 @@ class Plan:
         given = starts[number] if number < len(starts) else {}
         if get_traits(self.config.searcher.kind).is_grid and given:
             is_new = given not in starts[:number]
-            return given if is_new and self.space.is_whole(given) else {}
+            return given if is_new and self.space.is_fully_specified(given) else {}
         return given
 
     def assignment_build(self) -> dict[str, Any]:

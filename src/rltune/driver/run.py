@@ -213,13 +213,13 @@ def _import_modules() -> None:
 
 def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
     """Run the checks that need RLlib, and add their notes to the plan."""
-    stall_s, call_aside = context.config.failures.stall_s, None
+    stall_s, call_in_subprocess = context.config.failures.stall_s, None
     if server is None:
         notes = plan.preflight(context.plan) or ()
     else:  # The check imports RLlib without a sign of progress, so a short `stall_s` does not apply to it.
         notes = server.call(plan.preflight, context.plan, patience_s=max(PREFLIGHT_S, stall_s)) or ()
-        call_aside = functools.partial(server.call, patience_s=stall_s)
-    return replace(context, plan=context.plan.with_notes(*notes), call_aside=call_aside)
+        call_in_subprocess = functools.partial(server.call, patience_s=stall_s)
+    return replace(context, plan=context.plan.with_notes(*notes), call_in_subprocess=call_in_subprocess)
 
 
 @contextlib.contextmanager

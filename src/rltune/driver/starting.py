@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rltune.checkpoints.store import find_store
 from rltune.config.budget import size_certification
-from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
+from rltune.config.changes import RESUME_KEYS, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import REMOVED, RunConfig
 from rltune.config.settings_file import read_settings
@@ -146,10 +146,10 @@ def require_changeable(changes: Mapping[str, Any]) -> None:
     Raises:
         StudyError: A key is not in conf/resume.yaml.
     """
-    for key in sorted(changes.keys() - set(CHANGEABLE)):
+    for key in sorted(changes.keys() - set(RESUME_KEYS)):
         raise StudyError(
             f"{key}={changes[key]}: a sweep that is resumed keeps its own {key}",
-            f"changes of {', '.join(CHANGEABLE)}",
+            f"changes of {', '.join(RESUME_KEYS)}",
             REMOVED.get(key) or spell_command("run name=... begins another sweep"),
         )
 

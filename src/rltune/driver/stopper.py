@@ -50,7 +50,7 @@ class SweepStopper(Stopper):
         self.signal: int | None = None
         self.interrupted = False  # Whether the cause of the end may be gone at the next attempt: the exit code is 75.
         self.head_gone = False  # Whether the cluster's head is lost, so that Ray answers no call any more.
-        self.live: set[str] = set()  # The folders of the trials whose workers run and have a state to save.
+        self.active_trial_dirs: set[str] = set()  # Of the trials whose workers run and have a state to save.
         if lease:
             lease.on_lost = self.lose_lease
             if lease.is_lost:
@@ -75,7 +75,7 @@ class SweepStopper(Stopper):
             self.reason, self.signal = reason, signal
             self._deadline = time.monotonic() + GRACE_S
             if self.is_urgent():
-                self._store.client.hurry(EXIT_S - 0.5)
+                self._store.client.set_deadline(EXIT_S - 0.5)
             # If the disk is full or the storage is away, then trials do not see this, and are killed at the deadline.
             with contextlib.suppress(OSError, StoreError):
                 self._store.write(STOP_FILE, b"", is_quick=True)
@@ -113,7 +113,7 @@ class SweepStopper(Stopper):
     def check_wall_time(self) -> None:
         """Request the end when the sweep's wall time is spent."""
         budget, now = self._config.budget, time.monotonic()
-        if self._began is None and self.live:
+        if self._began is None and self.active_trial_dirs:
             self._began = now
         began = now if self._began is None else self._began
         if budget.wall_time_s is not None and now - began >= budget.wall_time_s:
@@ -129,7 +129,7 @@ class SweepStopper(Stopper):
 
     def stop_all(self) -> bool:
         """Return whether Tune ends the trials that have not handed back by the deadline; it asks after each event."""
-        return self.is_requested() and (not self.live or time.monotonic() > self._deadline)
+        return self.is_requested() and (not self.active_trial_dirs or time.monotonic() > self._deadline)
 
     def clear(self) -> None:
         """Remove the stop file, unless it is another driver's."""

@@ -151,14 +151,14 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
     values = _read_values(earlier.algo, names) | dict(record.params)
     fixed = _read_values(config.algo, names - searched) | dict(space.fixed)
     drawn = space.encode(space.active_values({name: values[name] for name in searched & values.keys()}))
-    if any(values.get(name) != value for name, value in fixed.items()) or not space.is_whole(drawn):
+    if any(values.get(name) != value for name, value in fixed.items()) or not space.is_fully_specified(drawn):
         return None
     budget, last_mark = config.budget.env_steps, max(record.reports, default=0)
-    is_whole = last_mark >= budget
+    is_complete = last_mark >= budget
     placed = replace(
         record,
-        state="COMPLETE" if is_whole else "PRUNED",
-        diverged=record.diverged and not is_whole,
+        state="COMPLETE" if is_complete else "PRUNED",
+        diverged=record.diverged and not is_complete,
         params=space.decode(drawn),
         drawn=drawn,
         reports={mark: objective for mark, objective in record.reports.items() if mark <= budget},

@@ -181,7 +181,9 @@ def _build_env(policy: Policy | MultiAgentPolicy, arguments: Mapping[str, Any]) 
 AnyPolicy: TypeAlias = bundle_reader.BundlePolicy | MultiAgentPolicy | RLlibPolicy
 
 
-def require_single_agent(policy: bundle_reader.BundlePolicy | MultiAgentPolicy, what: str) -> bundle_reader.BundlePolicy:
+def require_single_agent(
+    policy: bundle_reader.BundlePolicy | MultiAgentPolicy, what: str
+) -> bundle_reader.BundlePolicy:
     """Return the policy if it is of one agent.
 
     Args:

@@ -146,7 +146,7 @@ class Space:
             )
         return given
 
-    def is_whole(self, raw: Mapping[str, Any]) -> bool:
+    def is_fully_specified(self, raw: Mapping[str, Any]) -> bool:
         """Return whether quantities by label leave nothing to be drawn."""
         try:
             self.draw(lambda label, _: raw[label])

@@ -82,8 +82,8 @@ def decide_state(submission: Submission, ending: Ending) -> tuple[str, str | Non
 
 
 @dataclass(frozen=True)
-class Attempts:
-    """Count the attempts of a sweep that has to start again.
+class RestartState:
+    """Hold how often a sweep had to start again, and when it may.
 
     Attributes:
         num_ends: How many have ended in a row in the same way and without progress.
@@ -109,7 +109,7 @@ class Dispatcher:
 
     def __init__(self, submissions: Submissions, processes: SweepProcesses, width: int) -> None:
         self._submissions, self._processes, self._width = submissions, processes, width
-        self._attempts: dict[int, Attempts] = {}
+        self._restarts: dict[int, RestartState] = {}
         self._lock = threading.Lock()
         self._is_awake, self._is_closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
@@ -149,8 +149,8 @@ class Dispatcher:
                     self._start_or_adopt(submission)
 
     def _is_due(self, submission: Submission) -> bool:
-        attempts = self._attempts.get(submission.id)
-        return attempts is None or attempts.due_s <= time.monotonic()
+        restart = self._restarts.get(submission.id)
+        return restart is None or restart.due_s <= time.monotonic()
 
     def _record_end(self, submission: Submission) -> None:
         ending = self._processes.find_ending(submission)
@@ -165,7 +165,7 @@ class Dispatcher:
         if state == QUEUED:
             state, reason = self._plan_next_attempt(submission, ending, reason)
         else:
-            self._attempts.pop(submission.id, None)
+            self._restarts.pop(submission.id, None)
         logger.info("%s: %s %s", submission.name, state, reason or "")
         ended_s = time.time() if state in ENDED else None
         values = {"state": state, "reason": reason, "ended_s": ended_s, "is_adopted": state == RUNNING}
@@ -174,14 +174,14 @@ class Dispatcher:
     def _plan_next_attempt(self, submission: Submission, ending: Ending, reason: str | None) -> tuple[str, str | None]:
         """Decide when a sweep that could not end starts again; return its state and why it waits or has failed."""
         is_outage = ending.code == EXIT_TRY_AGAIN
-        last = self._attempts.get(submission.id)
+        last = self._restarts.get(submission.id)
         is_repeated = last is not None and last.is_outage == is_outage and ending.progress <= last.progress
         num_ends = last.num_ends + 1 if last is not None and is_repeated else 1
         if not is_outage and num_ends >= MAX_LOSSES:
-            del self._attempts[submission.id]
+            del self._restarts[submission.id]
             return FAILED, f"{reason}, {num_ends} times in a row without progress"
         wait_s = min(FIRST_WAIT_S * 2 ** min(num_ends - 1, 10), LONGEST_WAIT_S) if is_outage else 0.0
-        self._attempts[submission.id] = Attempts(num_ends, is_outage, ending.progress, time.monotonic() + wait_s)
+        self._restarts[submission.id] = RestartState(num_ends, is_outage, ending.progress, time.monotonic() + wait_s)
         if not is_outage:
             return QUEUED, reason
         starts = datetime.fromtimestamp(time.time() + wait_s, UTC)
@@ -223,7 +223,7 @@ class Dispatcher:
         with self._lock:
             submission = self._submissions.get(name)
             if submission.state == QUEUED:
-                self._attempts.pop(submission.id, None)
+                self._restarts.pop(submission.id, None)
                 values = {"state": INTERRUPTED, "reason": "taken from the queue", "ended_s": time.time()}
                 self._submissions.change(submission, **values)
             elif submission.state != RUNNING:

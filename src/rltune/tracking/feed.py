@@ -308,10 +308,10 @@ class Feed:
         delivered = []
         for key, curve in curves.items():
             record = records[key]
-            is_whole = key in changed and curve[-1].nominal_steps >= max(record.reports, default=0)
-            if not is_whole:  # More reports follow, although the trial may have ended by now.
+            has_all_reports = key in changed and curve[-1].nominal_steps >= max(record.reports, default=0)
+            if not has_all_reports:  # More reports follow, although the trial may have ended by now.
                 record = replace(record, state="RUNNING", stop_reason=None, diverged=False)
-            if self._attempt(record.run_key.name, partial(self.tracker.write, record, curve)) and is_whole:
+            if self._attempt(record.run_key.name, partial(self.tracker.write, record, curve)) and has_all_reports:
                 delivered.append(key)
         self._attempt("the sweep's curves", partial(self.tracker.write_sweep, page))
         self._ledger.mark_reports(self.tracker.name, page[-1][0])

@@ -120,8 +120,8 @@ class Trial(tune.Trainable):
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed``, ``traceback``, ``diverged`` and ``outgrew`` (its share of a
-            GPU's memory) of what went wrong, ``notes`` (in the first) of the restore. Without ``nominal_steps`` it is
+            episodes) of the episodes played, ``failed``, ``traceback``, ``diverged`` and ``out_of_memory`` (of its
+            share of a GPU) of what went wrong, ``notes`` (in the first) of the restore. Without ``nominal_steps`` it is
             no report: it brings a checkpoint that was due before, an interruption or a failure.
         """
         report: dict[str, Any] = {}
@@ -268,6 +268,6 @@ def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) 
     if isinstance(first, RewardError):  # The user looks for it in the environment, and has to know at which step.
         reason = f"{first.what} by environment step {env_steps}"
     reason = describe_out_of_memory(first, gpus) or reason
-    about: dict[str, Any] = {"failed": reason[:500], "outgrew": reason.startswith(OUT_OF_MEMORY)}
+    about: dict[str, Any] = {"failed": reason[:500], "out_of_memory": reason.startswith(OUT_OF_MEMORY)}
     about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
     return about | {"diverged": isinstance(first, NonFiniteError)}

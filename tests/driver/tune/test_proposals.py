@@ -31,7 +31,7 @@ class Plan:
     def config(self) -> Any:
         return SimpleNamespace(budget=SimpleNamespace(trials=self.trials))
 
-    def given(self, number: int) -> dict[str, Any]:
+    def fixed_values(self, number: int) -> dict[str, Any]:
         return self.space.encode(self.warm_starts[number]) if number < len(self.warm_starts) else {}
 
     def seeds(self, number: int) -> list[int]:

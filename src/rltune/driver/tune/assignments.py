@@ -92,7 +92,7 @@ class Assignments:
     def _choose_whole(self, record: TrialRecord) -> list[CheckpointRecord]:
         """Choose the recorded checkpoints that are whole, and tell the user about the others."""
         recorded = [checkpoint for checkpoint in (record.latest, record.checkpoint) if checkpoint]
-        whole = [checkpoint for checkpoint in recorded if self._sweep.store.is_whole(checkpoint)]
+        whole = [checkpoint for checkpoint in recorded if self._sweep.store.has_all_files(checkpoint)]
         if len(whole) < len(recorded):
             damaged = next(checkpoint for checkpoint in recorded if checkpoint not in whole)
             newest = choose_newest(whole)

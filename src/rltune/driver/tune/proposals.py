@@ -61,7 +61,7 @@ class SearchProposals:
         if number >= plan.config.budget.trials or self._has_spent_steps():
             return None
         enqueued = self._sweep.inbox.find_enqueued()
-        given = plan.space.encode(enqueued.payload) if enqueued else plan.given(number - self._num_enqueued)
+        given = plan.space.encode(enqueued.payload) if enqueued else plan.fixed_values(number - self._num_enqueued)
         proposal = study.propose(given, plan.sampler(number), plan.space.draw)
         record = self.table.add(
             plan.space.decode(proposal.drawn),

@@ -75,7 +75,7 @@ class _Event:
         return self.stage.table.kind == TRIALS
 
 
-def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+def _interrupt_on_error(method: Callable[..., None]) -> Callable[..., None]:
     """Interrupt the sweep if an event cannot be recorded, so that the next driver repeats what is not in the ledger.
 
     An exception that left the callback would end Tune's run, and the other trials could not save their state.
@@ -130,16 +130,16 @@ class Recorder(Callback):
 
     # -- Tune's events ------------------------------------------------------------------------------------------------
 
-    @_guarded
+    @_interrupt_on_error
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that a trial begins or goes on."""
         event = self._make_event(trial)
-        self.stopper.live.add(event.trial_dir)
+        self.stopper.active_trial_dirs.add(event.trial_dir)
         self._attempts.begin(event.key)
         event.stage.table.start(event.number)
         self._tracker.wake()
 
-    @_guarded
+    @_interrupt_on_error
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
@@ -168,12 +168,12 @@ class Recorder(Callback):
         if is_new:
             self._tracker.wake(connect=True)
 
-    @_guarded
+    @_interrupt_on_error
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the end of an attempt that kept its process: whole, stopped, failed inside, or interrupted."""
         event = self._make_event(trial, trial.last_result)
         result = event.result
-        self.stopper.live.discard(event.trial_dir)
+        self.stopper.active_trial_dirs.discard(event.trial_dir)
         reason = self._scheduler.pop_reason(event.number) if event.is_search else None
         if event.key in self._incomplete:
             event.stage.table.interrupt(event.number)  # It goes on from its recorded checkpoint, and reports again.
@@ -189,11 +189,11 @@ class Recorder(Callback):
             self._end_whole(event)
         _drop_results(trial)
 
-    @_guarded
+    @_interrupt_on_error
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the end of an attempt that lost its process. Tune itself tries no trial again."""
         event = self._make_event(trial, trial.last_result)
-        self.stopper.live.discard(event.trial_dir)
+        self.stopper.active_trial_dirs.discard(event.trial_dir)
         if self._config.cluster.address is not None:
             wait_for_head()
         error = read_last_error(trial.error_file)
@@ -201,7 +201,7 @@ class Recorder(Callback):
         self._end_attempt(event, failure)
         _drop_results(trial)
 
-    @_guarded
+    @_interrupt_on_error
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         """Record the costs of trials that did not hand back in time, as their heartbeats show them."""
         for trial_dir, env_steps in self.sweep.heartbeats.read().items():
@@ -275,7 +275,7 @@ class Recorder(Callback):
             self.stopper.request(outage)
             self._interrupt(event)
             return
-        if result.get("outgrew") and (share := self._assignments.enlarge_share(record, event.gpus)):
+        if result.get("out_of_memory") and (share := self._assignments.enlarge_share(record, event.gpus)):
             self.sweep.console.note(f"{record.name}: {reason}; it goes on with {share.gpus:g} of a GPU")
             event.stage.retry(record)
             return
@@ -286,7 +286,7 @@ class Recorder(Callback):
             limit = self._config.failures.stop_after
             self.stopper.interrupt(f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}")
         # A trial whose loss is no number, or that no GPU has the memory for, would end like that again.
-        if result.get("diverged") or result.get("outgrew") or not may_go_on:
+        if result.get("diverged") or result.get("out_of_memory") or not may_go_on:
             diverged = bool(result.get("diverged"))
             facts = write_failure(self._store, event.trial_dir, failure)
             self._end(event, "PRUNED" if diverged else "FAIL", reason, **facts, diverged=diverged)
