@@ -78,4 +78,4 @@ def our_batch(space: str, columns: dict[str, torch.Tensor]) -> PPOBatch:
 def train_batch(space: str, columns: dict[str, torch.Tensor]) -> TrainBatch:
     """The batch without artificial steps."""
     rows = our_batch(space, columns)
-    return TrainBatch(rows, torch.zeros(0), torch.ones(len(rows), dtype=torch.bool))
+    return TrainBatch(rows, torch.zeros(0), torch.ones(rows.num_rows, dtype=torch.bool))

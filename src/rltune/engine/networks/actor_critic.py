@@ -1,140 +1,73 @@
-"""Run policy and value networks of RLlib's default PPO module with hand-written forward and backward passes."""
+"""Run policy and value networks of RLlib's default PPO module: perceptrons on the CPU by kernels, others by torch."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rltune.engine.networks.flat_parameters import FlatParameters
-from rltune.engine.networks.mlp import MLP, NUMPY_FLOPS, parse_layers
+from rltune.engine.kernels.compiler import load_kernels
+from rltune.engine.kernels.perceptron import Linears, find_offset, make_table, parse_layers
+from rltune.engine.kernels.ppo import Network, compute_outputs, infer_dist
+from rltune.engine.networks.flat_parameters import find_memory
 
 Array = NDArray[Any]
 
 
-class MLPActorCritic:
-    """RLlib's default PPO module made of perceptrons, shared encoder or not.
+class CompiledActorCritic:
+    """RLlib's default PPO module made of perceptrons on the CPU, with a shared encoder or without.
 
     Args:
-        encoder: Encoder shared by both heads; None when each head's stack includes its own.
+        encoder: The encoder that both heads share; empty where each head's stack includes its own.
         policy: The layers up to the distribution's inputs.
         value: The layers up to the value.
-        log_std: Free log standard deviation parameter with its gradient view, or None.
-        log_std_limit: RLlib's ``log_std_clip_param`` where the head clips, or None.
+        head: RLlib's policy head.
+        data: The flat parameters that all layers are views of.
+        discrete: Whether the distribution is categorical.
     """
 
     def __init__(
-        self,
-        encoder: MLP | None,
-        policy: MLP,
-        value: MLP,
-        log_std: tuple[Tensor, Tensor] | None,
-        log_std_limit: float | None,
+        self, encoder: Linears, policy: Linears, value: Linears, head: Any, data: Tensor, discrete: bool
     ) -> None:
-        self.encoder, self.policy, self.value = encoder, policy, value
-        self.log_std, self.log_std_limit = log_std, log_std_limit
-        self._clipped: Tensor | None = None
-
-    def _assemble(self, out: Tensor) -> Tensor:
-        """Append or clip the log standard deviations as RLlib's heads do; ``out`` is overwritten."""
-        if self.log_std is not None:  # one free parameter, the same for every row
-            out = torch.cat([out, self.log_std[0].expand_as(out)], 1)
-        if self.log_std_limit is not None:
-            out[:, out.shape[1] // 2 :].clamp_(-self.log_std_limit, self.log_std_limit)
-            self._clipped = out
-        return out
-
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distribution inputs [rows, inputs] and values [rows], ready for `backward`."""
-        hidden = obs if self.encoder is None else self.encoder.forward(obs)  # a shared encoder runs once for both heads
-        dist = self._assemble(self.policy.forward(hidden))
-        return dist, self.value.forward(hidden).squeeze(1)
-
-    def backward(self, dist_grad: Tensor, value_grad: Tensor) -> None:
-        """Fill the flat gradient from the gradients by the two outputs.
-
-        Args:
-            dist_grad: [rows, inputs].
-            value_grad: [rows].
-        """
-        shared = self.encoder is not None
-        if self.log_std_limit is not None or self.log_std is not None:
-            dist_grad = self._through_log_std(dist_grad)
-        policy = self.policy.backward(dist_grad, into_input=shared)
-        value = self.value.backward(value_grad.unsqueeze(1), into_input=shared)
-        if self.encoder is not None:
-            # Both heads' gradients meet here. In place: `policy` is a fresh product that nobody else holds.
-            self.encoder.backward(policy.add_(value))
-
-    def _through_log_std(self, grad: Tensor) -> Tensor:
-        """Backpropagate through `_assemble`: from the distribution's inputs to the policy head's outputs."""
-        mean_grad, std_grad = grad.chunk(2, dim=1)
-        if self.log_std_limit is not None and self._clipped is not None:
-            # Clipping happened in place, so what the value was before is gone. One at its limit was clipped (or is
-            # there by a chance of one in 2**24): no gradient.
-            std_grad = std_grad * (self._clipped.chunk(2, dim=1)[1].abs() < self.log_std_limit)
-        if self.log_std is None:
-            return torch.cat([mean_grad, std_grad], 1)
-        # One parameter serves all rows: its gradient is their sum.
-        torch.sum(std_grad, 0, out=self.log_std[1])
-        return mean_grad.contiguous()
+        log_std = getattr(head, "log_std", None)
+        self.data: Array = data.numpy()
+        self.network = Network(
+            make_table(encoder, data),
+            make_table(policy, data),
+            make_table(value, data),
+            find_offset(log_std, data) if log_std is not None else -1,
+            float(head.log_std_clip_param) if getattr(head, "clip_log_std", False) else math.inf,
+            discrete,
+        )
 
     def values(self, obs: Tensor) -> Tensor:
-        """Return values [rows]; nothing is kept for `backward`."""
-        hidden = obs if self.encoder is None else self.encoder.infer(obs)
-        return self.value.infer(hidden).squeeze(1)
+        """Return values [rows]."""
+        network = self.network
+        return torch.from_numpy(compute_outputs(obs.numpy(), network.encoder, network.value, self.data)[:, 0])
 
     def dist_inputs(self, obs: Array) -> Array:
-        """Return distribution inputs [rows, inputs] of a few rows on the CPU, for sampling."""
-        # This runs at every step, on as many rows as there are environments: the calls cost more than the products, so
-        # small networks go through NumPy, whose calls are the cheaper ones.
-        stacks = [self.policy] if self.encoder is None else [self.encoder, self.policy]
-        if len(obs) * max(stack.flops for stack in stacks) <= NUMPY_FLOPS:
-            out = obs
-            for stack in stacks:
-                out = stack.infer_numpy(out)
-            if self.log_std is None and self.log_std_limit is not None:
-                scale = out[:, out.shape[1] // 2 :]
-                np.clip(scale, -self.log_std_limit, self.log_std_limit, out=scale)
-                return out
-            return out if self.log_std is None else self._assemble(torch.from_numpy(out)).numpy()
-        tensor = torch.from_numpy(obs)
-        for stack in stacks:
-            tensor = stack.infer(tensor)
-        return self._assemble(tensor).numpy()
+        """Return distribution inputs [rows, inputs], for sampling."""
+        n = self.network
+        inputs: Array = infer_dist(obs, n.encoder, n.policy, self.data, n.log_std, n.log_std_limit, n.discrete)
+        return inputs
 
 
 class AutogradActorCritic:
-    """Any stateless module with RLlib's ``_forward_train`` and ``compute_values`` (convolutions, layer norm)."""
+    """Any stateless module with RLlib's ``_forward_train`` and ``compute_values``, on any device."""
 
-    def __init__(self, module: Any, flat: FlatParameters | None) -> None:
-        self.module, self.flat = module, flat
-        self._outputs: tuple[Tensor, Tensor] | None = None
+    def __init__(self, module: Any) -> None:
+        self.module = module
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distribution inputs and values; keep the graph for `backward`."""
-        with torch.enable_grad():
-            out = self.module._forward_train({"obs": obs})
-            values = self.module.compute_values({"obs": obs}, embeddings=out.get("embeddings"))
-        self._outputs = (out["action_dist_inputs"], values)
-        # Detached, so that the loss in closed form does not record into the graph as well.
-        return self._outputs[0].detach(), values.detach()
-
-    def backward(self, dist_grad: Tensor, value_grad: Tensor) -> None:
-        """Fill the flat gradient from the gradients by the two outputs."""
-        if self._outputs is None or self.flat is None:
-            raise RuntimeError("backward() needs a forward() and trainable parameters")
-        self.flat.attach_grads()
-        # One call for both outputs walks a shared encoder once.
-        grads = [grad.to(out.dtype) for grad, out in zip((dist_grad, value_grad), self._outputs, strict=True)]
-        torch.autograd.backward(list(self._outputs), grads)
-        self._outputs = None
+        """Return distribution inputs [rows, inputs] and values [rows]."""
+        out = self.module._forward_train({"obs": obs})
+        return out["action_dist_inputs"], self.module.compute_values({"obs": obs}, embeddings=out.get("embeddings"))
 
     def values(self, obs: Tensor) -> Tensor:
-        """Return values [rows], in slices that bound the memory of convolutions; nothing is kept for `backward`."""
+        """Return values [rows], in slices that bound the memory of convolutions."""
         parts = [self.module.compute_values({"obs": part}) for part in torch.split(obs, 4096)]
         return torch.cat(parts)
 
@@ -144,41 +77,38 @@ class AutogradActorCritic:
         return out.numpy()
 
 
-ActorCritic = MLPActorCritic | AutogradActorCritic
+ActorCritic = CompiledActorCritic | AutogradActorCritic
 
 
-def make_actor_critic(module: Any, flat: FlatParameters | None) -> ActorCritic:
+def make_actor_critic(module: Any, *, compiled: bool = True) -> ActorCritic:
     """Build the fastest network that computes what ``module`` (RLlib's default PPO module) computes.
 
     Args:
         module: RLlib's module, with or without its critic (``inference_only``).
-        flat: Its parameters; None for a copy that only samples.
+        compiled: Whether kernels may compute it; they know float32 alone.
     """
-    encoder = module.encoder
+    params = list(module.parameters())
+    linears = _parse(module) if compiled and params[0].device.type == "cpu" and load_kernels() else None
+    if linears is None:
+        return AutogradActorCritic(module)
+    discrete = hasattr(module.action_space, "n")
+    return CompiledActorCritic(*linears, module.pi, find_memory(params), discrete)
+
+
+def _parse(module: Any) -> tuple[Linears, Linears, Linears] | None:
+    """Return the layers of the shared encoder, of the policy, and of the value; None if there is anything else."""
+    encoder, value_head = module.encoder, getattr(module, "vf", None)
     shared = getattr(encoder, "encoder", None)
-    critic = getattr(encoder, "critic_encoder", None)
-    value_head = getattr(module, "vf", None)
     if shared is not None:
-        parts = (
-            parse_layers(find_network(shared)),
-            parse_layers(module.pi.net),
-            parse_layers(value_head.net) if value_head else [],
-        )
-    else:  # an inference-only module has no critic, and its value network stays empty
-        actor = getattr(encoder, "actor_encoder", None)
-        head = parse_layers(find_network(critic), value_head.net) if critic is not None and value_head else []
-        parts = ([], parse_layers(find_network(actor), module.pi.net), head)
-    if any(
-        part is None for part in parts
-    ):  # all or nothing: the graph of one part would have to run through the others
-        return AutogradActorCritic(module, flat)
-    stacks = [MLP(part or [], flat) for part in parts]
-    log_std = getattr(module.pi, "log_std", None)
-    free = None
-    if log_std is not None:
-        free = (log_std.detach(), flat.grad_of[id(log_std)] if flat else log_std.detach())
-    limit = float(module.pi.log_std_clip_param) if getattr(module.pi, "clip_log_std", False) else None
-    return MLPActorCritic(stacks[0] if shared is not None else None, stacks[1], stacks[2], free, limit)
+        parts = [find_network(shared)], [module.pi.net], [value_head.net] if value_head else []
+    else:  # A module for inference has no critic, and its value network stays empty.
+        critic = getattr(encoder, "critic_encoder", None)
+        value = [find_network(critic), value_head.net] if critic is not None and value_head else []
+        parts = [], [find_network(getattr(encoder, "actor_encoder", None)), module.pi.net], value
+    encoder_layers, policy, value_layers = (parse_layers(*part) for part in parts)
+    if encoder_layers is None or policy is None or value_layers is None:
+        return None
+    return encoder_layers, policy, value_layers
 
 
 def find_network(encoder: Any) -> nn.Module:

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+
+Array = NDArray[Any]
 
 ALIGN = 16
 """Floats; each tensor starts on a cache line, as tensors that torch allocates do."""
@@ -43,6 +48,11 @@ class FlatParameters:
                 view.copy_(param)
                 param.data = view  # the Parameter object stays: RLlib's optimizer and state dicts know it by identity
 
+    @property
+    def spans(self) -> Array:
+        """Where each parameter begins and ends [parameters, 2]."""
+        return np.array([(start, start + size) for start, size in self._spans], np.int64)
+
     def views(self, flat: Tensor) -> list[Tensor]:
         """Cut ``flat`` into the parameters' shapes."""
         return [
@@ -66,3 +76,11 @@ class FlatParameters:
         self.grad.zero_()
         for param, view in zip(self.params, self.grads, strict=True):
             param.grad = view
+
+
+def find_memory(params: Sequence[nn.Parameter]) -> Tensor:
+    """Return the flat tensor that the parameters are views of; they are moved into a new one if there is none."""
+    storage = params[0].untyped_storage()
+    if any(param.untyped_storage().data_ptr() != storage.data_ptr() for param in params):
+        return FlatParameters(params).data
+    return torch.empty(0, dtype=params[0].dtype).set_(storage)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from rltune.engine.kernels.steps import CLIPPING, NO_CLIPPING, Parameters
 from rltune.engine.networks.flat_parameters import FlatParameters
 
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -73,6 +74,29 @@ class FlatOptimizer:
         """Do one update with the flat gradient."""
         raise NotImplementedError
 
+    def describe(self, config: Any) -> Parameters | None:
+        """Return parameters, state and RLlib's clipping for the kernels, in the same memory; None on a GPU."""
+        flat = self.flat
+        if flat.data.device.type != "cpu":
+            return None
+        limit = float(config.grad_clip or 0.0)
+        mean, square = ([torch.zeros(0)] * 2 + self.moments)[-2:]
+        return Parameters(
+            flat.data.numpy(),
+            flat.grad.numpy(),
+            flat.spans,
+            mean.numpy(),
+            square.numpy(),
+            self.count.view(1).numpy(),
+            *self.numbers(),
+            CLIPPING[config.grad_clip_by] if limit else NO_CLIPPING,
+            limit,
+        )
+
+    def numbers(self) -> tuple[float, float, float]:
+        """Return the decay of the running average (0 without one), that of the squares, and epsilon."""
+        raise NotImplementedError
+
 
 class FlatAdam(FlatOptimizer):
     """``torch.optim.Adam`` on a flat tensor."""
@@ -84,6 +108,10 @@ class FlatAdam(FlatOptimizer):
         group = optimizer.param_groups[0]
         self.beta1, self.beta2 = (float(beta) for beta in group["betas"])
         self.eps = float(group["eps"])
+
+    def numbers(self) -> tuple[float, float, float]:
+        """Return both betas and epsilon."""
+        return self.beta1, self.beta2, self.eps
 
     def step(self, lr: float) -> None:
         """Do one update with the flat gradient."""
@@ -115,6 +143,10 @@ class FlatRMSprop(FlatOptimizer):
         super().__init__(flat, optimizer)
         group = optimizer.param_groups[0]
         self.alpha, self.eps = float(group["alpha"]), float(group["eps"])
+
+    def numbers(self) -> tuple[float, float, float]:
+        """Return zero, alpha and epsilon."""
+        return 0.0, self.alpha, self.eps
 
     def step(self, lr: float) -> None:
         """Do one update with the flat gradient, as ``torch.optim.RMSprop`` orders its operations."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,8 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from rltune.engine.algorithm import FastAlgorithm
-from rltune.engine.networks.actor_critic import make_actor_critic
+from rltune.engine.kernels.ppo import update
+from rltune.engine.networks.actor_critic import CompiledActorCritic, make_actor_critic
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.mixed_precision import BFLOAT16, FLOAT32, in_precision
 from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
@@ -25,18 +25,17 @@ from rltune.engine.on_policy.chunks import find_chunks
 from rltune.engine.on_policy.ppo_loss import (
     PPOBatch,
     PPOCoefficients,
-    categorical_gradient,
     categorical_statistics,
-    gaussian_gradient,
     gaussian_logp,
     gaussian_statistics,
     loss_statistics,
-    value_gradient,
 )
 from rltune.engine.on_policy.rollout import Rollout
 from rltune.engine.sampling.remote import collect_remotely
 
 Array = NDArray[Any]
+NORM = "gradients_default_optimizer_global_norm"
+"""RLlib's name of the gradient's norm, which it reports if it clips by that."""
 
 
 @dataclass
@@ -75,15 +74,15 @@ class PPOUpdate:
         optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
         self.flat = FlatParameters(optimizer.param_groups[0]["params"])
         self.optimizer = make_flat_optimizer(self.flat, optimizer)
-        self.network = in_precision(make_actor_critic(module, self.flat), precision, self.flat.data.device)
+        plain = precision == FLOAT32 and not config.torch_compile_learner
+        self.network: Any = in_precision(make_actor_critic(module, compiled=plain), precision, self.flat.data.device)
         self.generator = torch.Generator()
         if seed is not None:
             self.generator.manual_seed(seed)
         else:
             self.generator.seed()
-        # The last minibatch's outputs, from which the statistics are computed: no second forward pass.
-        self._outputs: tuple[Tensor, Tensor] = (self.flat.data, self.flat.data)
-        self._policy_gradient = categorical_gradient if self.discrete else gaussian_gradient
+        self._statistics_of = categorical_statistics if self.discrete else gaussian_statistics
+        self._parameters = self.optimizer.describe(config)
         self._step = compile_step(self._minibatch, [self.optimizer], config)
 
     @property
@@ -105,13 +104,13 @@ class PPOUpdate:
         schedule = self.learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
         c = self.config
         return PPOCoefficients(
-            c.clip_param,
-            c.vf_clip_param,
-            c.vf_loss_coeff,
+            float(c.clip_param),
+            float(c.vf_clip_param),
+            float(c.vf_loss_coeff),
             float(schedule.get_current_value()),
             self.kl_coeff,
-            c.use_kl_loss,
-            c.use_critic,
+            bool(c.use_kl_loss),
+            bool(c.use_critic),
         )
 
     def prepare(self, rollouts: list[Rollout]) -> TrainBatch:
@@ -170,39 +169,65 @@ class PPOUpdate:
             RLlib's learner statistics, of the last minibatch as in RLlib; the explained variance without its artificial
             steps.
         """
-        c, lr = self.coefficients(), self.lr
-        last, norm = batch.rows, None
-        for last in self._minibatches(batch):
-            norm = self._step(last, c, lr)
-        stats = self._statistics(last, c, norm)
+        order, sizes = self._order_rows(batch)
+        learn = self._learn_compiled if isinstance(self.network, CompiledActorCritic) else self._learn_with_autograd
+        stats = learn(batch.rows, order, sizes, self.coefficients())
+        if self.config.grad_clip_by != "global_norm" or not self.config.grad_clip:
+            stats.pop(NORM, None)
+        # Stacked first: on a GPU each number read by itself would wait for the device.
+        numbers = torch.stack([value.float() for value in stats.values()]).tolist()
+        found = dict(zip(stats, numbers, strict=True))
         self.learner._weights_seq_no += 1
-        return {**stats, **self._advance(stats["mean_kl_loss"], timestep)}
+        return {**found, **self._advance(found["mean_kl_loss"], timestep)}
 
-    def _minibatches(self, batch: TrainBatch) -> Iterator[PPOBatch]:
-        """Yield the minibatches of RLlib's ``MiniBatchCyclicIterator``, without the steps that its loss masks.
+    def _learn_compiled(self, rows: PPOBatch, order: Tensor, sizes: Tensor, c: PPOCoefficients) -> dict[str, Tensor]:
+        """Do a step for each minibatch by kernels; return the statistics of the last one."""
+        dist, values, norm = update(
+            self._parameters,
+            self.network.network,
+            PPOBatch(*(column.numpy() for column in rows)),
+            order.numpy(),
+            sizes.numpy(),
+            c,
+            self.lr,
+        )
+        last = rows.take(order[len(order) - len(values) :])
+        outputs = self._statistics_of(torch.from_numpy(dist), last), torch.from_numpy(values)
+        return loss_statistics(*outputs, last, c) | {NORM: torch.tensor(norm)}
 
-        RLlib lays the epochs end to end, cuts minibatches of equal size, and completes the last one from one more
-        epoch. The first epoch keeps the steps' order; the others are shuffled.
+    def _learn_with_autograd(
+        self, rows: PPOBatch, order: Tensor, sizes: Tensor, c: PPOCoefficients
+    ) -> dict[str, Tensor]:
+        """Do a step for each minibatch by torch; return the statistics of the last one."""
+        order, lr, stats = order.to(rows.obs.device), self.lr, {}
+        # Gather about an epoch at a time and cut views off it: to gather each minibatch by itself would be the same
+        # copying in many more calls.
+        start, count = 0, max(1, rows.num_rows // int(sizes.max()))
+        for part in torch.split(sizes, count):
+            mixed = rows.take(order[start : start + int(part.sum())])
+            start += mixed.num_rows
+            for minibatch in mixed.split(part.tolist()):
+                stats = self._step(minibatch, c, lr)
+        return stats
+
+    def _order_rows(self, batch: TrainBatch) -> tuple[Tensor, Tensor]:
+        """Return the rows of all minibatches, end to end, and the number of rows of each.
+
+        They are those of RLlib's ``MiniBatchCyclicIterator``, without the steps that its loss masks. RLlib lays the
+        epochs end to end, cuts minibatches of equal size, and completes the last one from one more epoch. The first
+        epoch keeps the steps' order; the others are shuffled.
         """
         config, places = self.config, len(batch.loss_mask)
         size = min(config.minibatch_size or places, places)
         if size == places:
-            yield from [batch.rows] * config.num_epochs
-            return
+            rows = torch.arange(batch.rows.num_rows)
+            return rows.repeat(config.num_epochs), torch.full([config.num_epochs], len(rows))
         count = math.ceil(config.num_epochs * places / size)
         order = self._order_epochs(places, math.ceil(count * size / places))[: count * size]
         counted = batch.loss_mask[order]
         row_of_place = batch.loss_mask.cumsum(0) - 1
-        rows = row_of_place[order[counted]].to(batch.rows.obs.device)
         sizes = counted.view(count, size).sum(1)
-        # Gather about an epoch at a time and cut views off it: to gather each minibatch by itself would be the same
-        # copying in many more calls.
-        start = 0
-        for part in torch.split(sizes, math.ceil(places / size)):
-            mixed = batch.rows.take(rows[start : start + int(part.sum())])
-            start += len(mixed)
-            # One of artificial steps alone has no loss.
-            yield from (minibatch for minibatch in mixed.split(part.tolist()) if len(minibatch))
+        return row_of_place[order[counted]], sizes[sizes > 0]  # A minibatch of artificial steps alone has no loss.
 
     def _order_epochs(self, places: int, epochs: int) -> Tensor:
         """Return the order of each epoch, end to end."""
@@ -213,27 +238,15 @@ class PPOUpdate:
     def _permutation(self, rows: int) -> Tensor:
         return torch.randperm(rows, generator=self.generator)
 
-    def gradient(self, batch: PPOBatch, c: PPOCoefficients) -> None:
-        """Fill the flat gradient with that of the mean loss over ``batch``."""
-        dist, values = self._outputs = self.network.forward(batch.obs)
-        self.network.backward(self._policy_gradient(dist, batch, c), value_gradient(values, batch, c))
-
-    def _minibatch(self, batch: PPOBatch, c: PPOCoefficients, lr: float) -> Tensor | None:
-        self.gradient(batch, c)
+    def _minibatch(self, batch: PPOBatch, c: PPOCoefficients, lr: float) -> dict[str, Tensor]:
+        with torch.enable_grad():
+            dist, values = self.network.forward(batch.obs)
+            stats = loss_statistics(self._statistics_of(dist, batch), values, batch, c)
+        self.flat.attach_grads()
+        torch.autograd.backward([stats["total_loss"]])
         norm = clip_gradients(self.flat, self.config.grad_clip, self.config.grad_clip_by)
         self.optimizer.step(lr)
-        return norm
-
-    def _statistics(self, batch: PPOBatch, c: PPOCoefficients, norm: Tensor | None) -> dict[str, float]:
-        """Return the loss and its parts as the last step on ``batch`` saw them."""
-        dist, values = self._outputs
-        parts = categorical_statistics(dist, batch) if self.discrete else gaussian_statistics(dist, batch)
-        stats = loss_statistics(parts, values, batch, c)
-        if norm is not None:
-            stats["gradients_default_optimizer_global_norm"] = norm
-        # Stacked first: on a GPU each number read by itself would wait for the device.
-        numbers = torch.stack([value.float() for value in stats.values()]).tolist()
-        return dict(zip(stats, numbers, strict=True))
+        return stats | ({} if norm is None else {NORM: norm})
 
     def _advance(self, kl: float, timestep: int) -> dict[str, float]:
         """Advance RLlib's schedules and its adaptive KL coefficient, and return their current values."""

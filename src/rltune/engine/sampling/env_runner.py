@@ -140,7 +140,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
 
     def bind_module(self) -> None:
         """Read the module's tensors anew, after they were moved to other memory."""
-        self.network = make_actor_critic(self.module, None)
+        self.network = make_actor_critic(self.module)
 
     def collect(self, steps: int) -> Rollout:
         """Take at least ``steps`` environment steps; the arrays are overwritten by the next call."""
