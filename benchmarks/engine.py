@@ -41,12 +41,18 @@ class Case:
 
 
 CASES = {
-    "ppo_cartpole_32": Case("PPO CartPole, 32 environments, batch 2048, 10 epochs, 64x64", 1.5),
+    "ppo_cartpole_32": Case("PPO CartPole, 32 environments, batch 2048, minibatch 256, 10 epochs, 64x64", 1.5),
     "ppo_cartpole_32_native": Case("the same, as a native vector environment", 1.5),
-    "ppo_cartpole_1": Case("PPO CartPole, 1 environment", 1.5),
+    "ppo_cartpole_1": Case("PPO CartPole, 1 environment, batch 2048, minibatch 256", 1.5),
+    "ppo_cartpole_1_64": Case("PPO CartPole, Stable-Baselines3's defaults: 1 environment, minibatch 64", 1.5),
+    "ppo_cartpole_8_64": Case("PPO CartPole, 8 environments, batch 2048, minibatch 64, 10 epochs", 1.5),
+    "ppo_cartpole_16_64": Case("PPO CartPole, 16 environments, batch 512, minibatch 64, 20 epochs", 1.5),
+    "ppo_cartpole_16_128": Case("PPO CartPole, 16 environments, batch 1024, minibatch 128, 10 epochs", 1.5),
     "ppo_halfcheetah_norm": Case("PPO HalfCheetah, 4 environments, normalised observations", 2.0),
     "dqn_cartpole": Case("DQN CartPole, batch 64, an update per 4 steps, epsilon 0.05, 64x64", 1.5),
+    "dqn_cartpole_4": Case("DQN CartPole, 4 environments", 1.5),
     "sac_pendulum": Case("SAC Pendulum, batch 256, an update per step, 256x256", 3.0),
+    "sac_pendulum_64": Case("SAC Pendulum, batch 100, an update per step, 64x64", 3.0),
 }
 ON_GPUS = {  # hours on a processor: benchmarks/gpu.py measures them
     "ppo_breakout": Case("PPO Breakout, 8 environments, batch 1024, 4 epochs, 512 units a head (SB3: for both)", 10.0),

@@ -20,12 +20,21 @@ Round = tuple[Callable[[float], tuple[int, float]], str]
 
 warnings.filterwarnings("ignore")
 TANH64 = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False}
-PPO_CASES: dict[str, tuple[str, int]] = {
-    "ppo_cartpole_32": ("CartPole-v1", 32),
-    "ppo_cartpole_32_native": ("CartPole-v1", 32),
-    "ppo_cartpole_1": ("CartPole-v1", 1),
-    "ppo_halfcheetah_norm": ("HalfCheetah-v5", 4),
+PPO_CASES: dict[str, tuple[str, int, int, int, int]] = {
+    "ppo_cartpole_32": ("CartPole-v1", 32, 2048, 256, 10),
+    "ppo_cartpole_32_native": ("CartPole-v1", 32, 2048, 256, 10),
+    "ppo_cartpole_1": ("CartPole-v1", 1, 2048, 256, 10),
+    "ppo_cartpole_1_64": ("CartPole-v1", 1, 2048, 64, 10),
+    "ppo_cartpole_8_64": ("CartPole-v1", 8, 2048, 64, 10),
+    "ppo_cartpole_16_64": ("CartPole-v1", 16, 512, 64, 20),
+    "ppo_cartpole_16_128": ("CartPole-v1", 16, 1024, 128, 10),
+    "ppo_halfcheetah_norm": ("HalfCheetah-v5", 4, 2048, 256, 10),
 }
+"""Environment, number of environments, batch, minibatch and epochs."""
+DQN_CASES = {"dqn_cartpole": 1, "dqn_cartpole_4": 4}
+"""Number of environments."""
+SAC_CASES = {"sac_pendulum": (256, 256), "sac_pendulum_64": (64, 100)}
+"""Width of both hidden layers, and batch."""
 # As Stable-Baselines3's; those of the tuned settings are padded.
 FILTERS = "algo.rl_module.model_config.conv_filters=[[32,8,4,valid],[64,4,2,valid],[64,3,1,valid]]"
 SINGLE = ("SyncEnvs", "SyncVectorEnv", "DummyVecEnv")  # these step one environment after another
@@ -61,31 +70,31 @@ def rllib_config(case: str, device: str) -> Any:
     from rltune.engine.sampling.observation_filter import normalise_observations
 
     if case in PPO_CASES:
-        env, envs = PPO_CASES[case]
+        env, envs, batch, minibatch, epochs = PPO_CASES[case]
         config = PPOConfig().training(
-            train_batch_size_per_learner=2048, minibatch_size=256, num_epochs=10, lr=3e-4, gamma=0.99,
+            train_batch_size_per_learner=batch, minibatch_size=minibatch, num_epochs=epochs, lr=3e-4, gamma=0.99,
             lambda_=0.95, clip_param=0.2, grad_clip=0.5, use_kl_loss=False, vf_loss_coeff=0.5,
         ).rl_module(model_config=dict(TANH64))  # fmt: skip
         if case.endswith("norm"):
             normalise_observations(config)
         if case.endswith("native"):
             config.env_runners(gym_env_vectorize_mode="vector_entry_point")
-    elif case == "dqn_cartpole":
-        env, envs = "CartPole-v1", 1
+    elif case in DQN_CASES:
+        env, envs = "CartPole-v1", DQN_CASES[case]
         config = DQNConfig().training(
             train_batch_size_per_learner=64, training_intensity=16, lr=1e-3, gamma=0.99, double_q=False,
             dueling=False, epsilon=EPSILON, num_steps_sampled_before_learning_starts=1000,
             target_network_update_freq=500,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50_000}, grad_clip=10.0,
         ).rl_module(model_config=relu_nets(64))  # fmt: skip
-        config.env_runners(rollout_fragment_length=4)
+        config.env_runners(rollout_fragment_length=4 // envs)
     else:
-        env, envs = "Pendulum-v1", 1
+        env, envs, (width, batch) = "Pendulum-v1", 1, SAC_CASES[case]
         config = SACConfig().training(
-            train_batch_size_per_learner=256, actor_lr=3e-4, critic_lr=3e-4, alpha_lr=3e-4, tau=0.005,
-            num_steps_sampled_before_learning_starts=300, training_intensity=256,
+            train_batch_size_per_learner=batch, actor_lr=3e-4, critic_lr=3e-4, alpha_lr=3e-4, tau=0.005,
+            num_steps_sampled_before_learning_starts=300, training_intensity=batch,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50_000},
-        ).rl_module(model_config=relu_nets(256))  # fmt: skip
+        ).rl_module(model_config=relu_nets(width))  # fmt: skip
         use_plain_critics(config)
         config.env_runners(rollout_fragment_length=1).reporting(min_time_s_per_iteration=0)
     config.environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
@@ -160,28 +169,32 @@ def sb3_round(case: str, device: str) -> Round:
     from torch import nn
 
     if case in PPO_CASES:
-        env, envs = PPO_CASES[case]
+        env, envs, batch, minibatch, epochs = PPO_CASES[case]
         vec: Any = DummyVecEnv([lambda: gym.make(env)] * envs)
         if case.endswith("norm"):
             vec = VecNormalize(vec, norm_reward=False)
         nets = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": nn.Tanh}
         model: Any = PPO(
-            "MlpPolicy", vec, n_steps=2048 // envs, batch_size=256, n_epochs=10, policy_kwargs=nets, device=device
-        )
-        chunk = 2048
+            "MlpPolicy", vec, n_steps=batch // envs, batch_size=minibatch, n_epochs=epochs, policy_kwargs=nets,
+            device=device,
+        )  # fmt: skip
+        chunk = batch
     elif case == "ppo_breakout":
         model, chunk = build_sb3_breakout(device), 1024
-    elif case == "dqn_cartpole":
+    elif case in DQN_CASES:
+        envs = DQN_CASES[case]
         model = DQN(
-            "MlpPolicy", gym.make("CartPole-v1"), batch_size=64, train_freq=4, gradient_steps=1, buffer_size=50_000,
+            "MlpPolicy", DummyVecEnv([lambda: gym.make("CartPole-v1")] * envs), batch_size=64, train_freq=4 // envs,
+            gradient_steps=1, buffer_size=50_000,
             learning_starts=1000, target_update_interval=500, policy_kwargs={"net_arch": [64, 64]}, learning_rate=1e-3,
             exploration_initial_eps=EPSILON, exploration_final_eps=EPSILON, device=device,
         )  # fmt: skip
         chunk = 1000
     else:
+        width, batch = SAC_CASES[case]
         model = SAC(
-            "MlpPolicy", gym.make("Pendulum-v1"), batch_size=256, train_freq=1, gradient_steps=1, buffer_size=50_000,
-            learning_starts=300, policy_kwargs={"net_arch": [256, 256]}, device=device,
+            "MlpPolicy", gym.make("Pendulum-v1"), batch_size=batch, train_freq=1, gradient_steps=1, buffer_size=50_000,
+            learning_starts=300, policy_kwargs={"net_arch": [width, width]}, device=device,
         )  # fmt: skip
         chunk = 20
 

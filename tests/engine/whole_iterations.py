@@ -78,11 +78,12 @@ class Iterations:
     def _watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Count gradient steps, keep the rollouts, and let RLlib draw the permutations that the engine drew."""
         loop, collect = self.algorithm.loop, self.algorithm.collect_rollouts
-        step, update, draw = loop._step, self.stock._update, loop._permutation
+        order_rows, update, draw = loop._order_rows, self.stock._update, loop._permutation
 
-        def our_step(*args: Any) -> Any:
-            self.steps["engine"] += 1
-            return step(*args)
+        def our_order(*args: Any) -> Any:
+            order, sizes = order_rows(*args)
+            self.steps["engine"] += len(sizes)
+            return order, sizes
 
         def their_step(*args: Any, **kwargs: Any) -> Any:
             self.steps["RLlib"] += 1
@@ -96,7 +97,7 @@ class Iterations:
             self.rollouts = collect(steps)
             return self.rollouts
 
-        monkeypatch.setattr(loop, "_step", our_step)
+        monkeypatch.setattr(loop, "_order_rows", our_order)
         monkeypatch.setattr(self.stock, "_update", their_step)
         monkeypatch.setattr(loop, "_permutation", permutation)
         monkeypatch.setattr(self.algorithm, "collect_rollouts", collect_rollouts)

@@ -12,16 +12,16 @@ from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from torch import Tensor, nn
 
-from rltune.engine.networks.actor_critic import AutogradActorCritic, MLPActorCritic, make_actor_critic
+from rltune.engine.networks.actor_critic import AutogradActorCritic, CompiledActorCritic, make_actor_critic
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.q_network import make_action_values
 from rltune.engine.off_policy.transitions import RowLayout
 from tests.engine.ppo_learner import INPUTS, make_config, rllib_learner
 
 MODELS: dict[str, tuple[dict[str, Any], type]] = {
-    "separate": ({}, MLPActorCritic),
-    "shared": ({"vf_share_layers": True}, MLPActorCritic),
-    "free log std": ({"free_log_std": True}, MLPActorCritic),
+    "separate": ({}, CompiledActorCritic),
+    "shared": ({"vf_share_layers": True}, CompiledActorCritic),
+    "free log std": ({"free_log_std": True}, CompiledActorCritic),
     "layer norm": ({"fcnet_use_layernorm": True}, AutogradActorCritic),
 }
 
@@ -29,22 +29,15 @@ MODELS: dict[str, tuple[dict[str, Any], type]] = {
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("rows", [2, 3000])
 def test_sampling_and_values_equal_the_modules(name: str, rows: int) -> None:
-    """Few rows go through NumPy, many through torch."""
     model, expected = MODELS[name]
     module = rllib_learner(make_config("continuous", model)).module["default_policy"].unwrapped()
-    network = make_actor_critic(module, None)
+    network = make_actor_critic(module)
     assert type(network) is expected
     obs = torch.randn(rows, INPUTS)
     with torch.no_grad():
         wanted = module.forward_train({"obs": obs})["action_dist_inputs"]
         torch.testing.assert_close(torch.from_numpy(network.dist_inputs(obs.numpy())), wanted, atol=1e-5, rtol=0)
         torch.testing.assert_close(network.values(obs), module.compute_values({"obs": obs}), atol=1e-5, rtol=0)
-
-
-def test_backward_needs_a_forward_where_autograd_does_it() -> None:
-    module = rllib_learner(make_config("discrete", {"fcnet_use_layernorm": True})).module["default_policy"].unwrapped()
-    with pytest.raises(RuntimeError, match="needs a forward"):
-        make_actor_critic(module, None).backward(torch.zeros(1, 3), torch.zeros(1))
 
 
 @pytest.mark.parametrize("algo", [PPOConfig, DQNConfig])
@@ -58,7 +51,7 @@ def test_images_lie_channels_last_in_all_convolutions(algo: type) -> None:
     watch_convolutions(module, seen)
     images, flat = torch.rand(6, 84, 84, 4), FlatParameters(list(module.parameters()))
     if algo is PPOConfig:
-        make_actor_critic(module, flat).forward(images)
+        make_actor_critic(module).forward(images)
     else:
         layout = RowLayout((84, 84, 4), 1)
         rows = torch.zeros(6, layout.width)  # of a replay memory

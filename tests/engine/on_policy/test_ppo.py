@@ -115,9 +115,9 @@ def test_a_minibatch_of_artificial_steps_alone_is_left_out() -> None:
     batch.loss_mask = torch.ones(ROWS + 6, dtype=torch.bool)
     batch.loss_mask[8:14] = False  # the third minibatch, and a half of the fourth
     update = PPOUpdate(rllib_learner(config), config, 0)
-    sizes = [len(part) for part in update._minibatches(batch)]
-    assert sizes[:4] == [4, 4, 2, 4]
-    assert sum(sizes) == ROWS + 2  # the last one is completed from the beginning
+    _, sizes = update._order_rows(batch)
+    assert sizes[:4].tolist() == [4, 4, 2, 4]
+    assert sizes.sum() == ROWS + 2  # the last one is completed from the beginning
 
 
 def draw_settings(rng: np.random.Generator) -> dict[str, Any]:
