@@ -21,11 +21,12 @@ from pathlib import Path
 from select import select
 from typing import Any
 
+from rltune.cluster.kernel_cache import are_kernels_compiled
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
 
 # RLlib imports these modules, and they do not import Ray. So they can be imported before Ray's settings are known.
-EARLY = ("torch", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
+EARLY = ("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
 LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
 OOM_SCORE = "1000"  # Ray gives its workers the same (2.60), so that the system ends a trial before the driver.
 NO_JOB = "ffffffff"  # The job id of workers that Ray starts before there is a job (2.60).
@@ -85,6 +86,9 @@ def _prepare(environment: Mapping[str, str]) -> None:
     _replace_environment(environment)
     with draw_actor_class_ids():  # An actor class draws its id when it is defined.
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
+    if are_kernels_compiled():  # Otherwise the check before the trials compiles them, and workers need not wait here.
+        with contextlib.suppress(Exception):
+            importlib.import_module("rltune.engine.kernels.compiler").load_kernels()
     gc.collect()
     gc.freeze()  # The collector would write to the memory that forked processes share.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The system then removes ended children itself.

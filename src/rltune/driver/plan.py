@@ -316,7 +316,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def preflight(plan: Plan) -> tuple[str, ...]:
-    """Run the check that needs RLlib: the configuration builds at the ends of the space.
+    """Run the check that needs RLlib: the configuration builds at the ends of the space. Compile the kernels.
 
     Returns:
         Notes on what the fast engine leaves to stock RLlib, in some trials or in all.
@@ -325,6 +325,7 @@ def preflight(plan: Plan) -> tuple[str, ...]:
         ConfigError: With the corner and RLlib's own words.
     """
     from rltune.engine import check_precision, find_static_obstacle
+    from rltune.engine.kernels.compiler import SLOWER, load_kernels
 
     configs = check_corners(plan.build, plan.space)
     for config in configs:
@@ -333,4 +334,7 @@ def preflight(plan: Plan) -> tuple[str, ...]:
         return ()
     reasons = [find_static_obstacle(config) for config in configs]
     who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not serve"
-    return tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
+    notes = tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
+    if None in reasons and not load_kernels():
+        notes += (f"Numba cannot be imported, so {SLOWER}; to install it: pip install numba",)
+    return notes

@@ -48,14 +48,14 @@ class Parameters(NamedTuple):
 
 
 @kernel
-def clip_norm(grad, limit):  # type: ignore[no-untyped-def]
-    """Scale a gradient to a norm of at most ``limit``, and return the norm before."""
+def clip_norm(grad, limit, margin):  # type: ignore[no-untyped-def]
+    """Scale a gradient by ``limit / (norm + margin)`` where that is less than 1, and return the norm before."""
     total = np.float32(0.0)
     for i in range(grad.size):
         total += grad[i] * grad[i]
     norm = math.sqrt(total)
-    factor = np.float32(limit) / (norm + np.float32(1e-6))
-    if not factor > 1.0:  # A norm that is NaN reaches all parameters, as in RLlib.
+    factor = np.float32(limit) / (norm + np.float32(margin))
+    if not factor >= 1.0:  # A norm that is NaN makes everything NaN.
         for i in range(grad.size):
             grad[i] *= factor
     return norm
@@ -66,10 +66,10 @@ def step(p, lr):  # type: ignore[no-untyped-def]
     """Clip the gradient and do one step; return the gradient's norm before, if it is clipped by the global norm."""
     norm = np.float32(0.0)
     if p.clip_by == BY_GLOBAL_NORM:
-        norm = clip_norm(p.grad, p.clip_limit)
+        norm = clip_norm(p.grad, p.clip_limit, 1e-6)  # RLlib's margin
     elif p.clip_by == BY_NORM:
         for k in range(p.spans.shape[0]):
-            clip_norm(p.grad[p.spans[k, 0] : p.spans[k, 1]], p.clip_limit)
+            clip_norm(p.grad[p.spans[k, 0] : p.spans[k, 1]], p.clip_limit, 0.0)
     elif p.clip_by == BY_VALUE:
         limit = np.float32(p.clip_limit)
         for i in range(p.grad.size):

@@ -1,0 +1,79 @@
+"""PPO's kernel where test_ppo.py of on_policy, which compares whole updates with RLlib's learner, does not look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rltune.engine.networks.actor_critic import CompiledActorCritic, make_actor_critic
+from rltune.engine.on_policy.ppo import PPOUpdate
+from rltune.engine.on_policy.ppo_loss import loss_statistics
+from tests.engine.ppo_learner import make_config, random_batch, rllib_learner, train_batch
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "discrete": ("discrete", {}),
+    "discrete, shared": ("discrete", {"vf_share_layers": True, "fcnet_activation": "relu"}),
+    "continuous": ("continuous", {"log_std_clip_param": 1.0}),
+    "continuous, free": ("continuous", {"free_log_std": True}),
+}
+
+
+def make_update(name: str) -> tuple[PPOUpdate, Any, Any]:
+    """Return an update of one minibatch, its module, and the batch."""
+    space, model = MODELS[name]
+    config = make_config(space, model, minibatch_size=None, num_epochs=1, entropy_coeff=0.01, kl_coeff=0.3)
+    learner = rllib_learner(config)
+    return PPOUpdate(learner, config, 0), learner.module["default_policy"], train_batch(space, random_batch(space))
+
+
+def differentiate(update: PPOUpdate, module: Any, rows: Any, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """Return the gradient of each parameter by autograd, computed in a precision."""
+    module.to(dtype)
+    rows = type(rows)(*(column.to(dtype) for column in rows))
+    dist, values = make_actor_critic(module, compiled=False).forward(rows.obs)  # type: ignore[union-attr]
+    loss = loss_statistics(update._statistics_of(dist, rows), values, rows, update.coefficients())["total_loss"]
+    names = [name for name, _ in module.named_parameters()]
+    return dict(zip(names, (g.numpy() for g in torch.autograd.grad(loss, list(module.parameters()))), strict=True))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_gradient_is_as_exact_as_torchs(name: str) -> None:
+    exact, single = (
+        differentiate(update, module, batch.rows, dtype)
+        for dtype in (torch.float64, torch.float32)
+        for update, module, batch in [make_update(name)]
+    )
+    update, module, batch = make_update(name)
+    assert type(update.network) is CompiledActorCritic
+    with torch.no_grad():
+        update.update(batch, 0)
+    found = {name: update.flat.grad_of[id(param)].numpy() for name, param in module.named_parameters()}
+    ours, theirs = (
+        np.linalg.norm(np.concatenate([(gradient[name] - exact[name]).ravel() for name in exact]))
+        for gradient in (found, single)
+    )
+    assert ours <= 2.0 * theirs
+
+
+@pytest.mark.parametrize("column", ["obs", "actions", "logp", "advantages", "targets"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_not_finite_is_seen(name: str, bad: float, column: str) -> None:
+    """In the weights or in the statistics, of which either ends a trial as diverged."""
+    update, _, batch = make_update(name)
+    getattr(batch.rows, column)[3] = bad
+    with torch.no_grad():
+        stats = update.update(batch, 0)
+    seen = not np.isfinite(list(stats.values())).all() or not bool(torch.isfinite(update.flat.data).all())
+    assert seen or (column, bad) == ("logp", np.inf)  # a ratio of zero
+
+
+def test_a_weight_that_is_infinite_makes_the_update_not_finite() -> None:
+    update, _, batch = make_update("discrete")
+    update.flat.data[0] = np.inf
+    with torch.no_grad():
+        update.update(batch, 0)
+    assert not torch.isfinite(update.flat.data).all()
