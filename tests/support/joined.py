@@ -72,10 +72,12 @@ def free_port() -> int:
 
 
 def clean_environment(home: Path, settings: Mapping[str, str] = {}) -> dict[str, str]:
-    """Nothing of Ray's but what is given; a home without a token."""
+    """Nothing of Ray's but what is given; a home without a token, but with the engine's compiled kernels."""
     strange = ("RAY_", "TUNE_", "MLFLOW_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
     paths = os.pathsep.join((str(TESTS), str(TESTS.parents[1])))
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    env |= {"XDG_CACHE_HOME": cache}
     return env | {"HOME": str(home), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | dict(settings)
 
 
