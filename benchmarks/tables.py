@@ -85,7 +85,7 @@ def make_speed_table(folder: Path) -> str:
     found, swept, judged = (read_record(name, folder) for name in ("engine", "sweep", "judge"))
     if found is None and swept is None:
         return "Not measured yet on equal terms: `make bench` does."
-    lines = ["| | rltune | rltune / Stable-Baselines3 | rltune / stock RLlib |", "|---|---|---|---|"]
+    lines = ["| | rltune | times faster than Stable-Baselines3 | times faster than stock RLlib |", "|---|---|---|---|"]
     for case, words in SPEED_CASES.items():
         speeds = {kind: engine.speeds(one) for kind, one in found["results"].get(case, {}).items()} if found else {}
         if speeds.keys() >= {"ours", "sb3", "rllib"}:
@@ -105,7 +105,7 @@ def make_speed_table(folder: Path) -> str:
     scores = parts[0]["strategies"] if parts else {}
     means = [f"{scores[name]['mean']:.2f}" if name in scores else "not measured" for name in JUDGED]
     size = f", {parts[0]['size']}" if parts else ""
-    what = f"What a search finds{size}: 0 is the median configuration, 1 the best of 256"
+    what = f"Search quality{size} (0 = a median configuration, 1 = the best of 256)"
     peers = f"Ray Tune with Optuna and halving: {means[1]} | random search: {means[2]}, certified: {means[3]}"
     lines.append(f"| {what} | {means[0]} | {peers} |")
     return "\n".join(lines)
@@ -114,7 +114,7 @@ def make_speed_table(folder: Path) -> str:
 def _describe_sweep(kind: str, results: dict[str, Any]) -> str:
     walls = {name: [one["wall_s"] for one in results[name]] for name in ("ours", kind)}
     steps = spread_of([one["env_steps"] + one["evaluation_steps"] for one in results[kind]]).median
-    ratio = "" if kind == "ours" else f"{compare_rounds(walls[kind], walls['ours'])} times as long, "
+    ratio = "" if kind == "ours" else f"{compare_rounds(walls[kind], walls['ours'])}, "
     return f"{ratio or f'{spread_of(walls[kind]).median:.0f} s, '}{steps:,.0f} steps"
 
 

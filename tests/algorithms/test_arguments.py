@@ -215,6 +215,7 @@ def test_a_replay_buffer_of_ones_own_has_its_own_settings(algo):
         ("gamma", [0.9, 0.99], "space.gamma=[uniform,0.9,0.99]"),
         ("minibatch_size", [64, 256], "space.minibatch_size=[pow2,64,256]"),
         ("num_epochs", [1, 10], "space.num_epochs=[randint,1,10]"),
+        ("lr", [], "space.lr=0.0003"),
     ],
 )
 def test_a_list_without_a_kind_is_answered_with_the_range_that_was_meant(name, value, fix):

@@ -124,7 +124,7 @@ def test_steps_and_spread_stand_beside_a_sweeps_ratio(tmp_path):
     assert sweep.table(record).splitlines()[6].endswith("| 90.0 |  | 1,000 | 500 | 1 |  | 7.0 (4.0 to 10) |")
     (tmp_path / "sweep.json").write_text(json.dumps(record))
     (row,) = [line for line in tables.make_table("speed", tmp_path).splitlines() if "8 PPO trials" in line]
-    assert "| 15 s, 1,500 steps | rl_zoo3: 7.0 (4.0 to 10) times as long, 1,500 steps; with ten" in row
+    assert "| 15 s, 1,500 steps | rl_zoo3: 7.0 (4.0 to 10), 1,500 steps; with ten" in row
 
 
 def test_a_record_says_what_is_needed_to_judge_it():

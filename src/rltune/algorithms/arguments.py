@@ -141,12 +141,13 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
         return
     if not isinstance(value, list | tuple):
         bounds.check(key, value, written)
-    elif value and written is None and all(isinstance(part, int | float) for part in value):
+    elif written is None and all(isinstance(part, int | float) for part in value):
         spelled = ",".join(f"{part:.10g}" for part in value)
+        name = key.rpartition(".")[2]
         raise ConfigError(
             f"{key}=[{spelled}]: a list of numbers without a kind is no range",
             f"[kind, ...] with one of: {', '.join(KINDS)}; a number; or a schedule, [[0, first], [steps, last]]",
-            f"space.{key.rpartition('.')[2]}=[{guess_kind(value)},{spelled}]",
+            f"space.{name}=[{guess_kind(value)},{spelled}]" if value else f"space.{name}={bounds.suggest(spelled)}",
         )
 
 

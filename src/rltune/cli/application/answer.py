@@ -56,7 +56,7 @@ def take_switch(name: str, words: Sequence[str]) -> tuple[bool, list[str]]:
 
 def wants_json() -> bool:
     """Return whether the command line of this process asks for JSON."""
-    return any(word.lower() == f"{JSON}=true" for word in sys.argv[1:])
+    return [word.lower() for word in sys.argv[1:] if word.startswith(f"{JSON}=")][-1:] == [f"{JSON}=true"]
 
 
 @contextlib.contextmanager
