@@ -171,7 +171,8 @@ def choose_mark(item: pytest.Item) -> str:
     fixtures = set(getattr(item, "fixturenames", ()))
     folder = item.path.relative_to(HERE).parts[0]
     trains = folder == "conformance" and "ray_cluster" in fixtures
-    if folder in ("whole", "pending") or trains or fixtures & (GROUPS["finished_sweep"] | GROUPS["servers"]):
+    started = GROUPS["finished_sweep"] | GROUPS["servers"] | GROUPS["stores"]
+    if folder in ("whole", "pending") or trains or fixtures & started:
         return "slow"
     return "ray" if fixtures & GROUPS["ray"] else "fast"  # Stock RLlib starts a Ray for ``checkpoint``.
 

@@ -88,6 +88,7 @@ ENDED = ["ray::worker", "/usr/lib/python3/dist-packages/ray/dashboard/agent.py",
 SPARED = ["array", "/home/ray/notes.py", "notray::x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("driver", "num_ended"), [*((n, 1) for n in ENDED), *((n, 0) for n in SPARED)], indirect=["driver"]
 )
@@ -107,6 +108,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", OTHERS.values(), ids=OTHERS.keys())
 def test_processes_that_only_have_the_same_number_are_left_alone(driver, changes):
     process, pids, sessions = driver

@@ -30,6 +30,7 @@ def test_atari_gives_four_grey_images_frames_last():
     assert name_for_rllib(spec).startswith("rltune:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fire", [False, True])
 def test_the_native_atari_vector_gives_what_the_wrappers_give(fire):
     pytest.importorskip("ale_py")

@@ -154,6 +154,7 @@ def test_a_second_driver_is_refused_at_once(ledger: Ledger, monkeypatch: pytest.
         assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_replaced_at_once(
     ledger: Ledger, start_driver: Callable[[], subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_killed_driver_is_replaced_at_once(
         assert lease.previous.pid == driver.pid
 
 
+@pytest.mark.slow
 def test_a_stopped_driver_is_replaced_and_writes_no_more(
     ledger: Ledger, start_driver: Callable[[], subprocess.Popen[str]]
 ) -> None:
@@ -194,6 +196,7 @@ def test_a_writer_that_stands_still_keeps_others_out(tmp_path: Path, monkeypatch
     assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
 
 
+@pytest.mark.slow
 def test_a_driver_that_overslept_alone_goes_on(
     ledger: Ledger, start_driver: Callable[[], subprocess.Popen[str]]
 ) -> None:

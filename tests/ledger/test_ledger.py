@@ -89,6 +89,7 @@ def test_trials_and_certification_runs_are_numbered_apart(ledger: Ledger) -> Non
     assert [len(ledger.table(kind).records()) for kind in (TRIALS, CERTIFY)] == [1, 1]
 
 
+@pytest.mark.slow
 def test_another_process_reads_what_the_driver_has_committed(ledger: Ledger, url: str) -> None:
     add_reports(ledger, ask(ledger)[0], {100: 1.0, 200: math.nan})
     looking = f"from rltune.ledger.ledger import Ledger; print(Ledger({url!r}, 'sweep').trials.records()[0].reports)"

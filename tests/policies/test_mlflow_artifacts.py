@@ -87,6 +87,7 @@ def test_an_error_without_words_is_told_by_its_name(tmp_path, monkeypatch):
         mlflow_artifacts.download_part(Source("runs:/1"), "policy", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_mlflow_is_imported_with_its_telemetry_off():
     loading = "import os, sys, rltune.policies.mlflow_artifacts"
     ask = f"{loading}; print(os.environ['MLFLOW_DISABLE_TELEMETRY'], 'mlflow' in sys.modules)"

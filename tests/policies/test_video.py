@@ -27,6 +27,7 @@ def cartpole(tmp_path_factory):
     return BundlePolicy.load(folder)
 
 
+@pytest.mark.slow
 def test_best_median_and_worst_are_filmed_as_they_were_evaluated(cartpole, tmp_path: Path) -> None:
     result = evaluate(cartpole, episodes=5, seed=40)
     films = {film.which: film for film in film_episodes(cartpole, result, tmp_path / "videos", seed=40)}
@@ -59,6 +60,7 @@ def test_an_environment_that_fails_without_a_word_is_named_too(cartpole, monkeyp
         check_filmable(cartpole)
 
 
+@pytest.mark.slow
 def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Path) -> None:
     def folder_of(first: int, env: str | None = None) -> str:
         result = evaluate(cartpole, episodes=2, seed=first, env=env)
@@ -80,6 +82,7 @@ class OddlySized(gymnasium.Wrapper):
         return self.env.render()[:-1, :-1]
 
 
+@pytest.mark.slow
 def test_an_odd_size_is_padded_so_that_players_take_it(cartpole, tmp_path: Path) -> None:
     env = {"id": "CartPole-v1", "kwargs": {}, "wrappers": [{"entry_point": f"{__name__}:OddlySized"}]}
     films = film_episodes(cartpole, evaluate(cartpole, episodes=1, env=env), tmp_path, env=env)
@@ -87,6 +90,7 @@ def test_an_odd_size_is_padded_so_that_players_take_it(cartpole, tmp_path: Path)
         assert reader.get_meta_data()["size"] == (600, 400)
 
 
+@pytest.mark.slow
 def test_the_best_episode_of_a_cost_is_the_least(cartpole, tmp_path: Path) -> None:
     env = {"id": "CartPole-v1", "kwargs": {}, "objective": {"kind": "return", "direction": "min"}}
     result = evaluate(cartpole, episodes=4, env=env)

@@ -123,6 +123,7 @@ def check_mine(tmp_path: Path, limit_s: float = LIMIT_S) -> CheckedSweep:
     return run_in_child(check_submission, words, str(tmp_path / "outputs"), "one", limit_s=limit_s)
 
 
+@pytest.mark.slow
 def test_a_corrected_module_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(ENV.replace("0.0, True", "[][action], True"))
@@ -133,6 +134,7 @@ def test_a_corrected_module_is_read_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert check_mine(tmp_path).name == "one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["import os\nos._exit(3)\n", "raise SystemExit(3)\n"])
 def test_a_module_that_ends_the_process_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
@@ -153,6 +155,7 @@ def refuse_in_own_words() -> CheckedSweep:
     raise OwnError
 
 
+@pytest.mark.slow
 def test_an_error_of_a_users_class_arrives_without_the_class() -> None:
     with pytest.raises(RltuneError) as refused:
         run_in_child(refuse_in_own_words)
@@ -161,6 +164,7 @@ def test_an_error_of_a_users_class_arrives_without_the_class() -> None:
     assert refused.value.pretty() == OwnError().pretty()
 
 
+@pytest.mark.slow
 def test_a_module_that_hangs_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(SLOW)

@@ -207,6 +207,7 @@ def test_a_damaged_ledger_hides_no_exit_code(folder: ServiceFolder) -> None:
     assert wait(processes, start(processes)) == Ending(75)
 
 
+@pytest.mark.slow
 def test_it_outlives_the_service_that_is_killed(folder: ServiceFolder, tmp_path: Path) -> None:
     code = f"""
 import sys, os, signal

@@ -112,6 +112,7 @@ def test_a_kill_between_study_and_ledger_adds_no_trial_twice(tmp_path, monkeypat
     assert agree(driver, deliver(driver))
 
 
+@pytest.mark.slow
 def test_each_driver_adds_what_has_ended_since(tmp_path):
     driver = run_some(Driver(tmp_path))
     before = deliver(driver)
@@ -143,6 +144,7 @@ def break_other_tables(path):
         connection.execute("CREATE TABLE studies (id INTEGER)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [break_deleted, break_garbage, break_emptied, break_truncated, break_other_tables])
 def test_a_lost_or_damaged_study_is_made_again(tmp_path, damage):
     driver = run_some(Driver(tmp_path))
@@ -153,6 +155,7 @@ def test_a_lost_or_damaged_study_is_made_again(tmp_path, damage):
     assert describe(deliver(driver.restart())) == before
 
 
+@pytest.mark.slow
 def test_a_ledger_of_an_older_copy_wins(tmp_path):
     driver = run_some(Driver(tmp_path))
     driver.close()
@@ -171,6 +174,7 @@ def test_a_ledger_of_an_older_copy_wins(tmp_path):
     assert 77.0 in [trial.value for trial in trials]
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_tried_again_is_shown_by_its_new_end(tmp_path):
     driver = run_some(Driver(tmp_path))
     deliver(driver)

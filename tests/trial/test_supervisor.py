@@ -109,6 +109,7 @@ def test_iterations_without_a_step_are_no_progress(
     assert " 0.2 s" in (tmp_path / "trials" / "0" / STACK_FILE).read_text()
 
 
+@pytest.mark.slow
 def test_steps_in_a_long_iteration_are_progress(tmp_path: Path, exits: list[int]) -> None:
     supervisor = supervise(tmp_path, 1.0)
     with supervisor.watch():

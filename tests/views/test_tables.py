@@ -179,6 +179,7 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(sweeps, tmp_path):
     assert "'cartpole-one'" in refused.value.allowed
 
 
+@pytest.mark.slow
 def test_looking_at_a_sweep_needs_no_optuna(sweeps, tmp_path):
     sweeps("s")
     looking = (

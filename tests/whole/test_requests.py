@@ -55,6 +55,8 @@ from rltune.tracking.tracker import Tracker
 
 
 class Log(Tracker):
+    close_s = 1.0
+
     def write(self, trial, reports):
         with Path({told!r}).open("a") as file:
             file.write(f"{{trial.number}} {{trial.state}}\\n")

@@ -25,6 +25,7 @@ def test_the_worst_exit_code_is_the_commands_and_no_failure_stops_the_next(monke
     assert [line[:1] for line in out.splitlines() if " ended with " in line] == ["1", "3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_a_signal_reaches_the_job_and_begins_no_other(number, tmp_path):
     job = "import pathlib, signal, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(60)"

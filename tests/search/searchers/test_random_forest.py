@@ -81,6 +81,7 @@ def test_trials_that_are_young_are_not_taken_for_bad():
     assert sum(gamma > 0.85 for gamma in found) > 3, "0.95 is best, and lies among the young"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [{"state": TrialState.PRUNED}, {"values": -1e12}])
 def test_it_turns_away_from_where_trials_diverge(told):
     """Their returns are the best until then; a huge loss is told of them, or no number at all."""
@@ -139,6 +140,7 @@ def test_the_best_is_tried_again_once_all_of_a_small_space_was_tried():
     assert sum(one["lr"] == 1e-2 for one in found[12:]) > 6
 
 
+@pytest.mark.slow
 def test_some_trials_are_drawn_at_random_whatever_the_model_thinks():
     """Which here is that lr is to be large."""
 
