@@ -23,7 +23,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 help:
 	@echo 'make sweep [ARGS="algo=ppo env=acrobot budget.trials=8"]   search, register the winner'
 	@echo 'make test  [ARGS="-k console"]                             all tests but the nightly ones: eight minutes'
-	@echo 'make test-fast                                             those without Ray and training: two minutes'
+	@echo 'make test-fast                                             those in one process, without training: one minute'
 	@echo 'make test-all                                              every test, with an hour of simulated crashes'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'
 	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'
@@ -36,13 +36,14 @@ sweep: $(VENV)/.for-use
 	@$(BIN)/python -m sweeps.run $(ARGS)
 
 # tests/conftest.py puts the tests that share a Ray, a server or a sweep into one group, which one worker runs.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 
 test: $(VENV)/.for-tests
 	@$(PYTEST) -m "not nightly" $(ARGS)
 
 test-fast: $(VENV)/.for-tests
-	@$(PYTEST) -m "fast and not nightly" $(ARGS)
+	@$(PYTEST) -m "fast and not nightly" --ignore=tests/whole --ignore=tests/crash $(ARGS)
 
 # Each day begins with a seed of its own, which a failure prints.
 test-all: $(VENV)/.for-tests

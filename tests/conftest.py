@@ -32,7 +32,8 @@ from composing import compose, compose_once
 from omegaconf import OmegaConf
 from s3 import Server, s3_server
 from server import put_store
-from statements import create_sharing_engine
+from sqlalchemy import MetaData
+from statements import create_all_once, create_sharing_engine
 from xdist.scheduler import LoadGroupScheduling
 
 from rltune.ledger import database
@@ -103,6 +104,7 @@ omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each in
 
 compose_once()
 database.create_engine = create_sharing_engine
+MetaData.create_all = create_all_once  # type: ignore[method-assign]
 
 HERE = Path(__file__).parent
 TIMEOUT_S = {"fast": 300, "ray": 1500, "slow": 1500}  # generous: on a busy machine; what takes longer hangs

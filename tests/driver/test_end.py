@@ -103,11 +103,13 @@ def kill_before(step):
     setattr(owner, name, kill)
 
 
+config = parse_config(compose("run", *TOY, "name=toy", "resume=auto", *words))
+
+
 def run(step):
     if step:
         kill_before(step)
-    words_of_run = ("name=toy", "resume=auto", *words)
-    sys.exit(rltune.driver.run.run_sweep(parse_config(compose("run", *TOY, *words_of_run))).exit_code)
+    sys.exit(rltune.driver.run.run_sweep(config).exit_code)
 
 
 ends = []

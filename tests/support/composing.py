@@ -31,11 +31,19 @@ def compose_once() -> None:
     composes anew where it also searches another folder, whose files may change.
     """
     import hydra
+    from hydra._internal import defaults_list
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import open_dict
 
     compose_anew, composed = hydra.compose, dict[Any, bytes]()
+    map_choices = defaults_list._create_interpolation_map
+
+    def map_choices_if_read(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
+        """Map the choices so far, which takes a seventh of composing, only for a file whose defaults name others."""
+        return map_choices(overrides, defaults, self_added) if "${" in str(defaults) else None
+
+    defaults_list._create_interpolation_map = map_choices_if_read
 
     @functools.wraps(compose_anew)
     def compose(config_name: str, overrides: Sequence[str] = (), return_hydra_config: bool = False) -> Any:

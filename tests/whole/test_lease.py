@@ -1,4 +1,7 @@
-"""One driver at a time writes a sweep, whatever happens to it, to its machine and to the database."""
+"""One driver at a time writes a sweep, whatever happens to it, to its machine and to the database.
+
+What a stopped driver may still write to its ledger is asked in `tests/ledger/test_lease.py`, without a sweep.
+"""
 
 from __future__ import annotations
 
@@ -212,6 +215,7 @@ def test_a_driver_that_was_replaced_writes_nothing(address: str, tmp_path: Path)
         end(first)
 
 
+@pytest.mark.nightly
 def test_in_one_folder_a_replaced_driver_writes_nothing(tmp_path: Path) -> None:
     words = ("+space.seconds=0.2", "budget.trials=1", "resources.max_concurrent=1")
     first = start_driver("run", tmp_path / "one", None, *WORDS, *words, lease_s=SHORT_LEASE_S)
