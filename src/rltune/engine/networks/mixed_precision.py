@@ -36,17 +36,6 @@ class MixedPrecision:
             out = self.network.forward(obs)
         return out.float() if isinstance(out, Tensor) else tuple(part.float() for part in out)
 
-    def backward(self, *grads: Tensor) -> None:
-        """Fill the flat gradient, in float32, from the gradients by the outputs."""
-        with self._cast():
-            self.network.backward(*grads)
-
-    def infer(self, obs: Tensor) -> Tensor:
-        """Return action values; nothing is kept for `backward`."""
-        with self._cast():
-            out: Tensor = self.network.infer(obs)
-        return out.float()
-
     def values(self, obs: Tensor) -> Tensor:
         """Return values; nothing is kept for `backward`."""
         with self._cast():

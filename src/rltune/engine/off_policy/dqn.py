@@ -15,10 +15,11 @@ from ray.rllib.algorithms.dqn import DQN
 from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
+from rltune.engine.kernels.dqn import Loss, update
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.mixed_precision import BFLOAT16, FLOAT32, in_precision
 from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
-from rltune.engine.networks.q_network import make_action_values
+from rltune.engine.networks.q_network import CompiledValues, make_action_values
 from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner, compute_huber_loss
 from rltune.engine.off_policy.transitions import RowLayout
 
@@ -30,7 +31,7 @@ class GreedyRunner(TransitionRunner):
 
     def bind_module(self) -> None:
         """Read the module's tensors anew, after they were moved to other memory."""
-        self.network = make_action_values(self.module, None)
+        self.network = make_action_values(self.module)
 
     def choose(self, obs: Array, clock: int) -> Array:
         """Choose greedy actions [envs], each replaced by a random one with probability epsilon."""
@@ -62,56 +63,56 @@ class DQNUpdate:
         self.flat = FlatParameters(optimizer.param_groups[0]["params"])
         self.optimizer = make_flat_optimizer(self.flat, optimizer)
         self.targets = TargetNetworks(module, [self.flat])
-        device = self.flat.data.device
-        self.online = in_precision(make_action_values(module, self.flat), precision, device)
-        self.target = in_precision(make_action_values(module, None, target=True), precision, device)
+        plain = precision == FLOAT32 and not config.torch_compile_learner
+        networks = [make_action_values(module, target=target, compiled=plain) for target in (False, True)]
+        self.online, self.target = (in_precision(network, precision, self.flat.data.device) for network in networks)
+        self._parameters = self.optimizer.describe(config)
+        self._loss = Loss(bool(config.double_q), config.td_error_loss_fn == "huber")
         self.lr = float(optimizer.param_groups[0]["lr"])
-        self._last: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None
+        self._last: tuple[Tensor, Tensor, Tensor, Any] | None = None
         self._step = compile_step(self._gradient_step, [self.optimizer], config)
 
     def step(self, batch: Array, weights: Array) -> Tensor:
         """Update on ``batch`` [rows, width] with importance ``weights``; absolute temporal-difference errors [rows]."""
-        device = self.flat.data.device
-        # On the CPU both share the replay memory's buffers, which its next draw overwrites: keep no view of them.
-        rows, importance = torch.from_numpy(batch), torch.from_numpy(weights)
-        if device.type != "cpu":
-            rows, importance = rows.to(device, non_blocking=True), importance.to(device, non_blocking=True)
         self.learner._weights_seq_no += 1
-        error: Tensor = self._step(rows, importance)
-        return error
+        # Both are the replay memory's buffers, which its next draw overwrites: keep no view of them.
+        importance = torch.from_numpy(weights.copy())
+        if isinstance(self.online, CompiledValues):
+            *numbers, norm = update(
+                self._parameters, self.online.network, self.target.data, batch, weights, self._loss, self.lr
+            )
+            selected, error = map(torch.from_numpy, numbers)
+        else:
+            device = self.flat.data.device
+            rows, importance = (x.to(device, non_blocking=True) for x in (torch.from_numpy(batch), importance))
+            selected, error, norm = self._step(rows, importance)
+        # RLlib reports the last update only: keep its tensors, compute and move nothing until statistics() wants them.
+        self._last = selected, error, importance, norm
+        return error.abs()
 
-    def target_values(self, after: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
-        """Compute the right-hand side of the Bellman equation [rows].
-
-        Args:
-            after: Next observations [rows, ...].
-            rewards: The discounted sum over up to n steps [rows].
-            discounts: ``gamma`` to the power of these steps, zero where the episode terminated [rows]: no mask is
-                needed.
-        """
-        values = self.target.infer(after)
-        if self.config.double_q:  # the online network chooses, the target network judges (van Hasselt et al. 2016)
-            chosen = self.online.infer(after).argmax(1, keepdim=True)
-            best = values.gather(1, chosen).squeeze(1)
+    def _gradient_step(self, rows: Tensor, importance: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Do by torch what `update` does."""
+        obs, after, action, rewards, discounts = self.layout.views(rows)
+        values = self.target.forward(after)
+        if self._loss.double:  # the online network chooses, the target network judges (van Hasselt et al. 2016)
+            best = values.gather(1, self.online.forward(after).argmax(1, keepdim=True)).squeeze(1)
         else:
             best = values.amax(1)
-        return torch.addcmul(rewards, discounts, best)
-
-    def _gradient_step(self, rows: Tensor, importance: Tensor) -> Tensor:
-        obs, after, action, rewards, discounts = self.layout.views(rows)
-        wanted = self.target_values(after, rewards, discounts)
-        values, index = self.online.forward(obs), action.long()
-        selected = values.gather(1, index).squeeze(1)
-        error = selected - wanted
-        weight = importance / len(rows)
-        # The Huber loss's derivative is the clipped error. Only the chosen action's value has a gradient.
-        slope = error.clamp(-1.0, 1.0) if self.config.td_error_loss_fn == "huber" else 2.0 * error
-        self.online.backward(torch.zeros_like(values).scatter_(1, index, (slope * weight).unsqueeze(1)))
+        # A discount is zero where the episode terminated: no mask is needed.
+        wanted = torch.addcmul(rewards, discounts, best)
+        with torch.enable_grad():
+            selected = self.online.forward(obs).gather(1, action.long()).squeeze(1)
+            loss = self._compute_loss(selected - wanted, importance)
+        self.flat.attach_grads()
+        torch.autograd.backward([loss])
         norm = clip_gradients(self.flat, self.config.grad_clip, self.config.grad_clip_by)
         self.optimizer.step(self.lr)
-        # RLlib reports the last update only: keep its tensors, compute and move nothing until statistics() wants them.
-        self._last = (selected, error, importance.clone(), norm)
-        return error.abs()
+        selected = selected.detach()
+        return selected, selected - wanted, norm
+
+    def _compute_loss(self, error: Tensor, importance: Tensor) -> Tensor:
+        losses = compute_huber_loss(error) if self._loss.huber else error.square()
+        return (importance * losses).mean()
 
     def advance(self, clock: int) -> None:
         """Advance RLlib's learning rate schedule to ``clock`` environment steps."""
@@ -126,18 +127,16 @@ class DQNUpdate:
         if self._last is None:
             return {}
         selected, error, importance, norm = self._last
-        huber = self.config.td_error_loss_fn == "huber"
-        losses = compute_huber_loss(error) if huber else error.square()
         tensors = {
-            "qf_loss": (importance * losses).mean(),
+            "qf_loss": self._compute_loss(error, importance),
             "qf_mean": selected.mean(),
             "qf_max": selected.max(),
             "qf_min": selected.min(),
             "td_error_mean": error.abs().mean(),
         }
         tensors["total_loss"] = tensors["qf_loss"]
-        if norm is not None:
-            tensors["gradients_default_optimizer_global_norm"] = norm
+        if self.config.grad_clip and self.config.grad_clip_by == "global_norm":
+            tensors["gradients_default_optimizer_global_norm"] = torch.as_tensor(norm)
         numbers = torch.stack(list(tensors.values())).tolist()
         return {**dict(zip(tensors, numbers, strict=True)), "default_optimizer_learning_rate": self.lr}
 

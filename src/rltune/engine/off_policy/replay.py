@@ -1,7 +1,7 @@
 """Keep a replay memory in one preallocated array: a transition is a row, a batch is one gather.
 
 Uniform sampling draws row numbers. Prioritised sampling (Schaul et al. 2016) keeps the sums of blocks of priorities,
-and of blocks of blocks. All draws of a batch descend this tree together, O(log n) each.
+and of blocks of blocks. Each draw descends this tree, O(log n).
 """
 
 from __future__ import annotations
@@ -16,17 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltune.cluster.memory import available_gb
+from rltune.engine.kernels.replay import FAN_OUT, find_priorities, set_priorities
 from rltune.errors import ResourceError
 
 Array = NDArray[Any]
 logger = logging.getLogger(__name__)
-
-FAN_OUT = 64
-"""Children of a node of the sum tree.
-
-A binary tree has 18 levels for 262,144 transitions, and each costs several NumPy calls on a few elements. This one has
-three levels, with larger arrays.
-"""
 
 HEADROOM = 0.9
 """Share of the free memory that a replay memory may claim."""
@@ -65,54 +59,41 @@ class SumTree:
     """
 
     def __init__(self, capacity: int) -> None:
-        sizes = [capacity]
-        while sizes[-1] > FAN_OUT:
-            sizes.append(-(-sizes[-1] // FAN_OUT))
         # Level 0 are the priorities; each level is padded to whole blocks.
-        self.sums = [np.zeros((-(-size // FAN_OUT), FAN_OUT)) for size in sizes]
-        self.minima = [np.full_like(level, np.inf) for level in self.sums]
+        sizes = [-(-capacity // FAN_OUT) * FAN_OUT]
+        while sizes[-1] > FAN_OUT:
+            sizes.append(-(-sizes[-1] // FAN_OUT**2) * FAN_OUT)
+        self._begins = np.cumsum([0, *sizes[:-1]])
+        self._sums, self._minima = np.zeros(sum(sizes)), np.full(sum(sizes), np.inf)
+        self.priorities = self._sums[:capacity]
 
     @staticmethod
     def bytes_each() -> int:
         """Return the bytes of one priority, its minimum and its share of the upper levels included."""
-        return 17
+        return 19
 
     @property
     def total(self) -> float:
         """Sum of all priorities."""
-        return float(self.sums[-1].sum())
+        return float(self._sums[self._begins[-1] :].sum())
 
     @property
     def smallest(self) -> float:
         """Smallest priority."""
-        return float(self.minima[-1].min())
+        return float(self._minima[self._begins[-1] :].min())
 
     def set(self, index: Array, priorities: Array) -> None:
-        """Set priorities; of an index that occurs twice, one of its values counts."""
-        # Upper levels are summed anew from their children. Moving them by the difference would add up rounding errors
-        # over millions of updates, and go wrong where an index occurs twice in a batch.
-        self.sums[0].reshape(-1)[index] = priorities
-        self.minima[0].reshape(-1)[index] = priorities
-        for level in range(1, len(self.sums)):
-            index = index // FAN_OUT
-            self.sums[level].reshape(-1)[index] = self.sums[level - 1][index].sum(1)
-            self.minima[level].reshape(-1)[index] = self.minima[level - 1][index].min(1)
+        """Set priorities; of an index that occurs twice, the last value counts."""
+        set_priorities(self._sums, self._minima, self._begins, index, priorities)
 
     def get(self, index: Array) -> Array:
         """Return the priorities at ``index``."""
-        return self.sums[0].reshape(-1)[index]
+        return self.priorities[index]
 
     def find(self, mass: Array) -> Array:
         """Find the index at which the running sum of priorities passes each of ``mass``."""
-        node = np.zeros(len(mass), np.int64)
-        for level in reversed(self.sums):
-            running = np.cumsum(level[node], axis=1)
-            # Rounding can leave a mass at or above the node's own sum: then it is the last child.
-            child = np.minimum((running <= mass[:, None]).sum(1), FAN_OUT - 1)
-            previous = np.take_along_axis(running, np.maximum(child - 1, 0)[:, None], 1)[:, 0]
-            mass = mass - np.where(child > 0, previous, 0.0)
-            node = node * FAN_OUT + child
-        return node
+        found: Array = find_priorities(self._sums, self._begins, len(self.priorities), mass)
+        return found
 
 
 class Replay:
@@ -201,7 +182,7 @@ class Replay:
         """Return views of the filled part, as it lies in the ring: the same draw finds the same rows again."""
         contents: dict[str, Array] = {"rows": self.rows[: self.size]}
         if self.tree is not None:
-            contents["priorities"] = self.tree.sums[0].reshape(-1)[: self.size]
+            contents["priorities"] = self.tree.priorities[: self.size]
         return contents
 
     def _position(self) -> dict[str, Any]:
@@ -222,7 +203,7 @@ class Replay:
         self._next = state["next"] if len(rows) == self.capacity else self.size % self.capacity
         self._max_priority, self.env_steps = state["max_priority"], state["env_steps"]
         if self.tree is not None and priorities is not None:
-            self.tree.set(np.arange(self.size), priorities[-self.capacity :])
+            self.tree.set(np.arange(self.size), np.array(priorities[-self.capacity :]))
 
     def save(self, folder: Path, made_by: Mapping[str, Any]) -> None:
         """Write the contents into an empty folder, as raw arrays that are nowhere copied whole.

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rltune.engine.kernels.replay import pack
 from rltune.engine.sampling.action_distributions import Actions
 from rltune.engine.sampling.observation_filter import RunningMoments
 from rltune.engine.sampling.vector_envs import ArrayEnvs
@@ -67,31 +68,28 @@ class TransitionPacker:
     """
 
     def __init__(self, layout: RowLayout, num_envs: int, n_step: int, gamma: float) -> None:
-        self.layout, self.n_step, self.gamma = layout, n_step, gamma
-        self._rows = np.zeros((num_envs, layout.width), np.float32)
-        self._discount = gamma**n_step
+        self.layout, self.gamma = layout, gamma
+        self._rows = np.zeros((n_step * num_envs, layout.width), np.float32)
         # The last n steps of each environment, oldest first, and how many belong to the present episode.
-        self._obs = np.zeros((n_step, num_envs, layout.obs_size), np.float32)
-        self._actions = np.zeros((n_step, num_envs, layout.action_size), np.float32)
-        self._rewards = np.zeros((n_step, num_envs), np.float32)
-        self._age = np.zeros(num_envs, np.int64)
-        self._gammas = (gamma ** np.arange(n_step)).astype(np.float32)[:, None]
+        self._past = {
+            "obs": np.zeros((n_step, num_envs, layout.obs_size), np.float32),
+            "actions": np.zeros((n_step, num_envs, layout.action_size), np.float32),
+            "rewards": np.zeros((n_step, num_envs), np.float32),
+            "age": np.zeros(num_envs, np.int64),
+        }
+        # In one type whatever the environment's, because a kernel is compiled for each.
+        self._actions = np.zeros((num_envs, layout.action_size), np.float32)
+        self._rewards = np.zeros(num_envs, np.float32)
 
     def state(self) -> dict[str, Array]:
         """Return the last n steps."""
-        parts: dict[str, Array] = {
-            "obs": self._obs,
-            "actions": self._actions,
-            "rewards": self._rewards,
-            "age": self._age,
-        }
-        return {name: part.copy() for name, part in parts.items()}
+        return {name: part.copy() for name, part in self._past.items()}
 
     def load(self, state: dict[str, Array]) -> None:
         """Set what `state` returned; other n-step returns begin with empty windows."""
-        if state["obs"].shape == self._obs.shape:
-            self._obs[:], self._actions[:] = state["obs"], state["actions"]
-            self._rewards[:], self._age[:] = state["rewards"], state["age"]
+        if state["obs"].shape == self._past["obs"].shape:
+            for name, part in self._past.items():
+                part[:] = state[name]
 
     def add(
         self, obs: Array, actions: Array, rewards: Array, terminated: Array, over: Array, valid: Array, after: Array
@@ -110,50 +108,16 @@ class TransitionPacker:
         Returns:
             [transitions, width], overwritten by the next call.
         """
-        size = self.layout.obs_size
-        rows = self._rows
-        if self.n_step == 1:  # the usual case needs no history
-            rows[:, :size] = obs.reshape(len(obs), size)
-            rows[:, 2 * size : -2] = actions.reshape(len(obs), -1)
-            rows[:, -2] = rewards
-            ready = valid
-        else:
-            ready = self._window(obs, actions, rewards, valid)
-        rows[:, size : 2 * size] = after.reshape(len(after), size)
-        rows[:, -1] = self._discount
-        rows[terminated, -1] = 0.0
-        # Boolean indexing copies: most steps complete a transition in every environment and need none.
-        full = rows if np.count_nonzero(ready) == len(rows) else rows[ready]
-        if self.n_step == 1 or not np.count_nonzero(over):
-            return full
-        lengths = range(self.n_step - 1, 0, -1)
-        return np.concatenate([full, *(self._shortened(length, terminated, over, after) for length in lengths)])
-
-    def _window(self, obs: Array, actions: Array, rewards: Array, valid: Array) -> Array:
-        """Shift the last n steps by one; return which environments have n steps of one episode [envs]."""
-        size = self.layout.obs_size
-        for history, latest in ((self._obs, obs), (self._actions, actions), (self._rewards, rewards)):
-            history[:-1] = history[1:]
-            history[-1] = latest.reshape(history.shape[1:])
-        self._age += 1
-        self._age[~valid] = 0  # a reset step begins the next episode
-        self._rows[:, :size] = self._obs[0]
-        self._rows[:, 2 * size : -2] = self._actions[0]
-        self._rows[:, -2] = (self._gammas * self._rewards).sum(0)
-        ready: Array = self._age >= self.n_step
-        return ready
-
-    def _shortened(self, length: int, terminated: Array, over: Array, after: Array) -> Array:
-        """Build the transitions of the last ``length`` steps of the episodes that ended [ended, width]."""
-        envs = np.flatnonzero(over & (self._age >= length))
-        size, first = self.layout.obs_size, self.n_step - length
-        rows = np.empty((len(envs), self.layout.width), np.float32)
-        rows[:, :size] = self._obs[first, envs]
-        rows[:, size : 2 * size] = after[envs].reshape(len(envs), size)
-        rows[:, 2 * size : -2] = self._actions[first, envs]
-        rows[:, -2] = (self._gammas[:length] * self._rewards[first:, envs]).sum(0)
-        rows[:, -1] = np.where(terminated[envs], 0.0, self.gamma**length)
-        return rows
+        envs = len(obs)
+        self._actions[:] = actions.reshape(envs, -1)
+        self._rewards[:] = rewards
+        if obs.ndim != 2:
+            obs, after = obs.reshape(envs, -1), after.reshape(envs, -1)
+        count = pack(
+            *self._past.values(), obs, self._actions, self._rewards, terminated, over, valid, after, self.gamma,
+            self._rows,
+        )  # fmt: skip
+        return self._rows[:count]
 
 
 class Stepper:

@@ -1,0 +1,113 @@
+"""Turn environment steps into rows of a replay memory, and draw rows by their priorities."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rltune.engine.kernels.compiler import kernel
+
+FAN_OUT = 8
+"""Children of a node of the sum tree: as many float64 as lie in a cache line."""
+
+
+@kernel
+def pack(  # type: ignore[no-untyped-def]
+    past_obs, past_actions, past_rewards, age, obs, actions, rewards, terminated, over, valid, after, gamma, rows
+):
+    """Take one step of each environment, and write the transitions that it completes; return their number.
+
+    Args:
+        past_obs: The observations of the last n steps, oldest first [n, envs, size]; also of actions and rewards.
+        past_actions: [n, envs, size].
+        past_rewards: [n, envs].
+        age: The steps of the present episode so far [envs].
+        obs: [envs, size], before the step.
+        actions: [envs, size].
+        rewards: [envs].
+        terminated: [envs].
+        over: [envs].
+        valid: [envs].
+        after: [envs, size], after the step.
+        gamma: The discount of a step.
+        rows: Room for n transitions of each environment [n * envs, width].
+    """
+    (n, envs), size, count = past_rewards.shape, obs.shape[1], 0
+    for env in range(envs):
+        for k in range(n - 1):
+            past_obs[k, env] = past_obs[k + 1, env]
+            past_actions[k, env] = past_actions[k + 1, env]
+            past_rewards[k, env] = past_rewards[k + 1, env]
+        past_obs[n - 1, env] = obs[env]
+        past_actions[n - 1, env] = actions[env]
+        past_rewards[n - 1, env] = rewards[env]
+        age[env] = age[env] + 1 if valid[env] else 0  # a reset step begins the next episode
+        for length in range(min(age[env], n), 0 if over[env] else n - 1, -1):
+            total, discount = 0.0, 1.0
+            for k in range(n - length, n):
+                total += discount * past_rewards[k, env]
+                discount *= gamma
+            row = rows[count]
+            row[:size] = past_obs[n - length, env]
+            row[size : 2 * size] = after[env]
+            row[2 * size : -2] = past_actions[n - length, env]
+            row[-2] = total
+            row[-1] = 0.0 if terminated[env] else discount
+            count += 1
+    return count
+
+
+@kernel
+def set_priorities(sums, minima, begins, index, priorities):  # type: ignore[no-untyped-def]
+    """Set priorities, and sum up the nodes above them.
+
+    Args:
+        sums: The levels of the tree, one behind the other; the first are the priorities.
+        minima: The least priorities in the same order.
+        begins: Where each level begins.
+        index: The priorities to set; of an index that occurs twice the last value counts.
+        priorities: Their values.
+    """
+    for i in range(index.size):
+        sums[index[i]] = minima[index[i]] = priorities[i]
+    for i in range(index.size):
+        node = index[i]
+        for level in range(begins.size - 1):
+            # Summed anew from the children. To move sums by the difference would add up rounding errors over millions
+            # of updates.
+            node //= FAN_OUT
+            block = begins[level] + node * FAN_OUT
+            total, least = 0.0, math.inf
+            for child in range(block, block + FAN_OUT):
+                total += sums[child]
+                least = min(least, minima[child])
+            sums[begins[level + 1] + node], minima[begins[level + 1] + node] = total, least
+
+
+@kernel
+def find_priorities(sums, begins, capacity, mass):  # type: ignore[no-untyped-def]
+    """Find the index below ``capacity`` at which the running sum of priorities passes each of ``mass``."""
+    found = np.empty(mass.size, np.int64)
+    for i in range(mass.size):
+        node, rest = 0, mass[i]
+        for level in range(begins.size - 1, -1, -1):
+            node *= FAN_OUT
+            # Rounding can leave a mass at or above the node's own sum: then it is the last child.
+            last = min(node + FAN_OUT - 1, (capacity - 1) // FAN_OUT**level)
+            while node < last and rest >= sums[begins[level] + node]:
+                rest -= sums[begins[level] + node]
+                node += 1
+        found[i] = node
+    return found
+
+
+def warm_up() -> None:
+    """Call each kernel once."""
+    row, flags = np.zeros((1, 1), np.float32), np.ones(1, np.bool_)
+    history, age = row[None].copy(), np.zeros(1, np.int64)
+    rows = np.zeros((1, 5), np.float32)
+    pack(history, history.copy(), row.copy(), age, row, row, row[0], flags, flags, flags, row, 0.99, rows)
+    sums, begins = np.zeros(FAN_OUT), np.zeros(1, np.int64)
+    set_priorities(sums, sums.copy(), begins, np.zeros(1, np.int64), np.ones(1))
+    find_priorities(sums, begins, 1, np.zeros(1))
