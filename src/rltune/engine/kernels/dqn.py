@@ -55,14 +55,23 @@ def find_best(values):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def choose_best(x, layers, data):  # type: ignore[no-untyped-def]
-    """Return the greedy actions [rows] by the layers from observations [rows, ...] to advantages."""
+def explore(actions, draws, epsilon, count):  # type: ignore[no-untyped-def]
+    """Replace actions [rows] by random ones of ``count`` where uniform ``draws`` [rows] are below ``epsilon``."""
+    for i in range(actions.size):
+        if draws[i] < epsilon:  # A draw below epsilon is uniform up to there.
+            actions[i] = min(int(draws[i] / epsilon * count), count - 1)
+
+
+@kernel
+def choose_actions(x, layers, data, draws, epsilon):  # type: ignore[no-untyped-def]
+    """Return greedy actions [rows] by the layers from observations [rows, inputs] to advantages, and `explore`."""
     rows = x.shape[0]
     values = forward(x, layers, data, np.empty(rows * count_outputs(layers), np.float32))
-    best = np.empty(rows, np.int64)
+    actions = np.empty(rows, np.int64)
     for i in range(rows):
-        best[i] = find_best(values[i])
-    return best
+        actions[i] = find_best(values[i])
+    explore(actions, draws, epsilon, values.shape[1])
+    return actions
 
 
 @kernel
@@ -154,4 +163,6 @@ def warm_up() -> None:
     )  # fmt: skip
     row = np.zeros((1, 5), np.float32)
     update(parameters, Network(layers, layers, layers), floats, row, row[0, :1], Loss(True, True), 1e-3)
-    choose_best(row[:, :1], layers, floats)
+    x, draw, action = row[:, :1].copy(), np.ones(1), np.zeros(1, np.int64)
+    choose_actions(x, layers, floats, draw, 0.0)
+    explore(action, draw, 0.0, 1)

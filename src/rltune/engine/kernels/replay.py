@@ -13,6 +13,29 @@ FAN_OUT = 8
 
 
 @kernel
+def count_step(rewards, terminated, truncated, over, valid, returns, lengths):  # type: ignore[no-untyped-def]
+    """Count a step of each environment; return the number of steps that were no resets, and of episodes that ended.
+
+    Args:
+        rewards: [envs].
+        terminated: [envs].
+        truncated: [envs].
+        over: Whether the episodes have ended, before the step and then after it [envs].
+        valid: Gets whether the step was no reset [envs].
+        returns: The episodes' returns so far [envs].
+        lengths: The episodes' steps so far [envs].
+    """
+    taken, ended = 0, 0
+    for env in range(over.size):
+        valid[env], over[env] = not over[env], terminated[env] or truncated[env]
+        returns[env] += rewards[env]
+        lengths[env] += valid[env]
+        taken += valid[env]
+        ended += over[env]
+    return taken, ended
+
+
+@kernel
 def pack(  # type: ignore[no-untyped-def]
     past_obs, past_actions, past_rewards, age, obs, actions, rewards, terminated, over, valid, after, gamma, rows
 ):
@@ -104,10 +127,12 @@ def find_priorities(sums, begins, capacity, mass):  # type: ignore[no-untyped-de
 
 def warm_up() -> None:
     """Call each kernel once."""
-    row, flags = np.zeros((1, 1), np.float32), np.ones(1, np.bool_)
-    history, age = row[None].copy(), np.zeros(1, np.int64)
-    rows = np.zeros((1, 5), np.float32)
-    pack(history, history.copy(), row.copy(), age, row, row, row[0], flags, flags, flags, row, 0.99, rows)
+    row, flags, ages = np.zeros((1, 1), np.float32), np.ones(1, np.bool_), np.zeros(1, np.int64)
+    rewards, rows = np.zeros(1), np.zeros((1, 5), np.float32)
+    for actions in (row, ages[None]):  # Continuous and discrete ones.
+        history = [row[None].copy(), row[None].copy(), row.copy(), ages.copy()]
+        pack(*history, row, actions, rewards, flags, flags, flags, row, 0.99, rows)
+    count_step(rewards, flags, flags, flags.copy(), flags.copy(), rewards.copy(), ages.copy())
     sums, begins = np.zeros(FAN_OUT), np.zeros(1, np.int64)
     set_priorities(sums, sums.copy(), begins, np.zeros(1, np.int64), np.ones(1))
     find_priorities(sums, begins, 1, np.zeros(1))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rltune.engine.kernels.compiler import load_kernels
-from rltune.engine.kernels.dqn import Network, choose_best
+from rltune.engine.kernels.dqn import Network, choose_actions, explore
 from rltune.engine.kernels.perceptron import Linears, make_table, parse_layers
 from rltune.engine.networks.actor_critic import find_network
 from rltune.engine.networks.flat_parameters import find_memory
@@ -33,10 +33,11 @@ class CompiledValues:
         self.network = Network(*(make_table(part, data) for part in (encoder, advantage, value)))
         self._policy = np.concatenate(self.network[:2])
 
-    def best(self, obs: Array) -> Array:
-        """Choose the greedy actions [rows]; the value head does not change them."""
-        best: Array = choose_best(obs, self._policy, self.data)
-        return best
+    def choose(self, obs: Array, draws: Array, epsilon: float) -> Array:
+        """Choose greedy actions [rows], random ones where ``draws`` [rows] are below ``epsilon``."""
+        # The value head is left out: it shifts the values of all actions.
+        actions: Array = choose_actions(obs, self._policy, self.data, draws, epsilon)
+        return actions
 
 
 class AutogradValues:
@@ -54,10 +55,12 @@ class AutogradValues:
         out: Tensor = self._compute({"obs": obs})["qf_preds"]
         return out
 
-    def best(self, obs: Array) -> Array:
-        """Choose the greedy actions [rows]."""
-        best: Array = self.forward(torch.from_numpy(obs)).numpy().argmax(1)
-        return best
+    def choose(self, obs: Array, draws: Array, epsilon: float) -> Array:
+        """Choose greedy actions [rows], random ones where ``draws`` [rows] are below ``epsilon``."""
+        values = self.forward(torch.from_numpy(obs))
+        actions: Array = values.argmax(1).numpy()
+        explore(actions, draws, epsilon, values.shape[1])
+        return actions
 
 
 Values = CompiledValues | AutogradValues

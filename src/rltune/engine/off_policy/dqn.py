@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from ray.rllib.algorithms.dqn import DQN
@@ -19,7 +18,7 @@ from rltune.engine.kernels.dqn import Loss, update
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.mixed_precision import BFLOAT16, FLOAT32, in_precision
 from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
-from rltune.engine.networks.q_network import CompiledValues, make_action_values
+from rltune.engine.networks.q_network import CompiledValues, Values, make_action_values
 from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner, compute_huber_loss
 from rltune.engine.off_policy.transitions import RowLayout
 
@@ -29,23 +28,20 @@ Array = NDArray[Any]
 class GreedyRunner(TransitionRunner):
     """Chooses actions epsilon-greedily, on RLlib's schedule."""
 
+    network: Values
+
     def bind_module(self) -> None:
         """Read the module's tensors anew, after they were moved to other memory."""
         self.network = make_action_values(self.module)
 
     def choose(self, obs: Array, clock: int) -> Array:
         """Choose greedy actions [envs], each replaced by a random one with probability epsilon."""
-        best: Array = self.network.best(obs)
-        if not self.config.explore:
-            return best
-        # RLlib moves the schedule on in the module's forward_exploration, which this loop does not call.
-        schedule = self.module.epsilon_schedule
-        epsilon = schedule._schedule.value(t=clock) if schedule.use_schedule else schedule.get_current_value()
-        random = self._rng.random(len(best)) < epsilon
-        count = np.count_nonzero(random)
-        if count:  # Most steps draw nothing if epsilon is small.
-            best[random] = self._rng.integers(0, self.actions.num_inputs, count)
-        return best
+        epsilon = 0.0
+        if self.config.explore:
+            # RLlib moves the schedule on in the module's forward_exploration, which this loop does not call.
+            schedule = self.module.epsilon_schedule
+            epsilon = schedule._schedule.value(t=clock) if schedule.use_schedule else schedule.get_current_value()
+        return self.network.choose(obs, self._rng.random(len(obs)), float(epsilon))
 
 
 class DQNUpdate:

@@ -151,11 +151,12 @@ class Replay:
     def sample(self) -> Array:
         """Draw a batch [batch, width] into `batch` (and `weights`), both overwritten by the next draw."""
         if self.tree is None:
-            self._drawn = self.rng.integers(0, self.size, len(self.batch))
+            # This is faster than the generator's integers().
+            self._drawn = (self.rng.random(len(self.batch)) * self.size).astype(np.int64)
         else:
             self._draw_by_priority(self.tree)
-        # mode="clip" because the default, "raise", fills a temporary buffer before it copies to ``out``.
-        np.take(self.rows, self._drawn, axis=0, out=self.batch, mode="clip")
+        # "clip" because the default, "raise", fills a temporary buffer before it copies to ``out``.
+        self.rows.take(self._drawn, 0, self.batch, "clip")
         return self.batch
 
     def _draw_by_priority(self, tree: SumTree) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rltune.engine.kernels.replay import pack
+from rltune.engine.kernels.replay import count_step, pack
 from rltune.engine.sampling.action_distributions import Actions
 from rltune.engine.sampling.observation_filter import RunningMoments
 from rltune.engine.sampling.vector_envs import ArrayEnvs
@@ -77,9 +77,6 @@ class TransitionPacker:
             "rewards": np.zeros((n_step, num_envs), np.float32),
             "age": np.zeros(num_envs, np.int64),
         }
-        # In one type whatever the environment's, because a kernel is compiled for each.
-        self._actions = np.zeros((num_envs, layout.action_size), np.float32)
-        self._rewards = np.zeros(num_envs, np.float32)
 
     def state(self) -> dict[str, Array]:
         """Return the last n steps."""
@@ -108,15 +105,8 @@ class TransitionPacker:
         Returns:
             [transitions, width], overwritten by the next call.
         """
-        envs = len(obs)
-        self._actions[:] = actions.reshape(envs, -1)
-        self._rewards[:] = rewards
-        if obs.ndim != 2:
-            obs, after = obs.reshape(envs, -1), after.reshape(envs, -1)
-        count = pack(
-            *self._past.values(), obs, self._actions, self._rewards, terminated, over, valid, after, self.gamma,
-            self._rows,
-        )  # fmt: skip
+        flat = [part if part.ndim == 2 else part.reshape(len(part), -1) for part in (obs, actions, after)]
+        count = pack(*self._past.values(), *flat[:2], rewards, terminated, over, valid, flat[2], self.gamma, self._rows)
         return self._rows[:count]
 
 
@@ -143,7 +133,7 @@ class Stepper:
         self.normaliser, self.seeds = normaliser, seeds
         shape = (envs.num_envs, *(envs.single_observation_space.shape or ()))
         self._obs, self._after = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        self._over = np.zeros(envs.num_envs, np.bool_)
+        self._over, self._valid = np.zeros((2, envs.num_envs), np.bool_)
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         self.episodes: list[tuple[float, int]] = []
         self._started = False
@@ -183,17 +173,14 @@ class Stepper:
         actions = self.choose(self._obs, clock)
         raw, rewards, terminated, truncated = self.envs.step(self.actions.for_env(actions))
         self._write(raw, self._after)
-        valid = ~self._over
-        over = self._over = np.logical_or(terminated, truncated)
-        rows = self.packer.add(self._obs, actions, rewards, terminated, over, valid, self._after)
-        self._returns += rewards
-        self._lengths += valid
-        if np.count_nonzero(over):  # cheaper than any()
-            self._end_episodes(over)
+        taken, ended = count_step(rewards, terminated, truncated, self._over, self._valid, self._returns, self._lengths)
+        rows = self.packer.add(self._obs, actions, rewards, terminated, self._over, self._valid, self._after)
+        if ended:
+            self._end_episodes(self._over)
         # This step's next observation is the following step's observation: swap the buffers instead of copying. After
         # an episode's end it is the last one, which the reset step ignores.
         self._obs, self._after = self._after, self._obs
-        return rows, int(np.count_nonzero(valid))
+        return rows, taken
 
     def _end_episodes(self, over: Array) -> None:
         for env in np.flatnonzero(over):
