@@ -1,0 +1,117 @@
+"""DQN's kernels where test_dqn.py of off_policy, which compares updates with RLlib's learner, does not look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rltune.engine.kernels.dqn import choose_actions, explore, find_best
+from rltune.engine.networks.q_network import CompiledValues
+from rltune.engine.off_policy.dqn import DQNUpdate
+from tests.engine.dqn_learner import LAYOUT, make_config, make_learner, our_rows, random_columns
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "double, dueling, huber": ({}, {}),
+    "plain": ({"head_fcnet_hiddens": []}, {"double_q": False, "dueling": False}),
+    "double only, mse": ({"fcnet_activation": "relu"}, {"dueling": False, "td_error_loss_fn": "mse"}),
+}
+
+
+def make_update(case: str) -> tuple[DQNUpdate, Any]:
+    model, settings = CASES[case]
+    config = make_config(model, grad_clip=None, **settings)
+    learner = make_learner(config)
+    return DQNUpdate(learner, config, LAYOUT), learner.module["default_policy"]
+
+
+def differentiate(case: str, columns: dict[str, Any], dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """Return the gradient of each parameter by autograd, computed in a precision."""
+    update, module = make_update(case)
+    module.to(dtype)
+    rows, importance = (torch.from_numpy(x).to(dtype) for x in (our_rows(columns, 1), columns["weights"]))
+    obs, after, action, rewards, discounts = LAYOUT.views(rows)
+    with torch.no_grad():
+        values = module.forward_target({"obs": after})["qf_preds"]
+        judge = module.compute_q_values({"obs": after})["qf_preds"] if update._loss.double else values
+        wanted = rewards + discounts * values.gather(1, judge.argmax(1, keepdim=True)).squeeze(1)
+    chosen = module.compute_q_values({"obs": obs})["qf_preds"].gather(1, action.long()).squeeze(1)
+    params = {name: p for name, p in module.named_parameters() if p.requires_grad and id(p) in update.flat.grad_of}
+    grads = torch.autograd.grad(update._compute_loss(chosen - wanted, importance), list(params.values()))
+    return dict(zip(params, (grad.numpy() for grad in grads), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("case", CASES)
+def test_the_gradient_is_as_exact_as_torchs(case: str, seed: int) -> None:
+    columns = random_columns(1, seed)
+    exact, single = (differentiate(case, columns, dtype) for dtype in (torch.float64, torch.float32))
+    update, module = make_update(case)
+    assert type(update.online) is CompiledValues
+    params = {name: p for name, p in module.named_parameters() if id(p) in update.flat.grad_of}
+    update.step(our_rows(columns, 1), columns["weights"])
+    found = {name: update.flat.grad_of[id(param)].numpy() for name, param in params.items()}
+    assert found.keys() == exact.keys()
+    ours, theirs, size = (
+        np.linalg.norm(np.concatenate([part.ravel() for part in parts]))
+        for parts in (
+            [found[name] - exact[name] for name in exact],
+            [single[name] - exact[name] for name in exact],
+            list(exact.values()),
+        )
+    )
+    assert ours <= 2.0 * theirs + 1e-7 * size
+
+
+@pytest.mark.parametrize("column", ["obs", "new_obs", "rewards", "weights"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_finite_is_seen(case: str, bad: float, column: str) -> None:
+    """In the weights or in the statistics, of which either ends a trial as diverged."""
+    update, _ = make_update(case)
+    columns = random_columns(1, 0)
+    columns["terminateds"][3] = False
+    columns[column][3] = bad
+    with torch.no_grad():
+        update.step(our_rows(columns, 1), columns["weights"])
+        stats = update.statistics()
+    seen = not np.isfinite(list(stats.values())).all() or not bool(torch.isfinite(update.flat.data).all())
+    # The tanh of infinity is one: torch does not see it either.
+    assert seen or (bad == np.inf and column in ("obs", "new_obs"))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("of", ["online", "target"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_weight_that_is_not_finite_is_seen(case: str, of: str, bad: float) -> None:
+    update, _ = make_update(case)
+    network = getattr(update, of)
+    network.data[network.network.advantage[-1, 1]] = bad  # A bias of the last layer.
+    columns = random_columns(1, 0)
+    columns["terminateds"][:] = False
+    with torch.no_grad():
+        update.step(our_rows(columns, 1), columns["weights"])
+        stats = update.statistics()
+    assert not np.isfinite(list(stats.values())).all() or not bool(torch.isfinite(update.flat.data).all())
+
+
+def test_a_value_that_is_nan_is_the_best_as_for_torch() -> None:
+    for values in (
+        [1.0, np.nan, 3.0],
+        [np.nan, 2.0, 3.0],
+        [1.0, 2.0, np.nan],
+        [-np.inf, -np.inf, -1.0],
+        [2.0, 5.0, 1.0],
+    ):
+        assert find_best(np.array(values, np.float32)) == torch.tensor(values).argmax().item()
+
+
+def test_actions_are_valid_ones_whatever_the_weights() -> None:
+    table, data = np.array([[0, 6, 2, 3, 0]], np.int64), np.full(9, np.nan, np.float32)
+    obs, draws = np.array([[1.0, np.inf], [np.nan, 0.0]], np.float32), np.ones(2)
+    assert set(choose_actions(obs, table, data, draws, 0.0)) <= {0, 1, 2}
+    actions = np.zeros(3, np.int64)
+    explore(actions, np.array([0.0, np.nextafter(0.3, 0.0), np.nan]), 0.3, 7)
+    assert actions.tolist() == [0, 6, 0]
