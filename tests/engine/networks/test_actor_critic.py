@@ -49,14 +49,15 @@ def test_images_lie_channels_last_in_all_convolutions(algo: type) -> None:
     module = config.get_rl_module_spec(spaces={"default_policy": spaces}).build()
     seen: list[tuple[nn.Conv2d, Tensor, Tensor]] = []
     watch_convolutions(module, seen)
-    images, flat = torch.rand(6, 84, 84, 4), FlatParameters(list(module.parameters()))
+    images = torch.rand(6, 84, 84, 4)
+    FlatParameters(list(module.parameters()))  # Training moves the weights there.
     if algo is PPOConfig:
         make_actor_critic(module).forward(images)
     else:
         layout = RowLayout((84, 84, 4), 1)
         rows = torch.zeros(6, layout.width)  # of a replay memory
         rows[:, : layout.obs_size] = images.flatten(1)
-        make_action_values(module, flat).forward(layout.views(rows)[0])
+        make_action_values(module).forward(layout.views(rows)[0])
     assert len(seen) == 2
     for layer, images, found in seen:
         assert images.is_contiguous(memory_format=torch.channels_last)

@@ -61,6 +61,8 @@ class DQNUpdate:
         self.targets = TargetNetworks(module, [self.flat])
         plain = precision == FLOAT32 and not config.torch_compile_learner
         networks = [make_action_values(module, target=target, compiled=plain) for target in (False, True)]
+        self.online: Any
+        self.target: Any
         self.online, self.target = (in_precision(network, precision, self.flat.data.device) for network in networks)
         self._parameters = self.optimizer.describe(config)
         self._loss = Loss(bool(config.double_q), config.td_error_loss_fn == "huber")

@@ -71,7 +71,7 @@ class TransitionPacker:
         self.layout, self.gamma = layout, gamma
         self._rows = np.zeros((n_step * num_envs, layout.width), np.float32)
         # The last n steps of each environment, oldest first, and how many belong to the present episode.
-        self._past = {
+        self._past: dict[str, Array] = {
             "obs": np.zeros((n_step, num_envs, layout.obs_size), np.float32),
             "actions": np.zeros((n_step, num_envs, layout.action_size), np.float32),
             "rewards": np.zeros((n_step, num_envs), np.float32),
