@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import sqlite3
+import tempfile
+import uuid
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,8 @@ from ledger import add_reports, make_ledger
 
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
 from rltune.config.budget import fit_certification
-from rltune.config.settings_file import write_settings
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import format_settings, write_settings
 from rltune.config.validation import parse_config
 from rltune.ledger.storage import open_ledger
 from rltune.records import BASELINE, Direction, RunKey
@@ -50,27 +54,31 @@ def write_sweep(
 ) -> Path:
     """A finished sweep's folder: trial n learns n times as fast, and the lower half is stopped at 400 steps."""
     folder.mkdir()
-    config = parse_config(
-        compose(
-            "run",
-            "budget.trials=24",
-            "budget.env_steps=1000",
-            "~tuned",
-            "~space",
-            "+space.lr=[loguniform,1e-4,1e-2]",
-            *words,
-        )
-    )
-    write_settings(folder, fit_certification(config))
-    with closing(make_ledger(folder, folder.name)) as ledger:
-        for number in range(num_trials):
-            ledger.trials.add({"lr": 10 ** (-4 + 2 * number / max(1, num_trials - 1))}, [number], train_s=1.0)
-            whole = number >= num_trials // 2
-            steps = range(200, 1001 if whole else 401, 200)
-            add_reports(ledger, number, {each: number * each / 100 if each > 200 else math.nan for each in steps})
-            ledger.trials.end(number, "COMPLETE" if whole else "PRUNED", "")
-        ledger.change_sweep(status=status, certification=certified, config=(folder / "config.yaml").read_text())
+    config, ledger = _make_sweep(num_trials, json.dumps(certified), status, words)
+    write_settings(folder, config)
+    (folder / "ledger.db").write_bytes(ledger)
+    with closing(sqlite3.connect(folder / "ledger.db")) as copy, copy:
+        copy.execute("UPDATE sweeps SET name = ?, key = ?", (folder.name, uuid.uuid4().hex))
     return folder
+
+
+@functools.cache
+def _make_sweep(num_trials: int, certified: str, status: str, words: tuple[str, ...]) -> tuple[RunConfig, bytes]:
+    """The settings and the ledger of such a sweep, which are made once for all tests."""
+    space = ("~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
+    config = fit_certification(
+        parse_config(compose("run", "budget.trials=24", "budget.env_steps=1000", *space, *words))
+    )
+    with tempfile.TemporaryDirectory() as made:
+        with closing(make_ledger(Path(made))) as ledger:
+            for number in range(num_trials):
+                ledger.trials.add({"lr": 10 ** (-4 + 2 * number / max(1, num_trials - 1))}, [number], train_s=1.0)
+                whole = number >= num_trials // 2
+                steps = range(200, 1001 if whole else 401, 200)
+                add_reports(ledger, number, {each: number * each / 100 if each > 200 else math.nan for each in steps})
+                ledger.trials.end(number, "COMPLETE" if whole else "PRUNED", "")
+            ledger.change_sweep(status=status, certification=json.loads(certified), config=format_settings(config))
+        return config, (Path(made) / "ledger.db").read_bytes()
 
 
 def write_cost_sweep(folder: Path) -> Path:
