@@ -11,6 +11,7 @@ from checkpoints import make_sweep
 from ended import make_certification, write_sweep
 from omegaconf import OmegaConf
 
+from rltune.cli.application.answer import print_answer
 from rltune.cli.application.program import load_commands
 from rltune.config.settings_file import FORMAT
 from rltune.errors import RltuneError
@@ -24,7 +25,7 @@ def run(name: str, **given: Any) -> int:
     page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{name}.yaml")
     page.pop("defaults")  # Hydra's own
     schema = OmegaConf.structured(command.schema)
-    return int(command.work(OmegaConf.merge(schema, page, given)).exit_code)
+    return print_answer(command.work(OmegaConf.merge(schema, page, given)))
 
 
 READERS = {
