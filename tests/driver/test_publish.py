@@ -66,6 +66,22 @@ def test_a_ledger_that_fails_keeps_nobody_from_being_told(open_mine, tmp_path, m
     assert (tmp_path / "end").read_text() == "failed\n"
 
 
+@pytest.mark.parametrize("read", ["rltune.ledger.ledger.Ledger.read_requests", "rltune.driver.publish.read_folder"])
+def test_nobody_is_notified_of_an_end_that_an_error_of_the_ledger_prevents(open_mine, tmp_path, monkeypatch, read):
+    def fail(*_, **__):
+        raise UnavailableError("the ledger does not answer")
+
+    with open_mine("report=false", f"notify='echo $RLTUNE_STATUS >> {tmp_path / 'ends'}'") as sweep:
+        ended = outcome(Path(sweep.folder))
+        ended.save()
+        with monkeypatch.context() as patch:
+            patch.setattr(read, fail)
+            with pytest.raises(UnavailableError) as error:
+                publish_outcome(sweep, [], ended, None)
+        notify_users_of_crash(sweep, error.value)
+    assert (tmp_path / "ends").read_text().split() == ["interrupted"]
+
+
 def test_a_notification_that_fails_changes_nothing_and_is_said_once(open_mine, stream):
     with open_mine("report=false", "notify='echo no mail >&2; exit 1'") as sweep:
         ended = outcome(Path(sweep.folder))

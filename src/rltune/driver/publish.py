@@ -70,18 +70,20 @@ def publish_outcome(
         pages = html.try_report(folder, sweep.ledger, console.note, outcome.status)
     if pages:
         tracker.artifact(pages, html.FOLDER)
-    timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
     _describe_sweep(sweep, outcome, has_report=bool(pages))
+    # The ledger is read before the trackers are closed, because nobody could be notified of its error afterwards.
+    view, waiting = read_folder(folder, sweep.ledger, outcome.status), len(sweep.ledger.read_requests(ENQUEUE))
+    is_certified = sweep.is_certified()
+    timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
     tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s, outcome)
     sweep.show_warnings()
     sweep.display.close()
-    if waiting := len(sweep.ledger.read_requests(ENQUEUE)):
+    if waiting:
         larger = SpentBudget(sweep.config, len(records), sweep.stopper.env_steps).spell_larger(waiting)
         command = f"{make_resume_command(folder)} {larger}".rstrip()
         console.note(f"{format_number(waiting, 'enqueued configuration')} not begun: {command}")
-    unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
+    unfinished = outcome.trials["interrupted"] or interrupted or not is_certified
     resume = make_resume_command(folder) if unfinished else None
-    view = read_folder(folder, sweep.ledger, outcome.status)
     console.close(describe_end(view, outcome, _find_mlflow_address(sweep), resume))
 
 
