@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,15 @@ def test_what_rllib_makes_of_one_episode_and_of_none() -> None:
     assert read_episodes({EPISODES: [(3.0, 30), (5.0, 50)], "episode_return_mean": 4.0}) == [(3.0, 30), (5.0, 50)]
     assert read_episodes({EPISODES: (3.0, 30), "episode_return_mean": 3.0}) == [(3.0, 30)]
     assert read_episodes({EPISODES: []}) == read_episodes({}) == read_episodes({"episode_return_mean": math.nan}) == []
+
+
+@pytest.mark.parametrize("chunks", [{}, {"prev_episode_chunks": None}])
+def test_an_episode_without_earlier_parts_is_logged(chunks: dict[str, Any]) -> None:
+    """RLlib's own env runners give a list, but its callback's signature has None by default."""
+    logged: list[Any] = []
+    logger = SimpleNamespace(log_value=lambda *values, reduce: logged.append(values))
+    log_episode(episode=SimpleNamespace(get_return=lambda: 3.0, t=30), metrics_logger=logger, **chunks)
+    assert logged == [(EPISODES, (3.0, 30))]
 
 
 def test_an_iteration_whose_episodes_nobody_lists_counts_by_its_mean() -> None:
