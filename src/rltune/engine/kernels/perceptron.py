@@ -131,7 +131,28 @@ def forward(x, layers, data, outputs):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def backward(x, layers, data, grad, outputs, delta, spare, into_input):  # type: ignore[no-untyped-def]
+def _differentiate_layer(d, below, w_grad, b_grad):  # type: ignore[no-untyped-def]
+    """Write the gradients by weights and biases, from that by the outputs [rows, outputs] and the inputs."""
+    (rows, m), n, zero = d.shape, below.shape[1], np.float32(0.0)
+    b_grad[:] = zero
+    for i in range(rows):
+        for j in range(m):
+            b_grad[j] += d[i, j]
+    if m <= FEW:
+        w_grad[:] = zero
+        for i in range(rows):
+            for j in range(m):
+                v = d[i, j]
+                for source in range(n):
+                    w_grad[j, source] += v * below[i, source]
+    else:
+        np.dot(d.T, below, w_grad)
+
+
+@kernel
+def backward(  # type: ignore[no-untyped-def]
+    x, layers, data, grad, outputs, delta, spare, into_input, into_params=True
+):
     """Write the gradients by the layers' parameters.
 
     Args:
@@ -143,6 +164,7 @@ def backward(x, layers, data, grad, outputs, delta, spare, into_input):  # type:
         delta: A buffer that begins with the loss's gradient by the last output; it has room for the widest layer.
         spare: Another buffer of this size.
         into_input: Whether the gradient by ``x`` is wanted.
+        into_params: Whether the gradients by the parameters are wanted; otherwise they stay as they are.
 
     Returns:
         The buffer that begins with the gradient by ``x``.
@@ -164,21 +186,8 @@ def backward(x, layers, data, grad, outputs, delta, spare, into_input):  # type:
         end -= rows * m
         below = x if k == 0 else outputs[end - rows * n : end].reshape(rows, n)
         w = data[weight : weight + m * n].reshape(m, n)
-        w_grad = grad[weight : weight + m * n].reshape(m, n)
-        b_grad = grad[bias : bias + m]
-        b_grad[:] = zero
-        for i in range(rows):
-            for j in range(m):
-                b_grad[j] += d[i, j]
-        if m <= FEW:
-            w_grad[:] = zero
-            for i in range(rows):
-                for j in range(m):
-                    v = d[i, j]
-                    for source in range(n):
-                        w_grad[j, source] += v * below[i, source]
-        else:
-            np.dot(d.T, below, w_grad)
+        if into_params:
+            _differentiate_layer(d, below, grad[weight : weight + m * n].reshape(m, n), grad[bias : bias + m])
         if k or into_input:
             into = spare[: rows * n].reshape(rows, n)
             if m <= FEW:
