@@ -12,6 +12,9 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGa
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
 
+from rltune.algorithms.sac import use_plain_critics
+from rltune.engine import build_algorithm
+from rltune.engine.features import UnsupportedError
 from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
 from tests.engine.rllib_learners import follow
@@ -63,10 +66,10 @@ BEYOND = {"-8": (0.9, 1.0), "3": (0.6, 1.0), "8": (0.9, 1.0), "both bounds": (0.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_rows", [True, False], ids=["rows shared", "masked"])
+@pytest.mark.parametrize("compiled", [True, False], ids=["kernels", "autograd"])
 @pytest.mark.parametrize("case", MIDDLES)
 def test_log_stds_beyond_rllibs_bounds_are_learned_as_by_rllib(
-    case: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch
+    case: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config({})
     ours, theirs = make_learner(config), make_learner(config)
@@ -79,8 +82,8 @@ def test_log_stds_beyond_rllibs_bounds_are_learned_as_by_rllib(
     beyond = ((found < MIN_LOG_NN_OUTPUT) | (found > MAX_LOG_NN_OUTPUT)).float().mean(0)
     least, most = BEYOND.get(case, (0.0, 0.0))
     assert ((beyond >= least) & (beyond <= most)).all()
-    batches = 60 if by_rows else 10
-    assert_equal_updates(config, ours, theirs, monkeypatch, batches, by_rows)
+    batches = 60 if compiled else 10
+    assert_equal_updates(config, ours, theirs, monkeypatch, batches, compiled)
 
 
 def log_stds(module: Any, obs: np.ndarray) -> torch.Tensor:
@@ -96,7 +99,7 @@ def assert_equal_updates(
     theirs: Any,
     monkeypatch: pytest.MonkeyPatch,
     batches: int,
-    by_rows: bool = True,
+    compiled: bool = True,
 ) -> None:
     """Update with each learner on the same drawn batches and noise, each from the same state: all is the same.
 
@@ -105,7 +108,9 @@ def assert_equal_updates(
     """
     n_step = config.n_step
     update = SACUpdate(ours, config, RowLayout((INPUTS,), 2))
-    update.split_rows &= by_rows
+    assert update._network is not None
+    if not compiled:
+        update._network = None
     noise, within = [torch.empty(0)], []
     use_noise(monkeypatch, noise)
     monkeypatch.setattr(update, "noise", lambda rows, size: noise[0])
@@ -139,17 +144,30 @@ def assert_equal_updates(
     assert max(within) > 0.2, "and on this side of it"
 
 
-def test_split_and_masked_rows_give_the_same_gradient() -> None:
-    """Two critics share the rows on a CPU; on a GPU each takes all of them, masked."""
-    weights = []
-    for by_rows in (True, False):
-        config = make_config({})
-        learner = make_learner(config)
-        update = SACUpdate(learner, config, RowLayout((INPUTS,), 2))
-        assert update.split_rows
-        update.split_rows = by_rows
+@pytest.mark.parametrize("twin_q", [True, False])
+def test_kernels_and_autograd_give_the_same_gradients(twin_q: bool) -> None:
+    gradients = []
+    for compiled in (True, False):
+        config = make_config({}, twin_q=twin_q, grad_clip=0.5, grad_clip_by="global_norm")
+        update = SACUpdate(make_learner(config), config, RowLayout((INPUTS,), 2))
+        if not compiled:
+            update._network = None
         columns = random_columns(1, 0)
         with torch.no_grad():
             update.step(our_rows(columns, 1), columns["weights"])
-        weights.append(update.flats["policy"].data.clone())
-    torch.testing.assert_close(*weights, atol=1e-6, rtol=0)
+        gradients.append(torch.cat([flat.grad for flat in update.flats.values()]))
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=0)
+
+
+def test_activations_that_no_kernel_knows_are_refused() -> None:
+    config = make_config({"fcnet_activation": "swish"})
+    with pytest.raises(UnsupportedError):
+        SACUpdate(make_learner(config), config, RowLayout((INPUTS,), 2))
+
+
+def test_rllibs_own_critics_and_discrete_actions_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SACConfig, "build_algo", lambda self: "stock")
+    streams = SACConfig().environment("Pendulum-v1").env_runners(num_env_runners=0)
+    discrete = use_plain_critics(SACConfig().environment("CartPole-v1").env_runners(num_env_runners=0))
+    assert build_algorithm(streams) == "stock"
+    assert build_algorithm(discrete) == "stock"

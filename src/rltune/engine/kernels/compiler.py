@@ -22,7 +22,7 @@ except ImportError as error:  # A platform without a wheel, or a NumPy that is t
 
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 """What LLVM may assume of floats. Never that NaN and infinity do not occur: a diverged trial must be seen."""
-KERNELS = tuple(f"rltune.engine.kernels.{name}" for name in ("ppo", "dqn", "replay"))
+KERNELS = tuple(f"rltune.engine.kernels.{name}" for name in ("ppo", "dqn", "sac", "replay"))
 """The modules with a function ``warm_up``, which calls each kernel that Python calls."""
 SLOWER = "training takes two to four times as long"
 

@@ -97,6 +97,11 @@ class TargetNetworks:
             own_targets = [target_of[id(param)] for param in flat.params]
             self._copies.append((FlatParameters(own_targets), flat))
 
+    @property
+    def data(self) -> list[Tensor]:
+        """The flat parameters of the targets, in the order of the sources."""
+        return [target.data for target, _ in self._copies]
+
     def update(self, tau: float) -> None:
         """Move the targets by ``tau`` towards the online networks; 1 copies them."""
         for target, source in self._copies:

@@ -19,10 +19,12 @@ from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
 from torch import Tensor
 
 from rltune.engine.features import UnsupportedError
+from rltune.engine.kernels.compiler import load_kernels
+from rltune.engine.kernels.perceptron import Linears, make_table, parse_layers
+from rltune.engine.kernels.ppo import compute_outputs
+from rltune.engine.kernels.sac import update
 from rltune.engine.networks.actor_critic import find_network
-from rltune.engine.networks.critics import Critic, make_critic
-from rltune.engine.networks.flat_parameters import FlatParameters
-from rltune.engine.networks.mlp import MLP, NUMPY_FLOPS, parse_layers
+from rltune.engine.networks.flat_parameters import FlatParameters, find_memory
 from rltune.engine.networks.optimizers import FlatAdam, clip_gradients, compile_step
 from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner, compute_huber_loss
 from rltune.engine.off_policy.transitions import RowLayout
@@ -31,19 +33,26 @@ Array = NDArray[Any]
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def make_policy(module: Any, flat: FlatParameters | None) -> MLP:
-    """Build the policy of RLlib's default SAC module.
+NONE = np.zeros((0, 5), np.int64)
+"""A table without layers."""
 
-    Args:
-        flat: Its policy's parameters; None for a copy that only samples.
+
+def parse_network(encoder: Any, head: Any) -> Linears:
+    """Return the layers of the policy or of a critic of RLlib's default SAC module.
 
     Raises:
-        UnsupportedError: For policies that are not perceptrons.
+        UnsupportedError: For other networks than perceptrons, such as critics with a stream for each input.
     """
-    linears = parse_layers(find_network(module.pi_encoder), module.pi.net)
-    if linears is None or hasattr(module.pi, "log_std") or getattr(module.pi, "clip_log_std", False):
+    linears = None if hasattr(encoder, "base_encoders") else parse_layers(find_network(encoder), head.net)
+    if linears is None or hasattr(head, "log_std") or getattr(head, "clip_log_std", False):
         raise UnsupportedError("SAC networks other than perceptrons of tanh or relu")
-    return MLP(linears, flat)
+    return linears
+
+
+def compute_dist(module: Any, obs: Tensor) -> Tensor:
+    """Return the policy's means and log standard deviations [rows, 2 * size]."""
+    dist: Tensor = module.pi(module.pi_encoder({"obs": obs})["encoder_out"])
+    return dist
 
 
 class PolicyRunner(TransitionRunner):
@@ -51,19 +60,23 @@ class PolicyRunner(TransitionRunner):
 
     def bind_module(self) -> None:
         """Read the module's tensors anew, after they were moved to other memory."""
-        self.policy = make_policy(self.module, None)
+        linears = parse_network(self.module.pi_encoder, self.module.pi)
+        self._layers, self._data = NONE, NONE
+        if load_kernels():
+            data = find_memory([param for layer, _ in linears for param in layer.parameters()])
+            self._layers, self._data = make_table(linears, data), data.numpy()
 
     def choose(self, obs: Array, clock: int) -> Array:
         """Draw actions [envs, ...] as the distribution gives them; the most likely ones without exploration."""
-        if len(obs) * self.policy.flops <= NUMPY_FLOPS:
-            inputs = self.policy.infer_numpy(obs)
+        if self._layers.size:
+            inputs = compute_outputs(obs, NONE, self._layers, self._data)
         else:
-            inputs = self.policy.infer(torch.from_numpy(obs)).numpy()
+            inputs = compute_dist(self.module, torch.from_numpy(obs)).numpy()
         chosen: Array = self.actions.sample(inputs) if self.config.explore else self.actions.best(inputs)
         return chosen
 
 
-def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Draw from the squashed Gaussian.
 
     Log standard deviations are bounded as ``TorchSquashedGaussian.from_logits`` bounds them, not by the network. The
@@ -75,15 +88,14 @@ def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         noise: Standard normal [rows, size].
 
     Returns:
-        Actions [rows, size], log probabilities [rows], standard deviations [rows, size].
+        Actions [rows, size] and log probabilities [rows].
     """
     mean, log_std = dist.chunk(2, dim=1)
     log_std = log_std.clamp(MIN_LOG_NN_OUTPUT, MAX_LOG_NN_OUTPUT)
-    std = log_std.exp()
-    raw = torch.addcmul(mean, std, noise)
+    raw = torch.addcmul(mean, log_std.exp(), noise)
     jacobian = 2.0 * (math.log(2.0) - raw - torch.nn.functional.softplus(-2.0 * raw))
     logp = (-0.5 * noise.square() - log_std - LOG_SQRT_2PI - jacobian).sum(1)
-    return raw.tanh(), logp, std
+    return raw.tanh(), logp
 
 
 class SACUpdate:
@@ -105,25 +117,25 @@ class SACUpdate:
             self.flats[name] = FlatParameters(optimizer.param_groups[0]["params"])
             self.optimizers[name] = FlatAdam(self.flats[name], optimizer)
         self.flat = self.flats["policy"]
-        self.policy = make_policy(module, self.flat)
-        # Before the target critics: it moves the targets' parameters into flat tensors, of which those take views.
         self.targets = TargetNetworks(module, [self.flats[name] for name in names])
-        self.critics = [self._make_critic(module, name, self.flats[name]) for name in names]
-        self.target_critics = [self._make_critic(module, f"target_{name}", None) for name in names]
+        self.module, self._names = module, names
+        critics = [parse_network(getattr(module, f"{name}_encoder"), getattr(module, name)) for name in names]
+        policy = parse_network(module.pi_encoder, module.pi)
         self.log_alpha = learner.curr_log_alpha[DEFAULT_MODULE_ID].detach()
         self.target_entropy = float(learner.target_entropy[DEFAULT_MODULE_ID])
         self._device = self.flat.data.device
         self._generator = torch.Generator(self._device)
         self._generator.manual_seed(config.seed if config.seed is not None else torch.seed())
         self._read_rates()
-        self._last: dict[str, Tensor] | None = None
-        # For the policy's gradient two critics share the rows, half of the work each. How many rows each gets is known
-        # only at run time: a GPU would have to be waited for, and a compiled graph would be traced anew.
-        self.split_rows = len(names) == 2 and self._device.type == "cpu" and not config.torch_compile_learner
+        self._last: tuple[Any, ...] | None = None
         self._step = compile_step(self._gradient_step, list(self.optimizers.values()), config)
-
-    def _make_critic(self, module: Any, name: str, flat: FlatParameters | None) -> Critic:
-        return make_critic(getattr(module, f"{name}_encoder"), getattr(module, name), flat)
+        self._network: tuple[Any, ...] | None = None
+        if self._device.type == "cpu" and not config.torch_compile_learner and load_kernels():
+            described = [optimizer.describe(config) for optimizer in self.optimizers.values()]
+            pair = described[0], described[len(names) - 1]
+            online = make_table(policy, self.flat.data), make_table(critics[0], self.flats["qf"].data)
+            targets = self.targets.data[0].numpy(), self.targets.data[-1].numpy()
+            self._network = described[-2], pair, len(names), described[-1], *online, targets
 
     def _read_rates(self) -> None:
         self._rates = {name: float(x.optimizer.param_groups[0]["lr"]) for name, x in self.optimizers.items()}
@@ -134,93 +146,55 @@ class SACUpdate:
 
     def step(self, batch: Array, weights: Array) -> Tensor:
         """Update on ``batch`` [rows, width] with importance ``weights``; absolute temporal-difference errors [rows]."""
-        rows, importance = torch.from_numpy(batch), torch.from_numpy(weights)
-        if self._device.type != "cpu":
-            rows, importance = rows.to(self._device, non_blocking=True), importance.to(self._device, non_blocking=True)
         self.learner._weights_seq_no += 1
-        error: Tensor = self._step(rows, importance)
-        return error
+        # Both are the replay memory's buffers, which its next draw overwrites: keep no view of them.
+        importance = torch.from_numpy(weights.copy())
+        noise = self.noise(len(batch), self.layout.action_size)
+        if self._network is not None:
+            rates = self._rates["qf"], self._rates["policy"], self._rates["alpha"]
+            found = update(*self._network, batch, weights, noise.numpy(), self.target_entropy, rates)
+            errors, *numbers = (torch.as_tensor(part) for part in found)
+        else:
+            rows, importance = (x.to(self._device, non_blocking=True) for x in (torch.from_numpy(batch), importance))
+            errors, *numbers = self._step(rows, importance, noise)
+        # RLlib reports the last update only: keep its tensors, compute and move nothing until statistics() wants them.
+        self._last = errors, *numbers, importance
+        return errors.abs().mean(0)
 
-    def _gradient_step(self, rows: Tensor, importance: Tensor) -> Tensor:
+    def _gradient_step(self, rows: Tensor, importance: Tensor, noise: Tensor) -> tuple[Any, ...]:
+        """Do by torch what `update` does."""
+        module = self.module
         obs, after, action, rewards, discounts = self.layout.views(rows)
         alpha = self.log_alpha.exp()
-        noise = self.noise(len(rows), action.shape[1])
-        next_value = self._next_value(after, alpha, noise)
-        wanted = torch.addcmul(rewards, discounts, next_value)
-        errors, losses = self._critic_gradients(obs, action, wanted, importance)
-        policy_loss, logp, current = self._policy_gradient(obs, alpha, noise)
+        drawn, logp = squash(compute_dist(module, after), noise[1])
+        values = module.forward_target({"obs": after, "actions": drawn})
+        wanted = torch.addcmul(rewards, discounts, values - alpha * logp)
+        with torch.enable_grad():
+            errors = torch.stack([self._compute_values(name, obs, action) - wanted for name in self._names])
+            drawn, logp = squash(compute_dist(module, obs), noise[0])
+            values = [self._compute_values(name, obs, drawn) for name in self._names]
+            least = values[0] if len(values) == 1 else torch.minimum(*values)
+            losses = (compute_huber_loss(errors) * importance).mean(1).sum(), (alpha * logp - least).mean()
+        for flat in self.flats.values():
+            flat.attach_grads()
+        critics = [param for name in self._names for param in self.flats[name].params]
+        torch.autograd.backward([losses[0]], inputs=critics)
+        torch.autograd.backward([losses[1]], inputs=self.flat.params)
         # The temperature's loss is log_alpha * surplus, so its gradient is the surplus itself.
-        surplus = -(logp + self.target_entropy).mean()
+        surplus = -(logp.detach() + self.target_entropy).mean()
         self.flats["alpha"].grads[0].fill_(surplus)
-        # RLlib reports the last update only: keep its tensors, compute and move nothing until statistics() wants them.
-        self._last = {
-            "policy_loss": policy_loss, "alpha_loss": self.log_alpha * surplus, "alpha_value": alpha,
-            "logps": logp, "q": current, "td_error_mean": errors, **losses,
-        }  # fmt: skip
+        norms = []
         for name, flat in self.flats.items():
-            norm = clip_gradients(flat, self.config.grad_clip, self.config.grad_clip_by)
-            if norm is not None:
-                self._last[f"gradients_{name}_global_norm"] = norm
+            norms.append(clip_gradients(flat, self.config.grad_clip, self.config.grad_clip_by))
             self.optimizers[name].step(self._rates[name])
-        return errors
+        norms = [norms[-2], *norms[:-2], norms[-1]]
+        return errors.detach(), logp.detach(), least.detach(), alpha, surplus, norms
 
-    def _next_value(self, after: Tensor, alpha: Tensor, noise: Tensor) -> Tensor:
-        """Compute the soft value of the next observations by the target critics [rows]."""
-        action, logp, _ = squash(self.policy.infer(after), noise[1])
-        return self._least(self.target_critics, after, action).squeeze(1) - alpha * logp
-
-    @staticmethod
-    def _least(critics: list[Critic], obs: Tensor, action: Tensor) -> Tensor:
-        values = [c.infer(obs, action) for c in critics]
-        return values[0] if len(values) == 1 else torch.minimum(*values)
-
-    def _critic_gradients(
-        self, obs: Tensor, action: Tensor, wanted: Tensor, importance: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Fill the critics' gradients.
-
-        Returns:
-            Absolute errors, the mean of the critics' [rows]; weights and errors by loss, for `statistics`.
-        """
-        weight = importance / len(wanted)
-        sizes, losses = [], {}
-        for name, net in zip(self.flats, self.critics, strict=False):
-            error = net.forward(obs, action).squeeze(1) - wanted
-            # The Huber loss's derivative is the clipped error.
-            net.backward((error.clamp(-1.0, 1.0) * weight).unsqueeze(1))
-            sizes.append(error.abs())
-            losses[f"{name}_loss"] = torch.stack([importance, error])
-        return (sizes[0] if len(sizes) == 1 else (sizes[0] + sizes[1]) * 0.5), losses
-
-    def _policy_gradient(self, obs: Tensor, alpha: Tensor, noise: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Fill the policy's gradient; return its losses, log probabilities and values of its actions [rows].
-
-        The loss is the mean of alpha * logp - min(Q1, Q2), differentiated through the drawn action.
-        """
-        share = 1.0 / len(obs)
-        dist = self.policy.forward(obs)
-        action, logp, std = squash(dist, noise[0])
-        values = [net.forward(obs, action) for net in self.critics]
-        least = values[0] if len(values) == 1 else torch.minimum(*values)
-        # The gradient goes to the smaller value, and to one of them where both are the same.
-        first = values[0] <= least
-        grad = torch.zeros_like(action)
-        for net, value, smaller in zip(self.critics, values, (first, ~first), strict=False):
-            if self.split_rows:
-                rows = smaller.squeeze(1).nonzero().squeeze(1)
-                grad.index_add_(0, rows, net.action_gradient(value.new_full((len(rows), 1), -share), rows))
-            else:
-                grad += net.action_gradient(smaller * -share)
-        # d action / d raw = 1 - action^2; the Jacobian's part of logp has d / d raw = 2 action.
-        raw_grad = grad * (1.0 - action.square()) + (2.0 * share) * alpha * action
-        # raw = mean + std * noise, so log_std gets raw's gradient times std * noise, and -1 from logp's own -log_std.
-        std_grad = raw_grad * std * noise[0] - alpha * share
-        # This is torch.clamp's gradient: zero beyond the bounds, unchanged on and within them.
-        log_std = dist.chunk(2, dim=1)[1]
-        std_grad *= log_std == log_std.clamp(MIN_LOG_NN_OUTPUT, MAX_LOG_NN_OUTPUT)
-        self.policy.backward(torch.cat([raw_grad, std_grad], 1))
-        least = least.squeeze(1)
-        return alpha * logp - least, logp, least
+    def _compute_values(self, name: str, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the values of a critic [rows]."""
+        encoder, head = getattr(self.module, f"{name}_encoder"), getattr(self.module, name)
+        values: Tensor = head(encoder({"obs": obs, "actions": action})["encoder_out"]).squeeze(1)
+        return values
 
     def advance(self, clock: int) -> None:
         """Advance RLlib's learning rate schedules to ``clock`` environment steps."""
@@ -234,14 +208,17 @@ class SACUpdate:
         """Return RLlib's learner statistics of the last update; empty before the first."""
         if self._last is None:
             return {}
-        last = dict(self._last)
-        values = last.pop("q")
-        for name in ("qf_loss", "qf_twin_loss"):
-            if name in last:
-                importance, error = last[name]
-                last[name] = importance * compute_huber_loss(error)
-        last |= {"qf_mean": values, "qf_max": values.max(), "qf_min": values.min()}
-        last["log_alpha_value"] = last["alpha_value"].log()
+        errors, logp, least, alpha, surplus, norms, importance = self._last
+        last = {
+            "policy_loss": alpha * logp - least, "alpha_loss": alpha.log() * surplus, "alpha_value": alpha,
+            "log_alpha_value": alpha.log(), "logps": logp, "td_error_mean": errors.abs(),
+            "qf_mean": least, "qf_max": least.max(), "qf_min": least.min(),
+        }  # fmt: skip
+        for name, error in zip(self._names, errors, strict=True):
+            last[f"{name}_loss"] = importance * compute_huber_loss(error)
+        if self.config.grad_clip and self.config.grad_clip_by == "global_norm":
+            names = ["policy", *self._names, "alpha"]
+            last |= {f"gradients_{name}_global_norm": norm for name, norm in zip(names, norms, strict=True)}
         numbers = torch.stack([value.mean() for value in last.values()]).tolist()
         stats = dict(zip(last, numbers, strict=True))
         parts = ("policy_loss", "qf_loss", "qf_twin_loss", "alpha_loss")
