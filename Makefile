@@ -87,7 +87,7 @@ $(VENV)/.for-tests: pyproject.toml requirements.lock | $(BIN)/python
 	@$(PIP_INSTALL) -e '.[dev]'
 	@echo '== compiling what was installed: about a minute =='
 	@$(COMPILE)
-	@$(BIN)/python -c 'from rltune.engine.kernels.compiler import load_kernels; load_kernels()' # or each worker does
+	@$(BIN)/python -c 'from rltune.engine.kernels.compiler import KERNELS, load_kernels; [load_kernels(name) for name in KERNELS]' # or each worker does
 	@touch $@ $(VENV)/.for-use
 
 $(VENV)/.for-docs: pyproject.toml requirements.lock | $(BIN)/python

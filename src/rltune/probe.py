@@ -495,7 +495,9 @@ def main() -> None:
 def _work(task: Task, driver: Connection) -> None:
     import torch
 
-    torch.set_num_threads(task.threads)
+    from rltune.engine.kernels.compiler import set_num_threads
+
+    set_num_threads(task.threads)
     prepare_environment()
     config = max(check_corners(task.build, task.space), key=estimate_size)
     from rltune.engine import build_algorithm, find_obstacle

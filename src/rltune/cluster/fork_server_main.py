@@ -21,7 +21,6 @@ from pathlib import Path
 from select import select
 from typing import Any
 
-from rltune.cluster.kernel_cache import are_kernels_compiled
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
 
@@ -86,9 +85,8 @@ def _prepare(environment: Mapping[str, str]) -> None:
     _replace_environment(environment)
     with draw_actor_class_ids():  # An actor class draws its id when it is defined.
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
-    if are_kernels_compiled():  # Otherwise the check before the trials compiles them, and workers need not wait here.
-        with contextlib.suppress(Exception):
-            importlib.import_module("rltune.engine.kernels.compiler").load_kernels()
+    with contextlib.suppress(Exception):
+        importlib.import_module("rltune.engine.kernels.compiler").load_compiled_kernels()
     gc.collect()
     gc.freeze()  # The collector would write to the memory that forked processes share.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The system then removes ended children itself.

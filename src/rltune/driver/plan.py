@@ -324,8 +324,7 @@ def preflight(plan: Plan) -> tuple[str, ...]:
     Raises:
         ConfigError: With the corner and RLlib's own words.
     """
-    from rltune.engine import check_precision, find_static_obstacle
-    from rltune.engine.kernels.compiler import SLOWER, load_kernels
+    from rltune.engine import check_precision, find_static_obstacle, prepare_kernels
 
     configs = check_corners(plan.build, plan.space)
     for config in configs:
@@ -335,6 +334,4 @@ def preflight(plan: Plan) -> tuple[str, ...]:
     reasons = [find_static_obstacle(config) for config in configs]
     who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not serve"
     notes = tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
-    if None in reasons and not load_kernels():
-        notes += (f"Numba cannot be imported, so {SLOWER}; to install it: pip install numba",)
-    return notes
+    return notes + prepare_kernels(configs[reasons.index(None)]) if None in reasons else notes

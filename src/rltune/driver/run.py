@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.cluster.background_imports import worker_imports
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server
-from rltune.cluster.kernel_cache import are_kernels_compiled
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Machine
 from rltune.cluster.slots import Slots
@@ -215,8 +214,6 @@ def _import_modules() -> None:
 def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
     """Run the checks that need RLlib, and add their notes to the plan."""
     stall_s, call_in_subprocess = context.config.failures.stall_s, None
-    if context.config.engine == "fast" and not are_kernels_compiled():
-        _print(context.stream, "the engine's kernels are compiled, once for this version: up to a minute")
     if server is None:
         notes = plan.preflight(context.plan) or ()
     else:  # The check imports RLlib without a sign of progress, so a short `stall_s` does not apply to it.

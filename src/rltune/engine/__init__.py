@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import time
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -25,11 +26,12 @@ from rltune.config.capabilities import capabilities_of
 from rltune.config.schema import ENGINES
 from rltune.engine.contract import find_missing_name
 from rltune.engine.features import UnsupportedError, find_unserved_setting
+from rltune.engine.kernels.compiler import find_missing_kernels
 from rltune.engine.networks.mixed_precision import FLOAT32
 from rltune.engine.sampling.vector_envs import make_envs
 from rltune.errors import ConfigError, choices
 
-__all__ = ["build_algorithm", "check_precision", "find_obstacle", "find_static_obstacle"]
+__all__ = ["build_algorithm", "check_precision", "find_obstacle", "find_static_obstacle", "prepare_kernels"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,16 @@ def find_static_obstacle(config: AlgorithmConfig) -> str | None:
     if not is_tested("ray") and (name := find_missing_name()):
         return f"Ray {find_version('ray')}, which has no {name}"
     return find_unserved_setting(config) if _find_fast_class(config) else f"the algorithm {config.algo_class.__name__}"
+
+
+def prepare_kernels(config: AlgorithmConfig) -> tuple[str, ...]:
+    """Compile the kernels of an algorithm that the fast engine serves, unless that was done before; return notes."""
+    start = time.monotonic()
+    missing = find_missing_kernels(_find_fast_class(config).kernels)
+    if missing:
+        return (missing,)
+    took = time.monotonic() - start
+    return (f"the engine's kernels were compiled in {took:.0f} s, once for this version",) if took > 2.0 else ()
 
 
 def check_precision(config: AlgorithmConfig, engine: str, precision: str) -> None:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 
 from rltune.algorithms.arguments import count_learners
@@ -26,6 +25,7 @@ from rltune.compat.rllib_internals import list_connectors, list_remote_runners
 from rltune.config.capabilities import capabilities_of
 from rltune.engine import build_algorithm
 from rltune.engine.algorithm import FastAlgorithm
+from rltune.engine.kernels.compiler import set_num_threads
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
 from rltune.envs.build import make_env
 from rltune.envs.rewards import Episodes, collect_returns, read_reward_moments, write_reward_moments
@@ -63,7 +63,7 @@ class AlgorithmRunner:
     def __init__(
         self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int, scored_steps: float
     ) -> None:
-        torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
+        set_num_threads(threads)
         if not count_learners(build.algo):  # Remote learners have the GPU to themselves.
             cap_memory(build.gpus)
         self.config = build_config(build, params, seed)

@@ -9,47 +9,84 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from rltune.engine.kernels import compiler
-from rltune.engine.kernels.compiler import FASTMATH, load_kernels
+from rltune.engine.kernels.compiler import FASTMATH, find_cache, find_missing_kernels, load_kernels, set_num_threads
 
 SCRIPT = """
-import sys
-from rltune.engine.kernels import compiler
-compiler.KERNELS = ("rltune.engine.kernels.steps",)
-steps = __import__("rltune.engine.kernels.steps", fromlist=["x"])
+from rltune.engine.kernels import compiler, steps
 import numpy as np
+compiler.KERNELS = {"ppo": ("steps",)}
 steps.warm_up = lambda: steps.clip_norm(np.ones(4, np.float32), 1.0, 0.0)
-print(compiler.load_kernels(), sum(steps.clip_norm.stats.cache_hits.values()))
+print(compiler.load_kernels("ppo"), sum(steps.clip_norm.stats.cache_hits.values()), compiler.find_cache())
 """
 
 
-def load(home: Path) -> tuple[str, ...]:
-    """Load one kernel in a process of its own: whether it can be used, and how often it came from the cache."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(home)}
+def load(home: Path, **variables: str) -> list[str]:
+    """Load one kernel in a process of its own: whether it can be used, how often it came from the cache, and which."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home), **variables}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
-    return tuple(done.stdout.split())
+    return done.stdout.split()
 
 
 @pytest.mark.slow
 def test_the_next_process_loads_and_a_damaged_cache_is_built_again(tmp_path: Path) -> None:
-    assert load(tmp_path) == ("True", "0")
-    assert load(tmp_path) == ("True", "1")
+    assert load(tmp_path)[:2] == ["True", "0"]
+    assert load(tmp_path)[:2] == ["True", "1"]
     files = [path for kind in ("nbi", "nbc") for path in tmp_path.rglob(f"*.{kind}")]
     assert len(files) == 2
     for path in files:
         path.write_bytes(path.read_bytes()[:50])
-        assert load(tmp_path) == ("True", "0"), path
-        assert load(tmp_path) == ("True", "1"), path
+        assert load(tmp_path)[:2] == ["True", "0"], path
+        assert load(tmp_path)[:2] == ["True", "1"], path
+
+
+@pytest.mark.slow
+def test_a_home_that_cannot_be_written_leaves_a_private_folder_for_temporary_files(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert load(tmp_path / "file") == ("True", "0"), "a cache that cannot be written"
+    usable, _, folder = load(tmp_path / "file", TMPDIR=str(tmp_path))
+    assert usable == "True"
+    assert Path(folder).parent == tmp_path / f"rltune-{os.getuid()}"
+    assert Path(folder).stat().st_mode & 0o077 == 0
+
+
+def test_what_the_machine_code_depends_on_has_a_folder_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folders = []
+    for owner, name, value in (
+        (compiler.metadata, "version", lambda name: "1"),
+        (compiler.binding, "get_host_cpu_name", lambda: "another"),
+        (compiler.sys, "version", "3.99"),
+        (compiler, "__file__", str(tmp_path / "elsewhere" / "compiler.py")),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(owner, name, value)
+            find_cache.cache_clear()
+            folders.append(find_cache())
+    find_cache.cache_clear()
+    folders.append(find_cache())
+    find_cache.cache_clear()
+    assert len(set(folders)) == 5
+    assert {folder.parent for folder in folders if folder} == {tmp_path / "rltune"}
+
+
+def test_a_full_disk_leaves_the_training_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(algorithm: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compiler, "_warm_up", fail)
+    find_missing_kernels.cache_clear()
+    assert not load_kernels("ppo")
+    assert "No space left" in str(find_missing_kernels("ppo"))
+    find_missing_kernels.cache_clear()
 
 
 def test_users_functions_keep_their_cache() -> None:
-    import numba
-
-    load_kernels()
-    assert "rltune" not in numba.config.CACHE_DIR
+    load_kernels("ppo")
+    assert "rltune" not in compiler.numba.config.CACHE_DIR
 
 
 def test_nan_and_infinity_are_never_assumed_away() -> None:
@@ -63,25 +100,31 @@ def test_nan_and_infinity_are_never_assumed_away() -> None:
     assert is_nan(np.float32(np.nan))
 
 
-def test_one_thread_of_blas() -> None:
+def test_a_trials_threads_are_those_of_torch_and_of_the_products() -> None:
     from threadpoolctl import threadpool_info
 
-    load_kernels()
-    assert {info["num_threads"] for info in threadpool_info() if info["internal_api"] == "openblas"} == {1}
+    before = torch.get_num_threads()
+    for threads in (2, 1):
+        set_num_threads(threads)
+        assert torch.get_num_threads() == threads
+        assert {info["num_threads"] for info in threadpool_info() if info["internal_api"] == "openblas"} == {threads}
+    torch.set_num_threads(before)
 
 
 def test_without_numba_torch_trains(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from rltune.engine import build_algorithm
+    from rltune.engine import build_algorithm, prepare_kernels
     from tests.engine.engine_toy import ppo_config
 
     monkeypatch.setattr(compiler, "numba", None)
-    monkeypatch.setattr(compiler, "reason", "no such module", raising=False)
-    load_kernels.cache_clear()
+    find_missing_kernels.cache_clear()
     try:
         algorithm = build_algorithm(ppo_config())
         assert type(algorithm.loop.network).__name__ == "AutogradActorCritic"  # type: ignore[attr-defined]
         assert algorithm.train()["num_env_steps_sampled_lifetime"] > 0
         algorithm.stop()
-        assert [r.name for r in caplog.records if "Numba" in r.message] == ["rltune.engine.kernels.compiler"]
+        assert [r.name for r in caplog.records if r.levelname == "WARNING" and "torch trains" in r.message] == [
+            "rltune.engine.kernels.compiler"
+        ]
+        assert len(prepare_kernels(ppo_config())) == 1, "the sweep's first lines say so"
     finally:
-        load_kernels.cache_clear()
+        find_missing_kernels.cache_clear()

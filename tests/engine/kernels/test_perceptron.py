@@ -71,6 +71,14 @@ def test_outputs_and_gradients_are_as_exact_as_torchs(shape: str, rows: int, act
         assert np.linalg.norm(ours - wanted) <= 2.0 * np.linalg.norm(theirs - wanted) + rounding
 
 
+def test_sums_over_many_rows_are_exact() -> None:
+    rows = 200_000
+    stack, ones = Stack([1, 1], nn.Tanh), np.ones((rows, 1), np.float32)
+    _, weight, bias, _ = stack.run(ones, np.full((rows, 1), 0.1, np.float32))
+    assert weight.item() == pytest.approx(0.1 * rows, rel=1e-5)
+    assert bias.item() == pytest.approx(0.1 * rows, rel=1e-5)
+
+
 def test_tanh_is_exact_to_a_few_units_in_the_last_place() -> None:
     x = np.concatenate([np.linspace(-12.0, 12.0, 10_001), [0.0, 1e-30, 1e30, -1e30]]).astype(np.float32)
     found = x.copy()

@@ -3,30 +3,58 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import logging
 import os
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from rltune.cluster.kernel_cache import COMPLETE, find_kernel_cache
-
 numba: Any = None
+reason = ""
 try:
     import numba
-except ImportError as error:  # A platform without a wheel, or a NumPy that is too new for it.
-    reason = str(error)
+    from llvmlite import binding  # type: ignore[import-untyped]
+except Exception as error:  # No wheel for this platform, a NumPy that is too new for it, a library that does not load.
+    reason = f"Numba cannot be imported: {error}"
 
+KERNELS = {"ppo": ("ppo",), "dqn": ("dqn", "replay"), "sac": ("sac", "replay", "ppo")}
+"""The modules that an algorithm needs. Each has a function ``warm_up``, which calls the kernels that Python calls."""
 FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 """What LLVM may assume of floats. Never that NaN and infinity do not occur: a diverged trial must be seen."""
-KERNELS = tuple(f"rltune.engine.kernels.{name}" for name in ("ppo", "dqn", "sac", "replay"))
-"""The modules with a function ``warm_up``, which calls each kernel that Python calls."""
-SLOWER = "training takes two to four times as long"
 
 logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def find_cache() -> Path | None:
+    """Return the folder of the machine code, which only we can write, in the user's cache or else for temporary files.
+
+    It is another one for everything that the machine code depends on, so that Numba's own index, which processes write
+    without a lock, never holds the code of two kinds of CPU.
+    """
+    parts: list[Any] = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    parts += [metadata.version(name) for name in ("numba", "numpy", "ray")]
+    parts += [__file__, sys.version, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()]
+    name = f"kernels-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for parent in (Path(home) / "rltune", Path(tempfile.gettempdir()) / f"rltune-{os.getuid()}"):
+        try:
+            (parent / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Machine code that somebody else could have written must not run.
+            if all(path.stat().st_uid == os.getuid() for path in (parent, parent / name)):
+                return parent / name
+        except OSError:
+            continue
+    return None
 
 
 @functools.cache
@@ -34,19 +62,15 @@ def _make_decorator() -> Callable[[Callable[..., Any]], Any]:
     """Return Numba's decorator with our options; it does nothing where there is no Numba."""
     if numba is None:
         return lambda function: function
-    folder = find_kernel_cache()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        can_write = os.access(folder, os.W_OK)
-    except OSError:
-        can_write = False  # Each process compiles for itself.
+    folder = find_cache()
 
     def decorate(function: Callable[..., Any]) -> Any:
         # Numba reads the folder when a function is decorated. A user's own functions keep theirs.
         settings = numba.config
         before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
         try:
-            return numba.njit(fastmath=FASTMATH, error_model="numpy", cache=can_write)(function)
+            # Heartbeats come from another thread, so a long update must not keep Python's lock.
+            return numba.njit(fastmath=FASTMATH, error_model="numpy", nogil=True, cache=folder is not None)(function)
         finally:
             settings.CACHE_DIR = before
 
@@ -59,28 +83,52 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 @functools.cache
-def load_kernels() -> bool:
-    """Load all kernels, or compile them where that has not been done yet; return whether they can be used.
+def find_missing_kernels(algorithm: str) -> str | None:
+    """Load the kernels of an algorithm, a key of `KERNELS`, or compile them; say why they cannot be used."""
+    missing = reason
+    if numba is not None:
+        try:
+            _warm_up(algorithm)
+            return None
+        except OSError as error:
+            missing = f"compiled kernels cannot be kept in {find_cache()}: {error}"
+    missing = f"{missing}; so torch trains, which takes two to four times as long"
+    logger.warning("engine: %s", missing)
+    return missing
 
-    NumPy's and SciPy's products use one thread from now on: the other cores belong to other trials.
-    """
-    if numba is None:
-        logger.warning("engine: Numba cannot be imported (%s); %s", reason, SLOWER)
-        return False
-    folder = find_kernel_cache()
+
+def load_kernels(algorithm: str) -> bool:
+    """Load the kernels of an algorithm, or compile them; return whether they can be used."""
+    return find_missing_kernels(algorithm) is None
+
+
+def load_compiled_kernels() -> None:
+    """Load the kernels that were compiled before."""
+    for algorithm in KERNELS if numba is not None else ():
+        if (folder := find_cache()) and (folder / algorithm).exists():
+            load_kernels(algorithm)
+
+
+def _warm_up(algorithm: str) -> None:
+    modules, folder = [importlib.import_module(f"{__package__}.{name}") for name in KERNELS[algorithm]], find_cache()
     try:
-        _warm_up()
+        for module in modules:
+            module.warm_up()
+    except OSError:
+        raise
     except Exception:  # A damaged file. If it is a kernel that is wrong, then the error comes again.
-        logger.info("engine: the kernels in %s cannot be loaded, and are compiled again", folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        _warm_up()
-    # Numba has loaded SciPy's products only now.
-    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
-    if os.access(folder, os.W_OK):
-        (folder / COMPLETE).touch()
-    return True
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        for module in modules:
+            module.warm_up()
+    if folder:
+        folder.mkdir(exist_ok=True)
+        (folder / algorithm).touch()
 
 
-def _warm_up() -> None:
-    for name in KERNELS:
-        importlib.import_module(name).warm_up()
+def set_num_threads(threads: int) -> None:
+    """Let torch and the kernels' products use so many threads. They take every core by default, as if alone."""
+    torch.set_num_threads(threads)
+    if numba is not None:
+        importlib.import_module("scipy.linalg.cython_blas")  # Numba takes its products.
+        ThreadpoolController().select(internal_api="openblas").limit(limits=threads)

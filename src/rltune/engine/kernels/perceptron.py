@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rltune.engine.features import UnsupportedError
 from rltune.engine.kernels.compiler import kernel
 
 Array = NDArray[Any]
@@ -21,6 +22,8 @@ INPUTS, OUTPUTS = 2, 3  # Columns of a table of layers.
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: TANH, nn.ReLU: RELU}
 FEW = 3
 """Outputs up to which a loop is faster than a call of BLAS."""
+BLOCK = 256
+"""Rows that are summed up in sequence."""
 
 Linears = list[tuple[nn.Linear, int]]
 
@@ -49,7 +52,10 @@ def make_table(linears: Linears, data: Tensor) -> Array:
 
 def find_offset(param: Tensor, data: Tensor) -> int:
     """Return where a parameter begins in the flat tensor ``data``, in floats."""
-    return (param.data_ptr() - data.data_ptr()) // data.element_size()
+    offset = (param.data_ptr() - data.data_ptr()) // data.element_size()
+    if not 0 <= offset < data.numel():
+        raise UnsupportedError("parameters that no optimizer of RLlib's steps")
+    return offset
 
 
 @kernel
@@ -133,20 +139,29 @@ def forward(x, layers, data, outputs):  # type: ignore[no-untyped-def]
 @kernel
 def _differentiate_layer(d, below, w_grad, b_grad):  # type: ignore[no-untyped-def]
     """Write the gradients by weights and biases, from that by the outputs [rows, outputs] and the inputs."""
-    (rows, m), n, zero = d.shape, below.shape[1], np.float32(0.0)
-    b_grad[:] = zero
-    for i in range(rows):
-        for j in range(m):
-            b_grad[j] += d[i, j]
-    if m <= FEW:
-        w_grad[:] = zero
-        for i in range(rows):
-            for j in range(m):
-                v = d[i, j]
-                for source in range(n):
-                    w_grad[j, source] += v * below[i, source]
+    (rows, m), n, few = d.shape, below.shape[1], d.shape[1] <= FEW
+    b_grad[:], b_part = np.float32(0.0), np.empty(m, np.float32)
+    w_part = np.empty((m if few else 0, n), np.float32)
+    if few:
+        w_grad[:] = np.float32(0.0)
     else:
         np.dot(d.T, below, w_grad)
+    # Block by block: a sum of 100,000 float32 numbers in sequence is exact to three digits only.
+    for begin in range(0, rows, BLOCK):
+        end = min(begin + BLOCK, rows)
+        b_part[:] = np.float32(0.0)
+        for i in range(begin, end):
+            for j in range(m):
+                b_part[j] += d[i, j]
+        b_grad += b_part
+        if few:
+            w_part[:] = np.float32(0.0)
+            for i in range(begin, end):
+                for j in range(m):
+                    v = d[i, j]
+                    for source in range(n):
+                        w_part[j, source] += v * below[i, source]
+            w_grad += w_part
 
 
 @kernel
@@ -181,7 +196,7 @@ def backward(  # type: ignore[no-untyped-def]
                 flat[i] *= one - out[i] * out[i]
         elif activation == RELU:
             for i in range(flat.size):
-                flat[i] = flat[i] if out[i] > zero else zero
+                flat[i] = zero if out[i] <= zero else flat[i]  # NaN passes.
         d = flat.reshape(rows, m)
         end -= rows * m
         below = x if k == 0 else outputs[end - rows * n : end].reshape(rows, n)

@@ -80,19 +80,20 @@ class AutogradActorCritic:
 ActorCritic = CompiledActorCritic | AutogradActorCritic
 
 
-def make_actor_critic(module: Any, *, compiled: bool = True) -> ActorCritic:
+def make_actor_critic(module: Any, data: Tensor | None = None, *, compiled: bool = True) -> ActorCritic:
     """Build the fastest network that computes what ``module`` (RLlib's default PPO module) computes.
 
     Args:
         module: RLlib's module, with or without its critic (``inference_only``).
+        data: The flat parameters that are trained; None for a copy that only samples.
         compiled: Whether kernels may compute it; they know float32 alone.
     """
-    params = list(module.parameters())
-    linears = _parse(module) if compiled and params[0].device.type == "cpu" and load_kernels() else None
-    if linears is None:
+    params, linears = list(module.parameters()), _parse(module)
+    is_plain = {(param.device.type, param.dtype) for param in params} == {("cpu", torch.float32)}
+    if linears is None or not (compiled and is_plain and load_kernels("ppo")):
         return AutogradActorCritic(module)
-    discrete = hasattr(module.action_space, "n")
-    return CompiledActorCritic(*linears, module.pi, find_memory(params), discrete)
+    data = find_memory(params) if data is None else data
+    return CompiledActorCritic(*linears, module.pi, data, hasattr(module.action_space, "n"))
 
 
 def _parse(module: Any) -> tuple[Linears, Linears, Linears] | None:

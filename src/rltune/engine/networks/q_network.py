@@ -82,7 +82,7 @@ def make_action_values(module: Any, *, target: bool = False, compiled: bool = Tr
     parts = [parse_layers(network) for network in networks]
     linears = [part for part in parts if part is not None]
     params = [param for part in linears for layer, _ in part for param in layer.parameters()]
-    if len(linears) < len(parts) or not compiled or params[0].device.type != "cpu" or not load_kernels():
+    if len(linears) < len(parts) or not compiled or params[0].device.type != "cpu" or not load_kernels("dqn"):
         return AutogradValues(module, target)
     encoder, advantage, value = (*linears, [])[:3]
     return CompiledValues(encoder, advantage, value, find_memory(params))

@@ -150,6 +150,7 @@ class FastDQN(OffPolicy, DQN):
     """RLlib's DQN with its hot loop replaced."""
 
     stock_class = DQN
+    kernels = "dqn"
     precisions = (FLOAT32, BFLOAT16)
     runner_class = GreedyRunner
 

@@ -62,7 +62,7 @@ class PolicyRunner(TransitionRunner):
         """Read the module's tensors anew, after they were moved to other memory."""
         linears = parse_network(self.module.pi_encoder, self.module.pi)
         self._layers, self._data = NONE, NONE
-        if load_kernels():
+        if load_kernels("sac"):
             data = find_memory([param for layer, _ in linears for param in layer.parameters()])
             self._layers, self._data = make_table(linears, data), data.numpy()
 
@@ -130,7 +130,7 @@ class SACUpdate:
         self._last: tuple[Any, ...] | None = None
         self._step = compile_step(self._gradient_step, list(self.optimizers.values()), config)
         self._network: tuple[Any, ...] | None = None
-        if self._device.type == "cpu" and not config.torch_compile_learner and load_kernels():
+        if self._device.type == "cpu" and not config.torch_compile_learner and load_kernels("sac"):
             described = [optimizer.describe(config) for optimizer in self.optimizers.values()]
             pair = described[0], described[len(names) - 1]
             online = make_table(policy, self.flat.data), make_table(critics[0], self.flats["qf"].data)
@@ -178,7 +178,7 @@ class SACUpdate:
         for flat in self.flats.values():
             flat.attach_grads()
         critics = [param for name in self._names for param in self.flats[name].params]
-        torch.autograd.backward([losses[0]], inputs=critics)
+        torch.autograd.backward([losses[0]], inputs=critics, retain_graph=True)  # compiled, both losses share one
         torch.autograd.backward([losses[1]], inputs=self.flat.params)
         # The temperature's loss is log_alpha * surplus, so its gradient is the surplus itself.
         surplus = -(logp.detach() + self.target_entropy).mean()
@@ -239,6 +239,7 @@ class FastSAC(OffPolicy, SAC):
     """RLlib's SAC with its hot loop replaced."""
 
     stock_class = SAC
+    kernels = "sac"
     runner_class = PolicyRunner
 
     def make_update(self) -> SACUpdate:

@@ -75,7 +75,8 @@ class PPOUpdate:
         self.flat = FlatParameters(optimizer.param_groups[0]["params"])
         self.optimizer = make_flat_optimizer(self.flat, optimizer)
         plain = precision == FLOAT32 and not config.torch_compile_learner
-        self.network: Any = in_precision(make_actor_critic(module, compiled=plain), precision, self.flat.data.device)
+        network = make_actor_critic(module, self.flat.data, compiled=plain)
+        self.network: Any = in_precision(network, precision, self.flat.data.device)
         self.generator = torch.Generator()
         if seed is not None:
             self.generator.manual_seed(seed)
@@ -105,7 +106,7 @@ class PPOUpdate:
         c = self.config
         return PPOCoefficients(
             float(c.clip_param),
-            float(c.vf_clip_param),
+            float(c.vf_clip_param if c.vf_clip_param is not None else math.inf),
             float(c.vf_loss_coeff),
             float(schedule.get_current_value()),
             self.kl_coeff,
@@ -270,6 +271,7 @@ class FastPPO(FastAlgorithm, PPO):
     """RLlib's PPO with its hot loop replaced."""
 
     stock_class = PPO
+    kernels = "ppo"
     precisions = (FLOAT32, BFLOAT16)
     standardise_advantages = True
 
