@@ -22,7 +22,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 
 help:
 	@echo 'make sweep [ARGS="algo=ppo env=acrobot budget.trials=8"]   search, register the winner'
-	@echo 'make test  [ARGS="-k console"]                             all tests but the nightly ones: eight minutes'
+	@echo 'make test  [ARGS="-k console"]                             all tests but the nightly ones: ten minutes'
 	@echo 'make test-fast                                             those in one process, without training: one minute'
 	@echo 'make test-all                                              every test, with an hour of simulated crashes'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'

@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks import peers, zoo
 from benchmarks.commands import run_command
 from benchmarks.records import compare_rounds, make_record, spread_of, write_record
+from rltune.engine.kernels.compiler import load_kernels
 
 SIZES = ((8, 20_000), (24, 100_000))  # Trials, and environment steps of each.
 LARGEST_PLAIN = 200_000  # The most environment steps of a whole sweep for which the plain script is run.
@@ -149,6 +150,7 @@ def main() -> None:
     if any(kind.startswith("zoo") for kind in kinds):
         peers.make_venv()
     sizes = [(trials, env_steps)] if trials else SIZES
+    load_kernels("ppo")  # They are compiled once for a version, which is no part of a sweep.
     results: list[dict[str, Any]] = []
     record = make_record("sweep", rounds, results, peers.versions())
     for trials, env_steps in sizes:

@@ -81,10 +81,10 @@ def test_a_passing_error_of_the_file_system_fails_no_attempt(tmp_path: Path, mon
     errors = [OSError(errno.ESTALE, "Stale file handle")]
     read = Store.read
 
-    def read_later(store: Store, name: str) -> bytes | None:
+    def read_later(store: Store, name: str, **more: bool) -> bytes | None:
         if errors:
             raise errors.pop()
-        return read(store, name)
+        return read(store, name, **more)
 
     monkeypatch.setattr(Store, "read", read_later)
     store = open_store(tmp_path)

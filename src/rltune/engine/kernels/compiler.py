@@ -41,7 +41,9 @@ def find_cache() -> Path | None:
     It is another one for everything that the machine code depends on, so that Numba's own index, which processes write
     without a lock, never holds the code of two kinds of CPU.
     """
-    parts: list[Any] = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    kernels = Path(__file__).parent
+    sources = [*sorted(kernels.glob("*.py")), kernels.parent / "on_policy" / "ppo_loss.py"]  # The batch's fields.
+    parts: list[Any] = [path.read_bytes() for path in sources]
     parts += [metadata.version(name) for name in ("numba", "numpy", "ray")]
     parts += [__file__, sys.version, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()]
     name = f"kernels-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
