@@ -233,11 +233,11 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             _list_registered(module) or f"an id that {module} registers, and it registers none",
             f"gymnasium.register(id='{name}', entry_point=...) in {module}",
         )
-    found = _find_registering_module(name)
+    source = _find_registering_module(name)
     return ConfigError(
         f"env.id={env_id}: {reason}",
         "a registered Gymnasium id; an environment of yours needs its module, module:Name-v0",
-        f"env.id={found or 'my_module'}:{name}",
+        f"env.id={source or 'my_module'}:{name}",
     )
 
 

@@ -112,16 +112,17 @@ def load_compiled_kernels() -> None:
 
 
 def _warm_up(algorithm: str) -> None:
-    modules, folder = [importlib.import_module(f"{__package__}.{name}") for name in KERNELS[algorithm]], find_cache()
-    try:
-        for module in modules:
+    folder = find_cache()
+    for name in KERNELS[algorithm]:
+        module = importlib.import_module(f"{__package__}.{name}")
+        try:
             module.warm_up()
-    except OSError:
-        raise
-    except Exception:  # A damaged file. If it is a kernel that is wrong, then the error comes again.
-        if folder:
+        except OSError:  # Such as a full disk.
+            raise
+        except Exception:  # A damaged file. If it is a kernel that is wrong, then the error comes again.
+            if folder is None:
+                raise
             shutil.rmtree(folder, ignore_errors=True)
-        for module in modules:
             module.warm_up()
     if folder:
         folder.mkdir(exist_ok=True)

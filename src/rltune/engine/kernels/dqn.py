@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rltune.engine.kernels.compiler import kernel
 from rltune.engine.kernels.perceptron import backward, count_outputs, find_width, forward
-from rltune.engine.kernels.steps import BY_GLOBAL_NORM, Parameters, step
+from rltune.engine.kernels.steps import make_blank, step
 
 Array = NDArray[Any]
 
@@ -157,12 +157,8 @@ def update(p, network, target, batch, weights, loss, lr):  # type: ignore[no-unt
 def warm_up() -> None:
     """Call each kernel once, on one row."""
     floats, layers = np.zeros(8, np.float32), np.array([[0, 1, 1, 1, 0]], np.int64)
-    parameters = Parameters(
-        floats.copy(), floats.copy(), np.array([[0, 8]]), floats.copy(), floats.copy(), np.zeros(1, np.float32),
-        0.9, 0.999, 1e-8, BY_GLOBAL_NORM, 0.5,
-    )  # fmt: skip
     row = np.zeros((1, 5), np.float32)
-    update(parameters, Network(layers, layers, layers), floats, row, row[0, :1], Loss(True, True), 1e-3)
+    update(make_blank(8), Network(layers, layers, layers), floats, row, row[0, :1], Loss(True, True), 1e-3)
     x, draw, action = row[:, :1].copy(), np.ones(1), np.zeros(1, np.int64)
     choose_actions(x, layers, floats, draw, 0.0)
     explore(action, draw, 0.0, 1)

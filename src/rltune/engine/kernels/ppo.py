@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rltune.engine.kernels.compiler import kernel
 from rltune.engine.kernels.perceptron import backward, count_outputs, find_width, forward
-from rltune.engine.kernels.steps import BY_GLOBAL_NORM, Parameters, step
+from rltune.engine.kernels.steps import make_blank, step
 from rltune.engine.on_policy.ppo_loss import PPOBatch, PPOCoefficients
 
 Array = NDArray[Any]
@@ -215,12 +215,7 @@ def update(p, network, rows, order, sizes, c, lr):  # type: ignore[no-untyped-de
 
 def warm_up() -> None:
     """Call each kernel once, on one row."""
-    floats, none = np.zeros(8, np.float32), np.zeros((0, 5), np.int64)
-    layers = np.array([[0, 1, 1, 1, 0]], np.int64)
-    parameters = Parameters(
-        floats.copy(), floats.copy(), np.array([[0, 8]]), floats.copy(), floats.copy(), np.zeros(1, np.float32),
-        0.9, 0.999, 1e-8, BY_GLOBAL_NORM, 0.5,
-    )  # fmt: skip
+    parameters, none, layers = make_blank(8), np.zeros((0, 5), np.int64), np.array([[0, 1, 1, 1, 0]], np.int64)
     row = np.zeros((1, 1), np.float32)
     rows = PPOBatch(row, row, row, row[0], row[0], row[0])
     ones = np.ones(1, np.int64)

@@ -111,7 +111,7 @@ def set_priorities(sums, minima, begins, index, priorities):  # type: ignore[no-
 @kernel
 def find_priorities(sums, begins, capacity, mass):  # type: ignore[no-untyped-def]
     """Find the index below ``capacity`` at which the running sum of priorities passes each of ``mass``."""
-    found = np.empty(mass.size, np.int64)
+    drawn = np.empty(mass.size, np.int64)
     for i in range(mass.size):
         node, rest = 0, mass[i]
         for level in range(begins.size - 1, -1, -1):
@@ -121,8 +121,8 @@ def find_priorities(sums, begins, capacity, mass):  # type: ignore[no-untyped-de
             while node < last and rest >= sums[begins[level] + node]:
                 rest -= sums[begins[level] + node]
                 node += 1
-        found[i] = node
-    return found
+        drawn[i] = node
+    return drawn
 
 
 def warm_up() -> None:

@@ -15,7 +15,7 @@ from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
 
 from rltune.engine.kernels.compiler import kernel
 from rltune.engine.kernels.perceptron import backward, count_outputs, find_width, forward
-from rltune.engine.kernels.steps import BY_GLOBAL_NORM, Parameters, step
+from rltune.engine.kernels.steps import make_blank, step
 
 Array = NDArray[Any]
 
@@ -169,11 +169,7 @@ def _find_least(pair, layers, first, second, count, outputs, least):  # type: ig
 
 def warm_up() -> None:
     """Call the kernel once, on one row."""
-    floats = np.zeros(16, np.float32)
-    p = Parameters(
-        floats.copy(), floats.copy(), np.array([[0, 16]]), floats.copy(), floats.copy(), np.zeros(1, np.float32),
-        0.9, 0.999, 1e-8, BY_GLOBAL_NORM, 0.5,
-    )  # fmt: skip
+    floats, p = np.zeros(16, np.float32), make_blank(16)
     policy, critic = np.array([[0, 2, 1, 2, 0]], np.int64), np.array([[0, 2, 2, 1, 0]], np.int64)
     row, noise = np.zeros((1, 5), np.float32), np.zeros((2, 1, 1), np.float32)
     update(p, (p, p), 2, p, policy, critic, (floats, floats), row, row[0, :1], noise, -1.0, (0.1, 0.1, 0.1))

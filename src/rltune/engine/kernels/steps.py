@@ -47,6 +47,13 @@ class Parameters(NamedTuple):
     clip_limit: float
 
 
+def make_blank(size: int) -> Parameters:
+    """Return parameters that are all zero, to call a kernel with before there is a network."""
+    data, grad, mean, square = np.zeros((4, size), np.float32)
+    spans, steps = np.array([[0, size]]), np.zeros(1, np.float32)
+    return Parameters(data, grad, spans, mean, square, steps, 0.9, 0.999, 1e-8, BY_GLOBAL_NORM, 0.5)
+
+
 @kernel
 def clip_norm(grad, limit, margin):  # type: ignore[no-untyped-def]
     """Scale a gradient by ``limit / (norm + margin)`` where that is less than 1, and return the norm before."""

@@ -1,1 +1,1 @@
-"""Networks and optimizers without autograd where that is faster."""
+"""Networks by kernels or by torch's autograd, flat parameters, and optimizers."""

@@ -80,7 +80,7 @@ class FlatOptimizer:
         if flat.data.device.type != "cpu":
             return None
         limit = float(config.grad_clip or 0.0)
-        mean, square = ([torch.zeros(0)] * 2 + self.moments)[-2:]
+        mean, square = [torch.zeros(0), *self.moments][-2:]  # RMSprop has no running average of the gradient.
         return Parameters(
             flat.data.numpy(),
             flat.grad.numpy(),

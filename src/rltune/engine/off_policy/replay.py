@@ -92,8 +92,8 @@ class SumTree:
 
     def find(self, mass: Array) -> Array:
         """Find the index at which the running sum of priorities passes each of ``mass``."""
-        found: Array = find_priorities(self._sums, self._begins, len(self.priorities), mass)
-        return found
+        drawn: Array = find_priorities(self._sums, self._begins, len(self.priorities), mass)
+        return drawn
 
 
 class Replay:

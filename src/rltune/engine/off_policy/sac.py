@@ -152,8 +152,8 @@ class SACUpdate:
         noise = self.noise(len(batch), self.layout.action_size)
         if self._network is not None:
             rates = self._rates["qf"], self._rates["policy"], self._rates["alpha"]
-            found = update(*self._network, batch, weights, noise.numpy(), self.target_entropy, rates)
-            errors, *numbers = (torch.as_tensor(part) for part in found)
+            arrays = update(*self._network, batch, weights, noise.numpy(), self.target_entropy, rates)
+            errors, *numbers = map(torch.as_tensor, arrays)
         else:
             rows, importance = (x.to(self._device, non_blocking=True) for x in (torch.from_numpy(batch), importance))
             errors, *numbers = self._step(rows, importance, noise)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.ppo import update
+from rltune.engine.kernels.steps import BY_GLOBAL_NORM
 from rltune.engine.networks.actor_critic import CompiledActorCritic, make_actor_critic
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.mixed_precision import BFLOAT16, FLOAT32, in_precision
@@ -83,7 +84,7 @@ class PPOUpdate:
         else:
             self.generator.seed()
         self._statistics_of = categorical_statistics if self.discrete else gaussian_statistics
-        self._parameters = self.optimizer.describe(config)
+        self._parameters: Any = self.optimizer.describe(config)
         self._step = compile_step(self._minibatch, [self.optimizer], config)
 
     @property
@@ -173,13 +174,11 @@ class PPOUpdate:
         order, sizes = self._order_rows(batch)
         learn = self._learn_compiled if isinstance(self.network, CompiledActorCritic) else self._learn_with_autograd
         stats = learn(batch.rows, order, sizes, self.coefficients())
-        if self.config.grad_clip_by != "global_norm" or not self.config.grad_clip:
-            stats.pop(NORM, None)
         # Stacked first: on a GPU each number read by itself would wait for the device.
-        numbers = torch.stack([value.float() for value in stats.values()]).tolist()
-        found = dict(zip(stats, numbers, strict=True))
+        values = torch.stack([value.float() for value in stats.values()]).tolist()
+        numbers = dict(zip(stats, values, strict=True))
         self.learner._weights_seq_no += 1
-        return {**found, **self._advance(found["mean_kl_loss"], timestep)}
+        return {**numbers, **self._advance(numbers["mean_kl_loss"], timestep)}
 
     def _learn_compiled(self, rows: PPOBatch, order: Tensor, sizes: Tensor, c: PPOCoefficients) -> dict[str, Tensor]:
         """Do a step for each minibatch by kernels; return the statistics of the last one."""
@@ -194,7 +193,8 @@ class PPOUpdate:
         )
         last = rows.take(order[len(order) - len(values) :])
         outputs = self._statistics_of(torch.from_numpy(dist), last), torch.from_numpy(values)
-        return loss_statistics(*outputs, last, c) | {NORM: torch.tensor(norm)}
+        stats = loss_statistics(*outputs, last, c)
+        return stats | ({NORM: torch.tensor(norm)} if self._parameters.clip_by == BY_GLOBAL_NORM else {})
 
     def _learn_with_autograd(
         self, rows: PPOBatch, order: Tensor, sizes: Tensor, c: PPOCoefficients
