@@ -24,13 +24,15 @@ from rltune.cluster.stale_processes import (
 )
 
 PR_SET_CHILD_SUBREAPER = 36  # Linux's prctl
-# A driver whose child leads a session, as Ray's daemons do, and has a child of its own, as the raylet has workers.
+# A driver whose child leads a session, as Ray's daemons do, and has a child of its own, as the raylet has workers. The
+# worker itself says that it runs: right after it was started, Linux shows an empty command line of it for a moment.
 DRIVER = """
 import dataclasses, json, subprocess, sys, time
 from rltune.cluster import stale_processes
 leader = subprocess.Popen(
     [sys.executable, "-c", "import subprocess, sys, time\\n"
-     "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[2]]).pid, flush=True)\\n"
+     "work = 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'\\n"
+     "subprocess.Popen([sys.executable, '-c', work, sys.argv[2]])\\n"
      "time.sleep(600)", "raylet", sys.argv[1]], start_new_session=True, stdout=subprocess.PIPE, text=True)
 worker = int(leader.stdout.readline())
 print(leader.pid, worker, flush=True)
