@@ -6,9 +6,9 @@
 Each row of the record is one training: the mean return of the episodes that ended in each tenth of the budget, while
 the policy explores, and the mean return of 20 fresh episodes of the greedy policy at the end. Rows that the record has
 are kept, so that an interrupted run goes on. The table compares the interquartile means over the seeds and bounds their
-difference by a 95% bootstrap interval. PPO's policy begins with a small last layer on both sides, as conf/algo/ppo.yaml
-has it. What a library fixes differs: Stable-Baselines3's PPO begins with orthogonal weights in the other layers,
-too, and its Adam has an epsilon of 1e-5, RLlib has torch's defaults, and RLlib standardizes advantages over the batch,
+difference by a 95% bootstrap interval. PPO's networks begin with orthogonal weights on both sides, and its policy
+with a small last layer. What a library fixes differs: the value's last layer begins as torch has it in RLlib, Adam's
+epsilon is 1e-5 in Stable-Baselines3 and 1e-8 in RLlib, and RLlib standardizes advantages over the batch,
 Stable-Baselines3 over each minibatch. One process a side, one torch thread each; about two hours on two quiet cores.
 Stable-Baselines3 lives in an environment of its own (peers.py).
 """
@@ -171,6 +171,8 @@ def make_config(task: Task, seed: int) -> Any:
         layers |= {"fcnet_activation": "relu"}
     if task.algo == "ppo":
         begin_with_small_policy(config)
+        layers |= {"fcnet_kernel_initializer": "orthogonal_", "fcnet_kernel_initializer_kwargs": {"gain": 2**0.5}}
+        layers |= {"fcnet_bias_initializer": "zeros_"}
     config.rl_module(model_config=layers)
     # As in Stable-Baselines3, PPO's actions are the environment's, and clipped to its bounds.
     config.environment(task.env, normalize_actions=task.algo == "sac", clip_actions=task.algo == "ppo")

@@ -50,14 +50,15 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(case: str) -> None:
             timesteps={"num_env_steps_sampled_lifetime": clock},
         )["default_policy"]
         with torch.no_grad():
-            errors = update.step(our_rows(columns, n_step), columns["weights"])
+            update.step(our_rows(columns, n_step), columns["weights"])
+            errors = update.read_errors()
             if clock - updated_at >= 20:
                 update.targets.update(config.tau)
                 updated_at = clock
             stats = update.statistics()
             update.advance(clock)
         td_errors = np.concatenate([np.atleast_1d(np.asarray(x)) for x in expected["td_error"].peek()])
-        np.testing.assert_allclose(errors.numpy(), td_errors, atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(errors, td_errors, atol=1e-5, rtol=1e-5)
         for name, value in stats.items():
             if name != "default_optimizer_learning_rate":
                 assert value == pytest.approx(float(expected[name].peek()), abs=1e-5, rel=1e-5), (name, index)

@@ -117,8 +117,11 @@ class Update(Protocol):
     flat: FlatParameters
     targets: TargetNetworks
 
-    def step(self, batch: Array, weights: Array) -> Tensor:
-        """Update on ``batch`` [rows, width] with importance ``weights``; absolute temporal-difference errors [rows]."""
+    def step(self, batch: Array, weights: Array) -> None:
+        """Update on ``batch`` [rows, width] with importance ``weights``; both are overwritten by the next draw."""
+
+    def read_errors(self) -> Array:
+        """Return the absolute temporal-difference errors [rows] of the last update."""
 
     def advance(self, clock: int) -> None:
         """Advance RLlib's learning rate schedules to ``clock`` environment steps."""
@@ -217,9 +220,9 @@ class OffPolicy(FastAlgorithm):
 
     def _update(self, clock: int) -> None:
         replay = self.replay
-        errors = self.loop.step(replay.sample(), replay.weights)
+        self.loop.step(replay.sample(), replay.weights)
         if replay.tree is not None:
-            replay.prioritise(errors.cpu().numpy())  # read from the device only where somebody wants them
+            replay.prioritise(self.loop.read_errors())
         if clock - self.target_updated_at >= self.config.target_network_update_freq:
             self.loop.targets.update(self.config.tau)
             self.target_updated_at = clock

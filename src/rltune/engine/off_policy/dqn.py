@@ -67,26 +67,29 @@ class DQNUpdate:
         self._parameters = self.optimizer.describe(config)
         self._loss = Loss(bool(config.double_q), config.td_error_loss_fn == "huber")
         self.lr = float(optimizer.param_groups[0]["lr"])
-        self._last: tuple[Tensor, Tensor, Tensor, Any] | None = None
+        self._last: tuple[Any, Any, Any, Any] | None = None
         self._step = compile_step(self._gradient_step, [self.optimizer], config)
 
-    def step(self, batch: Array, weights: Array) -> Tensor:
-        """Update on ``batch`` [rows, width] with importance ``weights``; absolute temporal-difference errors [rows]."""
+    def step(self, batch: Array, weights: Array) -> None:
+        """Update on ``batch`` [rows, width] with importance ``weights``; both are overwritten by the next draw."""
         self.learner._weights_seq_no += 1
-        # Both are the replay memory's buffers, which its next draw overwrites: keep no view of them.
-        importance = torch.from_numpy(weights.copy())
+        importance: Any = weights.copy()
         if isinstance(self.online, CompiledValues):
-            *numbers, norm = update(
+            selected, error, norm = update(
                 self._parameters, self.online.network, self.target.data, batch, weights, self._loss, self.lr
             )
-            selected, error = map(torch.from_numpy, numbers)
         else:
             device = self.flat.data.device
-            rows, importance = (x.to(device, non_blocking=True) for x in (torch.from_numpy(batch), importance))
+            rows, importance = (torch.from_numpy(x).to(device, non_blocking=True) for x in (batch, importance))
             selected, error, norm = self._step(rows, importance)
-        # RLlib reports the last update only: keep its tensors, compute and move nothing until statistics() wants them.
+        # RLlib reports the last update only: keep its arrays, compute and move nothing until statistics() wants them.
         self._last = selected, error, importance, norm
-        return error.abs()
+
+    def read_errors(self) -> Array:
+        """Return the absolute temporal-difference errors [rows] of the last update."""
+        assert self._last is not None
+        errors: Array = torch.as_tensor(self._last[1]).abs().cpu().numpy()
+        return errors
 
     def _gradient_step(self, rows: Tensor, importance: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Do by torch what `update` does."""
@@ -124,7 +127,7 @@ class DQNUpdate:
         """Return RLlib's learner statistics of the last update; empty before the first."""
         if self._last is None:
             return {}
-        selected, error, importance, norm = self._last
+        selected, error, importance = map(torch.as_tensor, self._last[:3])
         tensors = {
             "qf_loss": self._compute_loss(error, importance),
             "qf_mean": selected.mean(),
@@ -134,7 +137,7 @@ class DQNUpdate:
         }
         tensors["total_loss"] = tensors["qf_loss"]
         if self.config.grad_clip and self.config.grad_clip_by == "global_norm":
-            tensors["gradients_default_optimizer_global_norm"] = torch.as_tensor(norm)
+            tensors["gradients_default_optimizer_global_norm"] = torch.as_tensor(self._last[3])
         numbers = torch.stack(list(tensors.values())).tolist()
         return {**dict(zip(tensors, numbers, strict=True)), "default_optimizer_learning_rate": self.lr}
 

@@ -144,22 +144,25 @@ class SACUpdate:
         """Draw standard normal numbers for the present and for the next actions [2, rows, size]."""
         return torch.randn(2, rows, size, generator=self._generator, device=self._device)
 
-    def step(self, batch: Array, weights: Array) -> Tensor:
-        """Update on ``batch`` [rows, width] with importance ``weights``; absolute temporal-difference errors [rows]."""
+    def step(self, batch: Array, weights: Array) -> None:
+        """Update on ``batch`` [rows, width] with importance ``weights``; both are overwritten by the next draw."""
         self.learner._weights_seq_no += 1
-        # Both are the replay memory's buffers, which its next draw overwrites: keep no view of them.
-        importance = torch.from_numpy(weights.copy())
+        importance: Any = weights.copy()
         noise = self.noise(len(batch), self.layout.action_size)
         if self._network is not None:
             rates = self._rates["qf"], self._rates["policy"], self._rates["alpha"]
-            arrays = update(*self._network, batch, weights, noise.numpy(), self.target_entropy, rates)
-            errors, *numbers = map(torch.as_tensor, arrays)
+            numbers = update(*self._network, batch, weights, noise.numpy(), self.target_entropy, rates)
         else:
-            rows, importance = (x.to(self._device, non_blocking=True) for x in (torch.from_numpy(batch), importance))
-            errors, *numbers = self._step(rows, importance, noise)
-        # RLlib reports the last update only: keep its tensors, compute and move nothing until statistics() wants them.
-        self._last = errors, *numbers, importance
-        return errors.abs().mean(0)
+            rows, importance = (torch.from_numpy(x).to(self._device, non_blocking=True) for x in (batch, importance))
+            numbers = self._step(rows, importance, noise)
+        # RLlib reports the last update only: keep its arrays, compute and move nothing until statistics() wants them.
+        self._last = *numbers, importance
+
+    def read_errors(self) -> Array:
+        """Return the absolute temporal-difference errors [rows] of the last update, the mean over the critics."""
+        assert self._last is not None
+        errors: Array = torch.as_tensor(self._last[0]).abs().mean(0).cpu().numpy()
+        return errors
 
     def _gradient_step(self, rows: Tensor, importance: Tensor, noise: Tensor) -> tuple[Any, ...]:
         """Do by torch what `update` does."""
@@ -208,7 +211,8 @@ class SACUpdate:
         """Return RLlib's learner statistics of the last update; empty before the first."""
         if self._last is None:
             return {}
-        errors, logp, least, alpha, surplus, norms, importance = self._last
+        *numbers, norms, importance = self._last
+        errors, logp, least, alpha, surplus, importance = map(torch.as_tensor, (*numbers, importance))
         last = {
             "policy_loss": alpha * logp - least, "alpha_loss": alpha.log() * surplus, "alpha_value": alpha,
             "log_alpha_value": alpha.log(), "logps": logp, "td_error_mean": errors.abs(),
@@ -218,7 +222,9 @@ class SACUpdate:
             last[f"{name}_loss"] = importance * compute_huber_loss(error)
         if self.config.grad_clip and self.config.grad_clip_by == "global_norm":
             names = ["policy", *self._names, "alpha"]
-            last |= {f"gradients_{name}_global_norm": norm for name, norm in zip(names, norms, strict=True)}
+            last |= {
+                f"gradients_{name}_global_norm": torch.as_tensor(norm) for name, norm in zip(names, norms, strict=True)
+            }
         numbers = torch.stack([value.mean() for value in last.values()]).tolist()
         stats = dict(zip(last, numbers, strict=True))
         parts = ("policy_loss", "qf_loss", "qf_twin_loss", "alpha_loss")
