@@ -22,19 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import engine
-from benchmarks.records import RESULTS, ROOT, compare_rounds, read_record, spread_of
+from benchmarks.records import RESULTS, ROOT, compare_rounds, read_record
 
 PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{page}.md"
-        for page in ("measurements", "certification", "sharing-a-cluster", "many-cores", "scale", "what-mattered")
+        for page in ("measurements", "many-cores", "scale")
     ),
 )
 SPEED_CASES = {
     "ppo_cartpole_32": "PPO CartPole, 32 environments", "dqn_cartpole": "DQN CartPole", "sac_pendulum": "SAC Pendulum",
 }  # fmt: skip
-JUDGED = ("defaults", "ray", "random", "random_certified")
 MARKER = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -81,41 +80,28 @@ def make_soak_table(record: dict[str, Any]) -> str:
 
 
 def make_speed_table(folder: Path) -> str:
-    """Return README.md's few rows, out of three records."""
-    found, swept, judged = (read_record(name, folder) for name in ("engine", "sweep", "judge"))
-    if found is None and swept is None:
+    """Return README.md's few rows, out of two records: how many times faster rltune is than its peers."""
+    measured, swept = (read_record(name, folder) for name in ("engine", "sweep"))
+    if measured is None and swept is None:
         return "Not measured yet on equal terms: `make bench` does."
-    lines = ["| | rltune | times faster than Stable-Baselines3 | times faster than stock RLlib |", "|---|---|---|---|"]
+    lines = ["| rltune is so many times faster | than Stable-Baselines3 or rl_zoo3 | than RLlib or Ray Tune with it |"]
+    lines.append("|---|---|---|")
     for case, words in SPEED_CASES.items():
-        speeds = {kind: engine.speeds(one) for kind, one in found["results"].get(case, {}).items()} if found else {}
-        if speeds.keys() >= {"ours", "sb3", "rllib"}:
-            ratios = [str(compare_rounds(speeds["ours"], speeds[kind])) for kind in ("sb3", "rllib")]
-            lines.append(f"| {words} | {spread_of(speeds['ours']).median:,.0f} steps/s | {' | '.join(ratios)} |")
-        else:
-            lines.append(f"| {words} | not measured | | |")
+        results = measured["results"].get(case, {}) if measured else {}
+        speeds = {kind: engine.speeds(rounds) for kind, rounds in results.items()}
+        lines.append(f"| {words} | {_compare(speeds, 'ours', 'sb3')} | {_compare(speeds, 'ours', 'rllib')} |")
     for size in swept["results"] if swept else ():
-        contenders = size["contenders"]
-        cells = dict.fromkeys(("ours", "zoo", "zoo_halving", "plain"), "not measured")
-        cells |= {kind: _describe_sweep(kind, contenders) for kind in cells if kind in contenders}
-        others = f"rl_zoo3: {cells['zoo']}; with ten evaluations and halving: {cells['zoo_halving']}"
-        trials = f"{size['trials']} PPO trials of {size['env_steps']:,} steps"
-        lines.append(f"| {trials} | {cells['ours']} | {others} | plain Ray Tune script: {cells['plain']} |")
-    # The row of the default sweep, if it was replayed.
-    parts = sorted(judged["results"], key=lambda part: not part.get("num_trials")) if judged else []
-    scores = parts[0]["strategies"] if parts else {}
-    means = [f"{scores[name]['mean']:.2f}" if name in scores else "not measured" for name in JUDGED]
-    size = f", {parts[0]['size']}" if parts else ""
-    what = f"Search quality{size} (0 = a median configuration, 1 = the best of 256)"
-    peers = f"Ray Tune with Optuna and halving: {means[1]} | random search: {means[2]}, certified: {means[3]}"
-    lines.append(f"| {what} | {means[0]} | {peers} |")
+        walls = {kind: [each["wall_s"] for each in rounds] for kind, rounds in size["contenders"].items()}
+        trials = f"a sweep of {size['trials']} PPO trials of {size['env_steps']:,} steps"
+        lines.append(f"| {trials} | {_compare(walls, 'zoo', 'ours')} | {_compare(walls, 'plain', 'ours')} |")
+        halving = _compare(walls, "zoo_halving", "ours")
+        lines.append(f"| the same, where rl_zoo3 evaluates ten times and stops by halving | {halving} | |")
     return "\n".join(lines)
 
 
-def _describe_sweep(kind: str, results: dict[str, Any]) -> str:
-    walls = {name: [one["wall_s"] for one in results[name]] for name in ("ours", kind)}
-    steps = spread_of([one["env_steps"] + one["evaluation_steps"] for one in results[kind]]).median
-    ratio = "" if kind == "ours" else f"{compare_rounds(walls[kind], walls['ours'])}, "
-    return f"{ratio or f'{spread_of(walls[kind]).median:.0f} s, '}{steps:,.0f} steps"
+def _compare(values: dict[str, list[float]], over: str, under: str) -> str:
+    """Return the ratio of two contenders, round by round."""
+    return str(compare_rounds(values[over], values[under])) if values.keys() >= {over, under} else "not measured"
 
 
 def main() -> int:

@@ -36,7 +36,7 @@ COMMANDS += ("watch", "stop", "retry", "enqueue", "serve", "submit", "logs")
 INTRODUCTION = """\
 # Settings
 
-Every key below can be typed behind the command: `python -m sweeps.run budget.trials=8`. A group is chosen by the
+Every key below can be typed behind the command: `rltune run budget.trials=8`. A group is chosen by the
 name of a file: `scheduler=median` takes `conf/scheduler/median.yaml`. This page is made from the files in `conf/` and
 the bounds in `src/rltune/config/schema.py`.
 """
@@ -62,7 +62,7 @@ def make_page(conf: Path) -> str:
     alike = [settings for path, settings in of_choices.items() if path.parent.name in ALIKE]
     said = [one for settings in (of_run, *alike) for one in settings if one.meaning]
     meanings = {one.key: one.meaning for one in reversed(said)}  # of a key that stands elsewhere without a comment
-    parts = [INTRODUCTION, "## A sweep\n", "`python -m sweeps.run`\n", make_table(of_run, meanings, RunConfig)]
+    parts = [INTRODUCTION, "## A sweep\n", "`rltune run`\n", make_table(of_run, meanings, RunConfig)]
     for group, decides in GROUPS.items():
         parts += [f"## {group}\n", f"{decides}\n"]
         if group in LISTED:
@@ -73,7 +73,7 @@ def make_page(conf: Path) -> str:
                 parts.append(make_table(settings, meanings, RunConfig))
     parts.append("## The other commands\n")
     for command in COMMANDS:
-        parts += [f"### sweeps.{command}\n", f"`{read_heading(conf / f'{command}.yaml')}`\n"]
+        parts += [f"### rltune {command}\n", f"`{read_heading(conf / f'{command}.yaml')}`\n"]
         schema = load_commands()[command].schema
         parts.append(make_table(read_keys(conf / f"{command}.yaml"), meanings, schema))
     return "\n".join(parts)
@@ -99,9 +99,10 @@ def make_table(settings: list[Setting], meanings: dict[str, str], schema: type) 
 
 def read_heading(path: Path) -> str:
     """Return the comment that a file begins with, without Hydra's own line."""
-    lines = re.match(r"((?:#.*\n)*)", path.read_text())
-    found = [line.lstrip("# ") for line in (lines[1] if lines else "").splitlines()]
-    return " ".join(line for line in found if not line.startswith("@package"))
+    comment = re.match(r"((?:#.*\n)*)", path.read_text())
+    lines = [line.lstrip("# ") for line in (comment[1] if comment else "").splitlines()]
+    heading = " ".join(line for line in lines if not line.startswith("@package"))
+    return heading.replace("python -m sweeps.", "rltune ")
 
 
 def escape(text: str) -> str:

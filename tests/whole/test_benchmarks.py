@@ -95,16 +95,9 @@ def test_a_figure_changed_by_hand_is_found(tmp_path):
 def test_what_was_not_measured_says_so(tmp_path):
     assert "benchmarks.engine" in tables.make_table("engine", tmp_path)
     assert "benchmarks.learning" in tables.make_table("learning", tmp_path)
-    strategies = {"defaults": {"mean": 0.834}, "random": {"mean": 0.5}}
-    judged = {
-        "results": [{"size": "48", "strategies": {}}, {"size": "24 trials", "num_trials": 24, "strategies": strategies}]
-    }
-    (tmp_path / "judge.json").write_text(json.dumps({**records.make_record("judge", 1, []), **judged}))
     (tmp_path / "engine.json").write_text(json.dumps(speed_record(ours=[1, 1], sb3=[1, 1])))
-    last = tables.make_table("speed", tmp_path).splitlines()[-1]
-    assert "24 trials" in last, "of the default sweep"
-    ray = "Ray Tune with Optuna and halving: not measured"
-    assert last.endswith(f"| 0.83 | {ray} | random search: 0.50, certified: not measured |")
+    lines = tables.make_table("speed", tmp_path).splitlines()
+    assert [line.count("not measured") for line in lines] == [0, 0, 2, 1, 2]
     rows = engine.table(speed_record(ours=[1, 1], sb3=[1, 1])).splitlines()
     assert [row.count("not measured") for row in rows] == [0, 0, 1, 1, 1, 1, 0, 1]
     assert len({row.count("|") for row in rows}) == 1
@@ -124,7 +117,7 @@ def test_steps_and_spread_stand_beside_a_sweeps_ratio(tmp_path):
     assert sweep.table(record).splitlines()[6].endswith("| 90.0 |  | 1,000 | 500 | 1 |  | 7.0 (4.0 to 10) |")
     (tmp_path / "sweep.json").write_text(json.dumps(record))
     (row,) = [line for line in tables.make_table("speed", tmp_path).splitlines() if "8 PPO trials" in line]
-    assert "| 15 s, 1,500 steps | rl_zoo3: 7.0 (4.0 to 10), 1,500 steps; with ten" in row
+    assert row.endswith("| 7.0 (4.0 to 10) | not measured |")
 
 
 def test_a_record_says_what_is_needed_to_judge_it():
