@@ -99,7 +99,8 @@ def test_what_was_not_measured_says_so(tmp_path):
     lines = tables.make_table("speed", tmp_path).splitlines()
     assert [line.count("not measured") for line in lines] == [0, 0, 2, 1, 2]
     rows = engine.table(speed_record(ours=[1, 1], sb3=[1, 1])).splitlines()
-    assert ["not measured" not in row for row in rows] == [True, True, *(case == "dqn_cartpole" for case in engine.CASES)]
+    complete = ["not measured" not in row for row in rows[2:]]
+    assert complete == [case == "dqn_cartpole" for case in engine.CASES]
     assert len({row.count("|") for row in rows}) == 1
     rows = sweep.table(sweep_record(ours=[1.0, 1.0])).splitlines()
     assert [row.count("not measured") for row in rows] == [0, 0, 0, 0, 1, 1, 1, 1]
