@@ -26,10 +26,11 @@ GROUPS = {
     "experiment": "Whole recipes.",
     "env": "What is learned in.",
     "tuned": "Known-good settings of an algorithm and an environment, tried first.",
+    "portfolio": "Configurations that do well on many environments, tried after the tuned settings.",
     "space": "What is searched; it follows the algorithm.",
     "algo": "What learns.",
 }
-LISTED = ("env", "tuned")
+LISTED = ("env", "tuned", "portfolio")
 ALIKE = ("certify", "resources", "tracking", "cluster")  # in all of a group's files a key means the same
 COMMANDS = ("resume", "evaluate", "list", "show", "report", "compare", "export", "record", "probe")
 COMMANDS += ("watch", "stop", "retry", "enqueue", "serve", "submit", "logs")

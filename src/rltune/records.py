@@ -53,6 +53,9 @@ class Direction(StrEnum):
 BASELINE = "baseline"
 """The configuration that the winner must beat, as a person and MLflow read it."""
 
+WARM_START, TUNED, PORTFOLIO, SEARCHER, ENQUEUED = "warm_start", "tuned", "portfolio", "searcher", "enqueued"
+"""Origins of a trial's values. `BASELINE` is one, too: the algorithm file's own, where no tuned ones are known."""
+
 
 def trial_dir_of(kind: str, number: int) -> str:
     """Return a trial's own folder, relative to the sweep's: ``trials/7``, ``certify/3``."""
@@ -177,6 +180,7 @@ class TrialRecord:
         reports: Objective by nominal steps, in order. Whole reports are read by `TrialTable.read_reports`.
         kind: TRIALS or CERTIFY.
         drawn: The searched quantities by their labels in Optuna's study; None for a run of a certification.
+        origin: Where its values come from: `PORTFOLIO`, `SEARCHER`, ...; None for a run of a certification.
         seeds: One for each replicate.
         env_steps: Environment steps that each seed has sampled.
         train_s: Seconds of training, all seeds together.
@@ -206,6 +210,7 @@ class TrialRecord:
     reports: Mapping[int, float] = field(default_factory=dict)
     kind: str = TRIALS
     drawn: Mapping[str, Any] | None = None
+    origin: str | None = None
     seeds: tuple[int, ...] = ()
     env_steps: int = 0
     train_s: float = 0.0

@@ -176,7 +176,7 @@ def test_the_winner_is_shown_by_episodes_that_did_not_choose_it(
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
     finals = FinalEvaluation(tmp_path, top=3, episodes=20, slots=1, call_in_subprocess=None)
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
-    shown = describe_winner(winner, tmp_path)
+    shown = describe_winner(winner, tmp_path, [])
     assert winner is not None
     assert shown is not None
     assert winner.score == 100, "champions are compared on the same episodes"

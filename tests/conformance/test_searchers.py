@@ -141,6 +141,20 @@ def test_a_warm_start_is_taken_as_it_is(begin):
     assert search.run(given=warm).params == warm
 
 
+def test_it_learns_from_the_configurations_that_are_tried_first(begin):
+    """Its proposals after tuned settings and a portfolio depend on how well these did."""
+
+    def propose(folder, best):
+        search = begin(folder)
+        for number in range(12):
+            value = 10.0 if number % 3 == best else float(number)
+            search.run(curve={10: value, 20: value}, given={"lr": 10.0 ** -(number % 3 + 1), "batch": 64, "gamma": 0.8})
+        return [search.run().params for _ in range(4)]
+
+    # CMA-ES and NSGA-II learn from generations that they have drawn themselves.
+    assert (propose("first", 0) != propose("last", 2)) == (begin.name in ("tpe", "rf", "gp"))
+
+
 def test_it_proposes_where_every_trial_diverged_or_failed(begin):
     search = begin()
     for number in range(5):

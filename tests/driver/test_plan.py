@@ -233,8 +233,8 @@ def test_a_grid_takes_no_half_of_a_warm_start(make):
     starts = [{"num_epochs": 10}, {"num_epochs": 5, "minibatch_size": 64}, {"num_epochs": 5, "minibatch_size": 64}]
     made = make(space=GRID, searcher={"kind": "grid"}, warm_start=starts)
     whole = {"num_epochs": 5, "log2(minibatch_size)": 6}
-    assert [made.fixed_values(number) for number in range(3)] == [{}, whole, {}]
-    assert make(space=GRID, warm_start=starts).fixed_values(0) == {"num_epochs": 10}
+    assert [made.fixed_values(number)[0] for number in range(3)] == [{}, whole, {}]
+    assert make(space=GRID, warm_start=starts).fixed_values(0)[0] == {"num_epochs": 10}
 
 
 def test_a_sobol_sequence_is_that_of_the_sweeps_seed(make):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from composing import compose
 from ledger import add_reports, make_ledger
 
+from rltune.compose.composing import conf_dir
 from rltune.config.settings_file import write_settings
 from rltune.config.validation import parse_config
 from rltune.driver.plan import make_plan
+from rltune.driver.tune.proposals import SearchProposals
 from rltune.errors import ConfigError, RltuneError
 
 SAFE = ("tracking=off",)
@@ -54,11 +57,11 @@ def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_fac
     own = tmp_path_factory.mktemp("conf")
     (own / "space").mkdir()
     (own / "space" / "mine.yaml").write_text("lr: [loguniform, 1e-4, 1e-2]\nentropy_coeff: [uniform, 0.001, 0.1]\n")
-    settings = compose("run", *SAFE, "space=mine", f"hydra.searchpath=[{own}]")
+    settings = compose("run", *SAFE, "~portfolio", "space=mine", f"hydra.searchpath=[{own}]")
     made = make_plan(parse_config(settings))
     assert made.config.space == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
     assert made.notes == (), "nobody typed the value that lies outside of it"
-    assert made.fixed_values(0).keys() == {"lr"}
+    assert made.fixed_values(0)[0].keys() == {"lr"}
     typed = make(space={"entropy_coeff": ["loguniform", 1e-4, 1e-2]})
     assert typed.config.space == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"
 
@@ -82,6 +85,87 @@ def test_a_warm_start_that_is_no_mapping_is_refused(make):
     assert refused.value.what.startswith("warm_start[0]=0.001")
 
 
+PORTFOLIO = [{"lr": 2e-3, "gamma": 0.98}, {"lr": 1e-4, "clip_param": 0.1}, {"lr": 2e-3, "gamma": 0.98}]
+
+
+def list_starts(plan, num=6):
+    """The origin of each of the first trials, and its learning rate where it is fixed."""
+    starts = [plan.fixed_values(number) for number in range(num)]
+    return [(origin, given.get("lr")) for given, origin in starts]
+
+
+def test_a_search_begins_with_tuned_settings_then_the_portfolio(make):
+    tried = [("portfolio", 2e-3), ("portfolio", 1e-4), ("searcher", None), ("searcher", None)]
+    assert list_starts(make(portfolio=PORTFOLIO), 5) == [("tuned", 1e-3), *tried]
+    typed = make(portfolio=PORTFOLIO, warm_start=[{"lr": 5e-4}], published__env_steps=None)
+    assert list_starts(typed) == [("warm_start", 5e-4), ("baseline", 1e-3), *tried]
+    assert typed.notes == ()
+
+
+def test_a_sweep_has_its_algorithms_portfolio_or_none(make, request_of):
+    assert make().portfolio
+    for words in (("portfolio=off",), ("~portfolio",), ("algo=a2c",)):
+        assert make_plan(request_of("tracking=off", *words)).portfolio == ()
+
+
+def test_a_configuration_is_completed_by_the_algorithms_file(make):
+    second = make(portfolio=PORTFOLIO).portfolio[1]
+    assert (second["lr"], second["clip_param"], second["gamma"], second["num_epochs"]) == (1e-4, 0.1, 0.98, 20)
+
+
+def test_what_a_user_fixes_stays_and_the_rest_is_tried(make):
+    space = {"lr": 7e-4, "gamma": ["one_minus_loguniform", 5e-3, 5e-2]}
+    made = make(space=space, portfolio=[{"lr": 2e-3, "gamma": 0.99}])
+    (start,) = made.portfolio
+    assert start == {"gamma": 0.99}
+    assert made.space.decode(made.fixed_values(1)[0]) == {"gamma": pytest.approx(0.99), "lr": 7e-4}
+    assert made.notes == ()
+
+
+def test_configurations_outside_of_a_typed_range_are_left_out_with_a_note(make):
+    typed = ["loguniform", 1e-3, 1e-2]
+    made = make(space={"lr": typed}, portfolio=PORTFOLIO)
+    assert list_starts(made, 3) == [("tuned", 1e-3), ("portfolio", 2e-3), ("searcher", None)]
+    assert made.config.space["lr"] == typed
+    (note,) = made.notes
+    assert note.startswith("1 of the portfolio's 3 configurations")
+    assert "lr outside [loguniform, 0.001, 0.01]" in note
+
+
+def test_a_resumed_and_extended_sweep_goes_on_in_its_portfolio(open_mine):
+    for trials, resumed in ((3, False), (5, True), (12, True)):
+        with open_mine(f"budget.trials={trials}", "searcher=random", resumed=resumed) as sweep:
+            proposals = SearchProposals(sweep)
+            while record := proposals.propose(False):
+                sweep.ledger.trials.end(record.number, "FAIL", "done")
+            records = sweep.ledger.trials.records()
+    assert [record.origin for record in records] == ["tuned"] + 8 * ["portfolio"] + 3 * ["searcher"]
+    assert len({str(record.params) for record in records}) == 12
+
+
+def test_a_grid_has_no_portfolio(make):
+    made = make(space={"num_epochs": ["choice", 5, 20]}, searcher={"kind": "grid"}, portfolio=[{"num_epochs": 5}])
+    assert made.portfolio == ()
+    assert [made.fixed_values(number)[1] for number in range(2)] == ["tuned", "searcher"]
+
+
+@pytest.mark.parametrize(("portfolio", "what"), [([{"lrr": 1e-3}], "portfolio[0].lrr"), ([3], "portfolio[0]=3")])
+def test_a_portfolio_with_a_typing_error_is_refused(make, portfolio, what):
+    with pytest.raises(ConfigError) as refused:
+        make(portfolio=portfolio)
+    assert refused.value.what.startswith(what)
+
+
+@pytest.mark.parametrize("path", sorted((conf_dir() / "portfolio").glob("[!o]*.yaml")), ids=lambda path: path.stem)
+def test_shipped_portfolios_lie_in_the_shipped_space(path, request_of):
+    algo, env = path.stem, "pendulum" if path.stem == "sac" else "cartpole"
+    plan = make_plan(request_of("tracking=off", f"algo={algo}", f"env={env}", "~tuned"))
+    assert plan.notes == ()
+    assert len(plan.portfolio) == len(plan.config.portfolio)
+    names = {dimension.name for dimension in plan.space.dimensions}
+    assert all(values.keys() == names for values in plan.config.portfolio), "each names every parameter"
+
+
 def write_earlier(request_of, name, *overrides, trials=(), changed=None):
     """An ended sweep of CartPole, 1000 steps a trial, over learning rates; trials are (state, params, reports)."""
     plan = make_plan(request_of("tracking=off", "budget.env_steps=1000", *OVER_LR, *overrides))
@@ -96,7 +180,7 @@ def write_earlier(request_of, name, *overrides, trials=(), changed=None):
                 ledger.trials.end(number, "PRUNED" if state == "diverged" else state, "", diverged=state == "diverged")
 
 
-OVER_LR = ("~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
+OVER_LR = ("~tuned", "~portfolio", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
 WHOLE, HALF = {500: 1.0, 1000: 2.0}, {500: 1.5}
 TRIALS = [
     ("COMPLETE", {"lr": 1e-3}, WHOLE),
@@ -125,6 +209,13 @@ def test_trials_of_earlier_sweeps_inside_the_space_are_taken(request_of):
     ]
     counted = {note.partition(";")[0].split()[-1]: re.findall(r"\d+", note) for note in made.notes[-2:]}
     assert counted == {"first": ["3", "6"], "second": ["1", "1"]}, "how many are taken of how many"
+
+
+def test_configurations_that_an_earlier_sweep_has_tried_are_not_repeated(request_of):
+    write_earlier(request_of, "first", trials=[("COMPLETE", {"lr": 1e-3}, WHOLE)])
+    config = request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]")
+    plan = make_plan(replace(config, portfolio=[{"lr": 1e-3}, {"lr": 2e-3}]))
+    assert plan.portfolio == ({"lr": 2e-3},)
 
 
 @pytest.mark.parametrize(

@@ -100,14 +100,16 @@ def test_a_sweep_without_a_winner_says_so_in_its_summary(tmp_path):
 
 def test_the_winner_is_described_by_what_leads_back_to_it(tmp_path):
     finalist = Finalist("trial 0", 0, {"lr": 1e-3}, 9.0, tmp_path / "trials/0/best-1000", RunKey(0))
-    assert describe_winner(finalist, tmp_path) == {
+    records = [TrialRecord(0, "COMPLETE", {}, origin="portfolio")]
+    assert describe_winner(finalist, tmp_path, records) == {
         "name": "trial 0",
         "trial": 0,
         "params": {"lr": 1e-3},
+        "origin": "portfolio",
         "objective": 9.0,
         "checkpoint": "trials/0/best-1000",
     }
-    assert describe_winner(None, tmp_path) is None
+    assert describe_winner(None, tmp_path, records) is None
 
 
 def test_a_return_of_zero_is_a_score_like_any_other():

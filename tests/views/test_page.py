@@ -43,6 +43,20 @@ def test_a_baseline_published_for_more_steps_is_named(tmp_path: Path, published:
     assert ("1,000,000" in describe_verdict(data)) == is_named
 
 
+def test_a_page_says_where_values_come_from(tmp_path: Path) -> None:
+    data = load_view(write_sweep(tmp_path / "s"))
+    winner = {"name": "trial 0", "trial": 0, "objective": 1.0, "origin": "portfolio"}
+    data = replace(data, record=replace(data.record, winner=winner))
+    assert describe_verdict(data).endswith("Its values come from the portfolio.")
+    trial = data.trials[0]
+    words = {
+        origin: replace(trial, record=replace(trial.record, origin=origin)).explanation
+        for origin in ("portfolio", "searcher", None)
+    }
+    assert words["portfolio"].endswith("from the portfolio")
+    assert words["searcher"] == words[None], "most trials' values do"
+
+
 def test_the_winners_values_stand_beside_the_defaults(tmp_path: Path) -> None:
     section = describe_values(load_view(write_sweep(tmp_path / "s")))
     assert section.table is not None

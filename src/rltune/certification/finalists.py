@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.checkpoints.store import find_store
 from rltune.ledger.ranking import rank_records
 from rltune.policies.rllib_policy import is_rllib_policy
-from rltune.records import Direction, RunKey, TrialRecord
+from rltune.records import BASELINE, Direction, RunKey, TrialRecord
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -109,14 +109,21 @@ def is_playable(folder: Path) -> bool:
     return (folder / "policy").is_dir() or is_rllib_policy(folder)
 
 
-def describe_winner(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | None:
-    """Describe the winner for the summary; None without a winner."""
+def describe_winner(finalist: Finalist | None, sweep: Path, records: Sequence[TrialRecord]) -> dict[str, Any] | None:
+    """Describe the winner for the summary; None without a winner.
+
+    Args:
+        finalist: The winner.
+        sweep: The sweep's folder.
+        records: The trials of the search, which know where their values come from.
+    """
     if finalist is None:
         return None
     summary: dict[str, Any] = {
         "name": finalist.name,
         "trial": finalist.trial,
         "params": dict(finalist.params),
+        "origin": next((record.origin for record in records if record.number == finalist.trial), BASELINE),
         "objective": finalist.objective,
         "checkpoint": str(finalist.folder.relative_to(sweep)),
     }

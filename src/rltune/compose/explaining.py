@@ -22,6 +22,7 @@ TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
 # The flags of Hydra, which have no value behind a blank except those that name a folder, a file or a package.
+NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Groups that the schema has no class for.
 FLAGS = {
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run"),
     *("-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
@@ -116,7 +117,7 @@ def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneErr
     for word in words:
         key, _, value = word.partition("=")
         kind = find_type(schema, key.lstrip("+"))
-        is_group = is_dataclass(kind) or get_origin(kind) is dict or key in ("experiment", "tuned", "recipe")
+        is_group = is_dataclass(kind) or get_origin(kind) is dict or key in NAMED_GROUPS
         listed = re.fullmatch(r"\[(.*)\]" if is_group else r"choice\((.*)\)", value)
         values = listed[1] if listed else value
         if "," not in values or (not listed and value[0] in "[{'\""):

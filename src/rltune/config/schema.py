@@ -222,6 +222,7 @@ class RunConfig:
     wider: dict[str, Any] = field(default_factory=dict)
     published: PublishedConfig = field(default_factory=PublishedConfig)
     warm_start: list[Any] = field(default_factory=list)
+    portfolio: list[Any] = field(default_factory=list)
     searcher: SearcherConfig = field(default_factory=SearcherConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)

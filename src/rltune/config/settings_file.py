@@ -17,7 +17,7 @@ from rltune.config.uris import redact_notify, redact_settings
 from rltune.errors import StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
-FORMAT = 10
+FORMAT = 11
 """The version of a sweep's folder and its ledger."""
 
 # OmegaConf's own loader and dumper take ten times as long. Like them, these take 1e-3 for a number.

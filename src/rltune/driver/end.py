@@ -177,7 +177,7 @@ def save_outcome(
         name=sweep.name,
         status=_describe_status(sweep, failed),
         trials=trials,
-        winner=describe_winner(winner, folder),
+        winner=describe_winner(winner, folder, records),
         model=model,
         cost=compute_cost(records, sweep.config, sweep.slots.mean(), wall_s, runs),
         certified=certification.summary() if certification else None,

@@ -30,13 +30,13 @@ from rltune.config.budget import fit_certification
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MEASURED, ResourcesConfig, RunConfig
-from rltune.driver.warm_starts import collect_earlier_trials, collect_warm_starts
+from rltune.driver.warm_starts import collect_earlier_trials, collect_portfolio, collect_warm_starts
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
 from rltune.envs.validation import check_env, check_rewards, find_time_limit
 from rltune.errors import ConfigError
 from rltune.probe import measure_on_gpu
-from rltune.records import TrialRecord
+from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
 from rltune.search.samplers import build_sampler, check_sampler, check_searcher, get_traits
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
@@ -64,6 +64,7 @@ class Plan:
         request: A trial's request for resources, to be fitted into the machine.
         notes: Notes for the user, shown when the sweep starts.
         earlier: Trials of earlier sweeps from which the searcher learns.
+        portfolio: Values by name for the trials after the warm starts.
     """
 
     config: RunConfig
@@ -73,6 +74,7 @@ class Plan:
     request: Request
     notes: tuple[str, ...]
     earlier: tuple[TrialRecord, ...] = ()
+    portfolio: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def criteria(self) -> Criteria:
@@ -107,17 +109,23 @@ class Plan:
         searcher = self.config.searcher
         return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional, self.config.seed)
 
-    def fixed_values(self, number: int) -> dict[str, Any]:
-        """Return the fixed values of a trial, by label; the sampler draws the others.
+    def fixed_values(self, number: int) -> tuple[dict[str, Any], str]:
+        """Return the fixed values of a trial, by label, and their origin; the sampler draws the other values.
 
         A grid tries each of its points once, so it ignores warm starts that are not points of the grid.
         """
-        starts = [self.space.encode(values) for values in self.warm_starts]
+        starts = [self.space.encode(values) for values in (*self.warm_starts, *self.portfolio)]
         given = starts[number] if number < len(starts) else {}
-        if get_traits(self.config.searcher.kind).is_grid and given:
+        if get_traits(self.config.searcher.kind).is_grid:
             is_new = given not in starts[:number]
-            return given if is_new and self.space.is_fully_specified(given) else {}
-        return given
+            given = given if is_new and self.space.is_fully_specified(given) else {}
+        if not given:
+            return {}, SEARCHER
+        if number < len(self.config.warm_start):
+            return given, WARM_START
+        if number < len(self.warm_starts):
+            return given, BASELINE if self.config.published.env_steps is None else TUNED
+        return given, PORTFOLIO
 
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain values, for the workers."""
@@ -161,6 +169,8 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     searcher_notes = check_searcher(config.searcher.kind, space)
     earlier, earlier_notes = collect_earlier_trials(config, space, resumed)
     warm_starts, notes = collect_warm_starts(config, space)
+    tried = [*map(space.encode, warm_starts), *(trial.drawn or {} for trial in earlier)]
+    portfolio, portfolio_notes = collect_portfolio(config, space, tried)
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
@@ -173,10 +183,11 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     config, grid_notes = fit_sizes(config)
     idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
     ledger_note = LOCAL_LEDGER if config.storage and not config.study.storage else None
-    optional_notes = filter(None, [*budget_notes, *searcher_notes, *earlier_notes, idle_gpu, *grid_notes, ledger_note])
+    search_notes = *portfolio_notes, *searcher_notes, *earlier_notes
+    optional_notes = filter(None, [*budget_notes, *search_notes, idle_gpu, *grid_notes, ledger_note])
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision)
-    return Plan(config, space, build, warm_starts, request, (*notes, *optional_notes), earlier)
+    return Plan(config, space, build, warm_starts, request, (*notes, *optional_notes), earlier, portfolio)
 
 
 def _make_request(config: RunConfig) -> Request:

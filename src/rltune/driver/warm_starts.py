@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError, StudyError
-from rltune.formatting import spell_command
+from rltune.formatting import format_number, spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.records import TrialRecord
 from rltune.search.samplers import get_traits
@@ -41,14 +41,10 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
     notes = [f"{name} is not searched, because {why}" for name, why in space.idle.items()]
     starts: list[Mapping[str, Any]] = []
     for number, values in enumerate(config.warm_start):
-        if not isinstance(values, Mapping):
-            raise ConfigError(
-                f"warm_start[{number}]={values} is no mapping", "values by name", "warm_start=[{lr: 1e-3}]"
-            )
+        _check_names(config, f"warm_start[{number}]", values)
         start = space.active_values({name: value for name, value in values.items() if name in dimensions})
         inside = space.encode(start)
         for name, value in values.items():
-            locate_argument(config.algo, str(name), f"warm_start[{number}].{name}")
             if name not in dimensions:
                 problem = "is not searched here, so it is left as set"
             elif name not in start:
@@ -64,6 +60,51 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
     if start and start not in starts:
         starts.append(start)
     return tuple(starts), tuple(notes)
+
+
+def collect_portfolio(
+    config: RunConfig, space: Space, tried: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
+    """Collect the configurations of ``portfolio`` that lie in the space, and a note on the others.
+
+    Parameters that are not searched stay as they are set. Searched ones that a configuration lacks have the value of
+    the algorithm file. A grid has no portfolio, because it tries each of its points anyway.
+
+    Args:
+        config: The settings.
+        space: The search space.
+        tried: The searched quantities by label of configurations that are tried anyway, or were in an earlier sweep.
+
+    Raises:
+        ConfigError: A configuration is no mapping, or names an argument that the algorithm file does not have.
+    """
+    if get_traits(config.searcher.kind).is_grid:
+        return (), ()
+    dimensions = {dimension.name: dimension for dimension in space.dimensions}
+    in_file = values_of(config.algo, tuple(dimensions))
+    starts: list[Mapping[str, Any]] = []
+    seen, reasons, num_outside = list(tried), dict[str, str](), 0
+    for number, values in enumerate(config.portfolio):
+        _check_names(config, f"portfolio[{number}]", values)
+        searched = {name: value for name, value in values.items() if name in dimensions}
+        start = space.active_values(in_file | searched)
+        drawn = space.encode(start)
+        outside = [name for name in searched if name in start and dimensions[name].label not in drawn]
+        num_outside += bool(outside)
+        reasons |= {name: f"{name} outside {dimensions[name]}" for name in outside}
+        if not outside and drawn not in seen:
+            seen.append(drawn)
+            starts.append(start)
+    left_out = f"{num_outside} of the portfolio's {format_number(len(config.portfolio), 'configuration')} left out: "
+    return tuple(starts), (left_out + "; ".join(reasons.values()),) if reasons else ()
+
+
+def _check_names(config: RunConfig, key: str, values: Any) -> None:
+    """Refuse a configuration that is no mapping, or that names an argument that the algorithm file does not have."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{key}={values} is no mapping", "values by name", f"{key.partition('[')[0]}=[{{lr: 1e-3}}]")
+    for name in values:
+        locate_argument(config.algo, str(name), f"{key}.{name}")
 
 
 def collect_earlier_trials(

@@ -25,8 +25,8 @@ class Outcome:
         name: The sweep.
         status: complete, stopped (its wall time is over, or its disk full), interrupted or failed.
         trials: total, complete, pruned, failed, interrupted.
-        winner: name, trial (None for a baseline that the search did not try), params, objective, checkpoint (relative
-            to the folder), evaluation; None without.
+        winner: name, trial (None for a baseline that the search did not try), params, origin, objective, checkpoint
+            (relative to the folder), evaluation; None without.
         model: name, version, uri, alias; None when nothing was registered.
         cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency; certify_env_steps, certify_train_s.
         certified: `Certification.summary`; None when nothing was certified.

@@ -104,6 +104,7 @@ SWEEP_TRIALS = Table(
     Column("state", String(16), nullable=False),
     Column("params", _Json, nullable=False),
     Column("drawn", _Json),
+    Column("origin", String(16)),
     Column("sampler_state", _Json),  # What the sampler remembers in Optuna's trial.
     Column("seeds", _Json, nullable=False),
     Column("env_steps", BigInteger, nullable=False, default=0),

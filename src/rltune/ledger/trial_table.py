@@ -95,7 +95,7 @@ class TrialTable:
                 trial that the search proposes.
             trial_state: What the sampler remembers in the trial, see `rltune.ledger.optuna_study.Proposal`.
             study_state: What the sampler remembers in the study; None if this has not changed.
-            facts: Further fields of `TrialRecord`: drawn, key, of_trial, seed_index.
+            facts: Further fields of `TrialRecord`: drawn, origin, key, of_trial, seed_index.
         """
         number = self.num_trials
         row = {"params": dict(params), "seeds": list(seeds), "began_s": time.time(), **_to_row(facts)}

@@ -316,6 +316,7 @@ class MLflowTracker(Tracker):
         entry = _name_entry(trial)
         tags = self._make_tags(trial.run_key, entry) | self._make_state_tags(trial)
         tags |= {"rltune.enqueued_by": trial.enqueued_by} if trial.enqueued_by else {}
+        tags |= {"rltune.origin": trial.origin} if trial.origin else {}
         tags["rltune.seeds"] = ",".join(str(seed) for seed in trial.seeds)
         run = self._runs.read(trial.mlflow_run_id)
         is_lost = run is None and trial.mlflow_run_id is not None

@@ -25,9 +25,9 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.ledger.outcome import Outcome, explain_no_winner
-from rltune.records import Direction
+from rltune.records import BASELINE, Direction
 from rltune.views.analysis import build_space
-from rltune.views.sweep_view import SweepView
+from rltune.views.sweep_view import ORIGINS, SweepView
 
 MAX_NAMED = 8  # The most trials that one line about failures names.
 
@@ -186,7 +186,13 @@ def _explain_scores(is_certified: bool) -> str:
 
 
 def describe_verdict(view: SweepView) -> str:
-    """Describe in a sentence or two who won, by how much, and how sure that is."""
+    """Describe in a few sentences who won, by how much, how sure that is, and where the winner's values come from."""
+    winner = view.record.winner or ({"origin": view.best.record.origin} if view.best else {})
+    origin = None if winner.get("name") == BASELINE else ORIGINS.get(str(winner.get("origin")))
+    return _describe_winner(view) + (f" Its values come from {origin}." if origin else "")
+
+
+def _describe_winner(view: SweepView) -> str:
     opening = ""
     if begun := {"interrupted": "Interrupted", "running": "Still running"}.get(view.status):
         opening = f"{begun} after {view.num_ended} of {view.num_trials} trials. "

@@ -56,6 +56,7 @@ def _describe_trial(trial: TrialSnapshot) -> dict[str, Any]:
         "second": trial.second,
         "env_steps": trial.env_steps,
         "train_s": trial.record.train_s,
+        "origin": trial.record.origin,
         "params": trial.params,
         "reason": trial.reason,
         "breaks": trial.broken or None,

@@ -25,7 +25,20 @@ from rltune.ledger.outcome import count_states
 from rltune.ledger.ranking import find_front, rank_records
 from rltune.ledger.snapshot import LedgerSnapshot, read_snapshots
 from rltune.ledger.storage import open_ledger
-from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, TrialRecord, trial_dir_of
+from rltune.records import (
+    BASELINE,
+    CERTIFY,
+    ENQUEUED,
+    PORTFOLIO,
+    SEARCHER,
+    TRIALS,
+    TUNED,
+    WARM_START,
+    Report,
+    SweepRecord,
+    TrialRecord,
+    trial_dir_of,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -34,6 +47,14 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial whose worker has gone.
 WAITING = "WAITING"  # The state of a trial of a running sweep that no worker has started yet.
+ORIGINS = {
+    WARM_START: "warm_start",
+    TUNED: "the tuned settings",
+    BASELINE: "the algorithm's file",
+    PORTFOLIO: "the portfolio",
+    SEARCHER: "the searcher",
+    ENQUEUED: "an enqueued configuration",
+}
 PACE_WINDOW_S = 30.0  # The present pace is measured over this time.
 FIRST_STEPS_S = 2.0  # The first steps that are known before a report were taken at most this long before.
 MIN_ELAPSED_S = 10.0  # The time left is estimated this long after the first reading.
@@ -129,13 +150,17 @@ class TrialSnapshot:
 
     @property
     def explanation(self) -> str:
-        """Why the trial cannot win, why it ended or where it runs, and who enqueued it; empty if nothing is known."""
+        """Why the trial cannot win, why it ended or where it runs, and who proposed its values if not the searcher."""
         record, parts = self.record, [f"cannot win: {self.broken}"] if self.broken else []
         if self.state == "RUNNING" and record.node:
             parts.append(f"on {record.node}")
         elif self.has_ended and record.stop_reason:
             parts.append(first_line(record.stop_reason))
-        return "; ".join(parts + ([f"enqueued by {record.enqueued_by}"] if record.enqueued_by else []))
+        if record.enqueued_by:
+            parts.append(f"enqueued by {record.enqueued_by}")
+        elif record.origin in ORIGINS and record.origin != SEARCHER:
+            parts.append(f"from {ORIGINS[record.origin]}")
+        return "; ".join(parts)
 
     @property
     def second(self) -> float | None:

@@ -12,7 +12,7 @@ from rltune.driver.requests.inbox import Inbox
 from rltune.driver.tune.proposals import SearchProposals
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
-from rltune.records import ENQUEUE
+from rltune.records import ENQUEUE, PORTFOLIO, SEARCHER
 from rltune.search.sampler_view import tell_as_pruned
 from rltune.search.samplers import build_sampler
 from rltune.search.space import Space, parse_space
@@ -31,8 +31,9 @@ class Plan:
     def config(self) -> Any:
         return SimpleNamespace(budget=SimpleNamespace(trials=self.trials))
 
-    def fixed_values(self, number: int) -> dict[str, Any]:
-        return self.space.encode(self.warm_starts[number]) if number < len(self.warm_starts) else {}
+    def fixed_values(self, number: int) -> tuple[dict[str, Any], str]:
+        is_given = number < len(self.warm_starts)
+        return (self.space.encode(self.warm_starts[number]), PORTFOLIO) if is_given else ({}, SEARCHER)
 
     def seeds(self, number: int) -> list[int]:
         return [1000 + number]
@@ -161,6 +162,7 @@ def test_what_was_enqueued_is_next_and_pushes_back_warm_starts(tmp_path):
     assert [record.number for record in again] == [0, 1, 2, 3, 4], "those of the killed driver first"
     assert [record.params["lr"] for record in again[2:4]] == [2e-3, 4e-4]
     assert again[4].params["lr"] not in (3e-4, 4e-4)
+    assert [record.origin for record in again] == ["enqueued", "portfolio", "enqueued", "portfolio", "searcher"]
     assert [trial.params["lr"] for trial in after.study._study.trials] == [record.params["lr"] for record in again]
 
 

@@ -1,4 +1,4 @@
-"""Propose the search's trials: what is unfinished or enqueued, then warm starts, then what the sampler proposes.
+"""Propose the search's trials: unfinished and enqueued ones, then warm starts and portfolio, then the sampler's.
 
 Runs in the driver; knows nothing of Tune.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rltune.config.budget import STEPS_SPENT
 from rltune.ledger.trial_table import TrialTable
-from rltune.records import TrialRecord
+from rltune.records import ENQUEUED, TrialRecord
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
@@ -61,7 +61,10 @@ class SearchProposals:
         if number >= plan.config.budget.trials or self._has_spent_steps():
             return None
         enqueued = self._sweep.inbox.find_enqueued()
-        given = plan.space.encode(enqueued.payload) if enqueued else plan.fixed_values(number - self._num_enqueued)
+        if enqueued:
+            given, origin = plan.space.encode(enqueued.payload), ENQUEUED
+        else:
+            given, origin = plan.fixed_values(number - self._num_enqueued)
         proposal = study.propose(given, plan.sampler(number), plan.space.draw)
         record = self.table.add(
             plan.space.decode(proposal.drawn),
@@ -70,6 +73,7 @@ class SearchProposals:
             proposal.trial_state,
             proposal.study_state,
             drawn=proposal.drawn,
+            origin=origin,
         )
         self._num_enqueued += enqueued is not None
         return record
