@@ -26,7 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serviced]:
         ("GET", "nobody", None, 401),
         ("GET", "token", None, 200),
         ("GET", "cookie", None, 200),
-        ("POST", "nobody", None, 403),
+        ("POST", "nobody", None, 401),
         ("POST", "token", None, 422),  # The request was let in; its body is missing.
         ("POST", "cookie", None, 403),
         ("POST", "cookie", "own", 422),
@@ -60,7 +60,9 @@ def test_who_may_do_what(service: Serviced, method: str, user: str, origin: str 
     }[user]
     if origin is not None:
         headers = headers | {"Origin": service.address if origin == "own" else origin}
-    assert service.ask(method, "/api/sweeps", headers=headers).status_code == status
+    answer = service.ask(method, "/api/sweeps", headers=headers)
+    assert answer.status_code == status
+    assert answer.headers.get("WWW-Authenticate") == ("Bearer" if status == 401 else None)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ended import write_sweep
 
-from rltune.errors import RltuneError
+from rltune.errors import RltuneError, UnavailableError
 from tests.service.serviced import TOKEN, Serviced, run_service
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -31,7 +32,7 @@ def names(service: Serviced) -> list[str]:
 def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
     body = {"overrides": ["algo=ppo", "env=cartpole", "experiment=smoke"], "name": "whole", "group": "first"}
     made = service.ask("POST", "/api/sweeps", json=body, headers=BEARER)
-    assert made.status_code == 201
+    assert (made.status_code, made.headers["Location"]) == (201, "/api/sweeps/whole")
     assert made.json() == service.ask("GET", "/api/sweeps/whole", headers=BEARER).json()
     told = made.json()
     assert (told["name"], told["state"], told["queue"], told["group"]) == ("whole", "queued", 1, "first")
@@ -54,8 +55,9 @@ def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
         ({"overrides": ["study.storage=postgresql://me:s3cret@db/x"]}, "study.storage"),
         ({"overrides": [], "name": "../up"}, "name"),
         ({"overrides": [], "group": "a b"}, "group"),
-        ({"overides": []}, ""),
-        ({"overrides": "algo=ppo"}, ""),
+        ({"overides": []}, "overides"),
+        ({"overrides": "algo=ppo"}, "overrides"),
+        ({"overrides": ["\ud800"]}, "body"),
     ],
 )
 def test_a_wrong_request_is_answered_in_three_parts(service: Serviced, body: Any, key: str) -> None:
@@ -64,16 +66,67 @@ def test_a_wrong_request_is_answered_in_three_parts(service: Serviced, body: Any
     assert answer.status_code == 422
     parts = answer.json()
     assert all(parts[name] for name in ("error", "allowed", "try"))
-    assert RltuneError(parts["error"]).key == key
+    assert (parts["key"], parts["exit_code"]) == (key or None, 2)
     assert "s3cret" not in answer.text
     assert names(service) == before
 
 
-def test_what_is_unknown_is_not_found(service: Serviced) -> None:
-    for path in ("/api/sweeps/nope", "/api/sweeps/nope/logs"):
-        assert service.ask("GET", path, headers=BEARER).status_code == 404
-    assert service.ask("POST", "/api/sweeps/nope/stop", headers=BEARER).status_code == 404
-    assert service.ask("POST", "/api/sweeps/nope/explode", headers=BEARER).status_code in (404, 422)
+@pytest.mark.parametrize(
+    ("method", "path", "fields", "status"),
+    [
+        ("GET", "/api/sweeps/nope", {}, 404),
+        ("GET", "/api/sweeps/%00", {}, 404),
+        ("GET", "/api/sweeps/nope/logs", {}, 404),
+        ("POST", "/api/sweeps/nope/stop", {}, 404),
+        ("POST", "/api/sweeps/waits/explode", {}, 404),
+        ("GET", "/api/nope", {}, 404),
+        ("DELETE", "/api/sweeps", {}, 405),
+        ("POST", "/api/sweeps", {"json": {"overrides": [], "name": "waits"}}, 409),  # The name is taken.
+        ("POST", "/api/sweeps/waits/resume", {}, 409),
+        ("POST", "/api/sweeps/waits/retry", {}, 409),
+        ("POST", "/api/sweeps/waits/enqueue", {"json": {"space": {"lr": 1e-3}}}, 409),
+        ("POST", "/api/sweeps/over/stop", {}, 409),
+        ("POST", "/api/sweeps/waits/retry", {"json": {"trials": "3"}}, 422),
+        ("POST", "/api/sweeps/waits/enqueue", {"json": {"space": 3}}, 422),
+        ("POST", "/api/sweeps", {"data": "{"}, 422),
+        ("GET", "/api/sweeps?limit=0", {}, 422),
+        ("GET", "/api/sweeps", {"headers": {}}, 401),
+        ("GET", "/api/sweeps", {"headers": {"Host": "evil.example"}}, 400),
+    ],
+)
+def test_each_refusal_has_its_status_and_the_same_parts(
+    service: Serviced, method: str, path: str, fields: dict[str, Any], status: int
+) -> None:
+    if "waits" not in names(service):
+        service.queue.add("waits", [])
+        service.queue.change(service.queue.add("over", []), state="interrupted")
+    answer = service.ask(method, path, **{"headers": BEARER} | fields)
+    assert answer.status_code == status
+    assert answer.json().keys() == {"error", "key", "value", "allowed", "try", "exit_code"}
+    assert answer.headers.get("Allow") == ("GET, POST" if status == 405 else None)
+
+
+def test_a_request_that_fails_later_and_one_that_crashes_have_the_same_parts(
+    service: Serviced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, status, exit_code in ((UnavailableError("down"), 503, 75), (OSError("disk at s3://me:pw@x"), 500, 1)):
+        monkeypatch.setattr(service.queue, "list", Mock(side_effect=error))
+        answer = service.ask("GET", "/api/sweeps", headers=BEARER)
+        assert (answer.status_code, answer.json()["exit_code"]) == (status, exit_code)
+        assert "pw" not in answer.text
+        with pytest.raises(RltuneError) as raised:
+            service.client.list()
+        assert raised.value.exit_code == exit_code
+
+
+def test_a_long_list_is_read_in_pages(tmp_path: Path) -> None:
+    with run_service(tmp_path / "outputs") as service:
+        for name in "abcde":
+            service.queue.add(name, [], "odd" if name in "ace" else None)
+        pages = [service.client.list(limit=2, offset=offset) for offset in (0, 2, 4, 6)]
+        odd = service.client.list("odd", limit=2, offset=1)
+    assert [[sweep["name"] for sweep in page] for page in pages] == [["a", "b"], ["c", "d"], ["e"], []]
+    assert [(sweep["name"], sweep["queue"]) for sweep in odd] == [("c", 3), ("e", 5)]
 
 
 def test_nobody_changes_anything_without_token_or_origin_or_by_get(service: Serviced) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ended import write_sweep
 
-from rltune.errors import RltuneError
+from rltune.errors import RltuneError, StudyError
 from rltune.ledger.storage import open_ledger
 from rltune.records import ENQUEUE, RETRY
 from rltune.service.checking import CheckedSweep
@@ -57,13 +57,13 @@ def test_a_complete_sweep_goes_on_only_with_more_to_do(service: SweepService) ->
     service.submit(["algo=ppo"], "one")
     end(service, "one")
     with pytest.raises(RltuneError) as refused:
-        service.act("resume", "one", {})
+        service.resume("one")
     assert refused.value.key == "sweep"
     with pytest.raises(RltuneError) as refused:
-        service.act("resume", "one", {"overrides": ["budget.trails=30"]})
+        service.resume("one", ["budget.trails=30"])
     assert refused.value.key == "budget.trails"
     assert service.show("one")["state"] == "complete"
-    told = service.act("resume", "one", {"overrides": ["budget.trials=30"]})
+    told = service.resume("one", ["budget.trials=30"])
     assert (told["state"], told["overrides"]) == ("queued", ["algo=ppo", "budget.trials=30"])
 
 
@@ -72,9 +72,9 @@ def test_what_is_enqueued_into_an_ended_sweep_has_it_wait_again(service: SweepSe
     end(service, "one")
     write_sweep(service.folder.sweeps / "one", 12, None, "complete", "budget.trials=12")
     with pytest.raises(RltuneError, match="momentum"):  # The parameter that the sweep does not search.
-        service.act("enqueue", "one", {"space": {"momentum": 1}})
+        service.enqueue("one", {"momentum": 1})
     assert service.show("one")["state"] == "complete"
-    told = service.act("enqueue", "one", {"space": {"lr": 0.001}})
+    told = service.enqueue("one", {"lr": 0.001})
     assert (told["state"], told["overrides"]) == ("queued", ["budget.trials=13"])
     with closing(open_ledger(service.folder.sweeps / "one")) as ledger:
         assert [request.kind for request in ledger.read_requests()] == [ENQUEUE]
@@ -86,7 +86,7 @@ def test_what_is_enqueued_after_the_last_environment_step_has_more_of_them(servi
     write_sweep(
         service.folder.sweeps / "one", 2, None, "complete", "budget.total_env_steps=1000", "budget.env_steps=1000"
     )
-    told = service.act("enqueue", "one", {"space": {"lr": 0.001}})
+    told = service.enqueue("one", {"lr": 0.001})
     (word,) = told["overrides"]
     assert word.startswith("budget.total_env_steps="), "there are trials left"
 
@@ -96,23 +96,16 @@ def test_failed_trials_wait_to_be_tried_again(service: SweepService) -> None:
     end(service, "one", 1)
     write_sweep(service.folder.sweeps / "one", 2)
     with pytest.raises(RltuneError):
-        service.act("retry", "one", {})
+        service.retry("one")
     with closing(open_ledger(service.folder.sweeps / "one")) as ledger:
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         ledger.trials.end(number, "FAIL", "the pole broke")
-    with pytest.raises(RltuneError) as refused:
-        service.act("retry", "one", {"trials": "3"})
+    with pytest.raises(StudyError) as refused:
+        service.retry("one", [number + 1])
     assert refused.value.key == "trials"
-    assert service.act("retry", "one", {"trials": [number]})["state"] == "queued"
+    assert service.retry("one", [number])["state"] == "queued"
     with closing(open_ledger(service.folder.sweeps / "one")) as ledger:
         assert [request.kind for request in ledger.read_requests()] == [RETRY]
-
-
-def test_an_unknown_verb_is_refused(service: SweepService) -> None:
-    service.submit([], "one")
-    with pytest.raises(RltuneError):
-        service.act("stopp", "one", {})
-    assert service.show("one")["state"] == "queued"
 
 
 def test_a_refused_resume_leaves_the_submission_as_it_was(service: SweepService) -> None:
@@ -121,9 +114,9 @@ def test_a_refused_resume_leaves_the_submission_as_it_was(service: SweepService)
     begin_sweep(service.folder.sweeps / "one", service.submissions.get("one").settings)
     before = service.submissions.get("one")
     with pytest.raises(RltuneError):
-        service.act("resume", "one", {"overrides": ["budget.env_steps=9000"]})
+        service.resume("one", ["budget.env_steps=9000"])
     assert service.submissions.get("one") == before
-    service.act("resume", "one", {"overrides": ["budget.trials=30"]})
+    service.resume("one", ["budget.trials=30"])
     budget = yaml.safe_load(service.submissions.get("one").settings)["budget"]
     before_budget = yaml.safe_load(before.settings)["budget"]
     assert budget == before_budget | {"trials": 30}
@@ -140,13 +133,13 @@ def test_the_queue_moves_while_a_submission_is_checked(service: SweepService) ->
         return check(*arguments)
 
     slow = replace(service, run_check=hang)
-    thread = threading.Thread(target=slow.act, args=("resume", "one", {"overrides": ["budget.trials=30"]}))
+    thread = threading.Thread(target=slow.resume, args=("one", ["budget.trials=30"]))
     thread.start()
     assert begun.wait(30)
     service.submit([], "two")
     service.dispatcher.step()
     assert service.show("two")["state"] == "running"
-    assert service.act("stop", "two", {})["stopping"]
+    assert service.stop("two")["stopping"]
     go_on.set()
     thread.join(30)
     assert service.show("one")["state"] == "queued"

@@ -37,13 +37,14 @@ def compose_once() -> None:
     from omegaconf import open_dict
 
     compose_anew, composed = hydra.compose, dict[Any, bytes]()
-    map_choices = defaults_list._create_interpolation_map
+    map_choices = getattr(defaults_list, "_create_interpolation_map", None)  # Hydra 1.4 resolves them later instead.
 
     def map_choices_if_read(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
         """Map the choices so far, which takes a seventh of composing, only for a file whose defaults name others."""
         return map_choices(overrides, defaults, self_added) if "${" in str(defaults) else None
 
-    defaults_list._create_interpolation_map = map_choices_if_read
+    if map_choices:
+        defaults_list._create_interpolation_map = map_choices_if_read
 
     @functools.wraps(compose_anew)
     def compose(config_name: str, overrides: Sequence[str] = (), return_hydra_config: bool = False) -> Any:

@@ -187,7 +187,7 @@ def find_service_of(settings: DictConfig) -> Client | None:
     return client if client and any(sweep["name"] == settings.sweep for sweep in client.list()) else None
 
 
-def list_submissions(settings: DictConfig) -> tuple[list[dict[str, Any]], bool]:
+def list_submissions(settings: DictConfig) -> tuple[Sequence[Mapping[str, Any]], bool]:
     """List the sweeps that were submitted, also while no service runs: its queue outlives it.
 
     Returns:

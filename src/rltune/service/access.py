@@ -88,8 +88,11 @@ class Access:
             AccessError: The request is refused.
         """
         has_token = credentials is not None and self.is_token(credentials.credentials)
-        if credentials is not None and not has_token:
-            raise _make_token_error()
+        is_logged_in = credentials is None and (request.session.get(LOGGED_IN) or request.url.path == LOGIN)
+        if not (has_token or is_logged_in):
+            raise AccessError(
+                401, "no token, or a wrong one", "the token that rltune serve printed", "Authorization: Bearer <token>"
+            )
         if request.method not in READING:
             origin = request.headers.get("origin")
             is_from_page = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
@@ -98,16 +101,8 @@ class Access:
                     403,
                     f"Origin={origin} is another page",
                     "the service's own page, or the token",
-                    "Authorization: ...",
+                    "Authorization: Bearer <token>",
                 )
-        if not (has_token or request.session.get(LOGGED_IN) or request.url.path == LOGIN):
-            raise _make_token_error()
-
-
-def _make_token_error() -> AccessError:
-    return AccessError(
-        401, "no token, or a wrong one", "the token that rltune serve printed", "Authorization: Bearer <token>"
-    )
 
 
 def list_hosts(names: Sequence[str]) -> list[str]:

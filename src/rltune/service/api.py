@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any, cast
+from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
 
-from rltune.errors import ConfigError, RltuneError
+from rltune.config.uris import redact
+from rltune.errors import ConfigError, RltuneError, StudyError, UnavailableError, UnexpectedError, describe_exception
 from rltune.service.access import LOGIN, READING, Access, AccessError
+from rltune.service.models import EnqueueBody, Refusal, ResumeBody, RetryBody, SubmitBody, SweepDescription
 from rltune.service.submissions import UnknownSubmissionError
 from rltune.service.sweep_service import SweepService
 
 API = "/api/"
+TRY = f"see docs/service.md, or {API}openapi.json"
 NEXT = "X-Next"  # This header of a part of a log has the byte at which the next part begins.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -27,13 +32,16 @@ HEADERS = {
 }
 
 
-class SubmissionBody(BaseModel):
-    """The body of a request that submits a sweep."""
-
-    model_config = ConfigDict(extra="forbid")
-    overrides: list[str] = []
-    name: str | None = None
-    group: str | None = None
+REFUSALS = {  # The statuses of refusals, and what they mean.
+    400: "The host is not one of the service's, or the body is not JSON.",
+    401: "The token is missing or wrong.",
+    403: "A browser sent the request from the page of another site.",
+    404: "There is no such sweep.",
+    409: "The sweep's state does not allow it.",
+    413: "The body is too long.",
+    422: "A value is wrong.",
+    503: "Something that the request needs does not work at the moment.",
+}
 
 
 def make_app(service: SweepService, access: Access) -> FastAPI:
@@ -50,14 +58,18 @@ def make_app(service: SweepService, access: Access) -> FastAPI:
     app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
     access.protect(app)
     app.middleware("http")(add_headers)
-    app.add_exception_handler(RltuneError, _respond_to_error)
-    app.add_exception_handler(RequestValidationError, _respond_to_invalid_body)
+    for kind in (RltuneError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, respond_to_error)
     return app
 
 
 async def add_headers(request: Request, respond: Callable[[Request], Awaitable[Response]]) -> Response:
     """Add the headers that keep a browser from loading or framing anything that is not the service's own."""
     response = await respond(request)
+    if response.status_code >= 400 and response.headers.get("Content-Type", "").startswith("text/plain"):
+        # Another middleware has refused the request.
+        text = b"".join([part async for part in cast(Any, response).body_iterator]).decode()
+        response = respond_to_error(request, HTTPException(response.status_code, text))
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     return response
@@ -65,60 +77,95 @@ async def add_headers(request: Request, respond: Callable[[Request], Awaitable[R
 
 def make_router(service: SweepService) -> APIRouter:
     """Make the routes of REST."""
-    router = APIRouter(prefix="/api")
+    router = APIRouter(prefix="/api", responses=declare(400, 401))
 
     @router.get("/health")
     def health() -> dict[str, str]:
         return {"rltune": "well"}
 
-    @router.get("/sweeps")
-    def list_sweeps(group: str | None = None) -> list[dict[str, Any]]:
-        return [sweep for sweep in service.list() if group is None or sweep["group"] == group]
+    @router.get("/sweeps", responses=declare(422))
+    def list_sweeps(
+        group: str | None = None,
+        limit: Annotated[int | None, Query(ge=1)] = None,
+        offset: Annotated[int, Query(ge=0)] = 0,
+    ) -> list[SweepDescription]:
+        return service.list(group, limit, offset)
 
-    @router.post("/sweeps", status_code=201)
-    def submit(body: SubmissionBody) -> dict[str, Any]:
-        return service.submit(body.overrides, body.name, body.group)
+    @router.post("/sweeps", status_code=201, responses=declare(403, 409, 413, 422, 503))
+    def submit(body: SubmitBody, response: Response) -> SweepDescription:
+        sweep = service.submit(body.overrides, body.name, body.group)
+        response.headers["Location"] = f"{API}sweeps/{quote(sweep['name'])}"
+        return sweep
 
-    @router.get("/sweeps/{name}")
-    def show(name: str) -> dict[str, Any]:
+    @router.get("/sweeps/{name}", responses=declare(404))
+    def show(name: str) -> SweepDescription:
         return service.show(name)
 
-    @router.get("/sweeps/{name}/logs")
+    @router.get("/sweeps/{name}/logs", response_class=PlainTextResponse, responses=declare(404, 422))
     def logs(name: str, start: int = 0) -> Response:
         service.submissions.get(name)
         text, next_start = service.folder.read_log(name, start)
         return PlainTextResponse(text, headers={NEXT: str(next_start)})
 
-    @router.post("/sweeps/{name}/{verb}")
-    def act(name: str, verb: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-        return service.act(verb, name, arguments or {})
+    @router.post("/sweeps/{name}/stop", responses=declare(403, 404, 409, 503))
+    def stop(name: str) -> SweepDescription:
+        return service.stop(name)
+
+    @router.post("/sweeps/{name}/resume", responses=declare(403, 404, 409, 413, 422, 503))
+    def resume(name: str, body: ResumeBody | None = None) -> SweepDescription:
+        return service.resume(name, body.overrides if body else [])
+
+    @router.post("/sweeps/{name}/retry", responses=declare(403, 404, 409, 413, 422, 503))
+    def retry(name: str, body: RetryBody | None = None) -> SweepDescription:
+        return service.retry(name, body.trials if body else None)
+
+    @router.post("/sweeps/{name}/enqueue", responses=declare(403, 404, 409, 413, 422, 503))
+    def enqueue(name: str, body: EnqueueBody) -> SweepDescription:
+        return service.enqueue(name, body.space)
 
     return router
+
+
+def declare(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Declare for OpenAPI with which statuses a request may be refused."""
+    return {status: {"model": Refusal, "description": REFUSALS[status]} for status in statuses}
+
+
+def respond_to_error(request: Request, error: Exception) -> Response:
+    """Respond with the parts of an error, whatever has raised it."""
+    path = request.url.path
+    headers = dict(getattr(error, "headers", None) or {})
+    if isinstance(error, RltuneError):
+        status, refusal = status_of(error), error
+    elif isinstance(error, RequestValidationError):
+        status, refusal = 422, explain_invalid(error)
+    elif isinstance(error, HTTPException):
+        described = f"{request.method} {path}: {error.detail}"
+        status, refusal = error.status_code, ConfigError(described, "a request that OpenAPI describes", TRY)
+        if status == 405 and (methods := request.app.openapi()["paths"].get(request.scope["route"].path)):
+            headers["Allow"] = ", ".join(methods).upper()  # The library names those of the path's first route alone.
+    else:
+        cause = redact(describe_exception(error))
+        status, refusal = 500, UnexpectedError(cause, "a fault of rltune", "see the output of the service")
+    if status == 401:
+        if request.method in READING and not path.startswith(API):
+            return RedirectResponse(LOGIN, 303)
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(refusal.to_dict(), status, headers)
 
 
 def status_of(error: RltuneError) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, AccessError):
         return error.status
-    return 404 if isinstance(error, UnknownSubmissionError) else 422
+    statuses = {UnknownSubmissionError: 404, UnavailableError: 503, StudyError: 409}
+    return next((status for kind, status in statuses.items() if isinstance(error, kind)), 422)
 
 
-def _respond_to_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RltuneError)
-    status, path = status_of(error), request.url.path
-    if status == 401 and request.method in READING and not path.startswith(API):
-        return RedirectResponse(LOGIN, 303)
-    return _make_error_response(status, error)
-
-
-def _respond_to_invalid_body(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+def explain_invalid(error: RequestValidationError) -> ConfigError:
+    """Explain the first value of a request that has the wrong type, or is missing."""
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-    allowed = 'JSON such as {"overrides": ["algo=ppo", "env=cartpole"], "name": null, "group": null}'
-    return _make_error_response(422, ConfigError(f"{field}: {first['msg']}", allowed, "see docs/service.md"))
-
-
-def _make_error_response(status: int, error: RltuneError) -> Response:
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse(error.to_dict(), status, headers)
+    where, *keys = first["loc"]
+    key = ".".join(map(str, keys)) if keys and first["type"] != "json_invalid" else where
+    value = redact(json.dumps(first["input"], default=repr))
+    return ConfigError(f"{key}={value if len(value) < 100 else '...'} is invalid", first["msg"], TRY)

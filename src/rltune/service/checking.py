@@ -19,13 +19,14 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from rltune import errors
 from rltune.compose.composing import change_settings, compose_settings, read_request
 from rltune.compose.overrides import spell_value
 from rltune.config.names import make_sweep_name
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import dump_settings, flatten_settings
 from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secrets
-from rltune.errors import EXIT_TRY_AGAIN, ConfigError, RltuneError, UnavailableError, describe_exception
+from rltune.errors import ConfigError, RltuneError, describe_exception
 from rltune.formatting import spell_command
 
 LIMIT_S = 50.0  # A client waits 60 s for the response.
@@ -85,7 +86,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
             child.kill()  # It may not lead a session yet.
             child.join()
     if "refused" in answer:
-        raise (UnavailableError if answer["exit_code"] == EXIT_TRY_AGAIN else ConfigError)(*answer["refused"])
+        raise getattr(errors, answer["type"])(*answer["refused"])
     return CheckedSweep(answer["name"], tuple(answer["overrides"]), answer["settings"])
 
 
@@ -104,7 +105,8 @@ def _send_result(sender: Connection, check: Callable[..., CheckedSweep], argumen
     except BaseException as error:
         refusal = error if isinstance(error, RltuneError) else _make_error(describe_exception(error))
         parts = [str(part) for part in (refusal.what, refusal.allowed, refusal.fix)]
-        answer = {"refused": parts, "exit_code": refusal.exit_code}
+        known_type = next(base for base in type(refusal).__mro__ if base.__module__ == errors.__name__)
+        answer = {"refused": parts, "type": known_type.__name__}
     sender.send_bytes(json.dumps(answer).encode())
 
 

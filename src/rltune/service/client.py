@@ -11,13 +11,19 @@ import requests
 
 from rltune.compose.overrides import spell_settings
 from rltune.config.uris import HIDDEN
-from rltune.errors import ConfigError, StudyError, UnavailableError
+from rltune.errors import ConfigError, RltuneError, StudyError, UnavailableError, UnexpectedError
 from rltune.formatting import spell_command
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
 LIMIT_S = 60.0  # The longest wait for a response: checking a sweep takes seconds on a busy machine.
 INTERVAL_S = 1.0  # The time between two requests of a method that waits.
 WAITING = ("queued", "running")
+REFUSALS: Mapping[int, type[RltuneError]] = {  # The errors of statuses; any other is a wrong request.
+    404: StudyError,
+    409: StudyError,
+    500: UnexpectedError,
+    503: UnavailableError,
+}
 
 
 class ServiceError(UnavailableError):
@@ -91,9 +97,15 @@ class Client:
         all_overrides = [*overrides, *spell_settings(settings)]
         return dict(self._send("POST", "sweeps", {"overrides": all_overrides, "name": name, "group": group}).json())
 
-    def list(self, group: str | None = None) -> list[dict[str, Any]]:
-        """Return all submitted sweeps: those that run, those that wait in their order, then those that have ended."""
-        return [*self._send("GET", "sweeps", params={} if group is None else {"group": group}).json()]
+    def list(self, group: str | None = None, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
+        """Return submitted sweeps: those that run, those that wait in their order, then those that have ended.
+
+        Args:
+            group: Return the sweeps of this group; None means all.
+            limit: Return at most so many; None means all.
+            offset: Leave out so many at the beginning.
+        """
+        return [*self._send("GET", "sweeps", params={"group": group, "limit": limit, "offset": offset}).json()]
 
     def show(self, name: str) -> dict[str, Any]:
         """Return a sweep's state, its position in the queue, its progress and its best score."""
@@ -189,7 +201,8 @@ class Client:
             )
         try:
             parts = response.json()
-            raise StudyError(parts["error"], parts["allowed"], parts["try"])
+            kind = REFUSALS.get(response.status_code, ConfigError)
+            raise kind(parts["error"], parts["allowed"], parts["try"])
         except (ValueError, KeyError, TypeError):
             raise ServiceError(
                 f"{self.address} answers with {response.status_code}", "a service of rltune", spell_command("serve")

@@ -20,6 +20,7 @@ from rltune.formatting import first_line
 from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_folder import SETTINGS
 from rltune.service.folder import ServiceFolder
+from rltune.service.models import SweepDescription
 from rltune.service.processes import read_lease
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
 from rltune.views.analysis import build_space
@@ -42,12 +43,20 @@ class SweepDescriptions:
         self._folder = folder
         self._reader = SweepReader()
 
-    def list(self, submissions: Sequence[Submission], name: str | None = None) -> list[dict[str, Any]]:
+    def list(
+        self,
+        submissions: Sequence[Submission],
+        name: str | None = None,
+        group: str | None = None,
+        part: slice = slice(None),
+    ) -> list[SweepDescription]:
         """Describe the submissions: those that run, those that wait in their order, then the newest that have ended.
 
         Args:
             submissions: All submissions.
             name: Describe this one alone; None describes all.
+            group: Describe those of this group; None describes all.
+            part: The part of the list to describe.
         """
         order = {RUNNING: 0, QUEUED: 1}
 
@@ -58,7 +67,8 @@ class SweepDescriptions:
 
         ordered = sorted(submissions, key=sort_key)
         waiting = [submission.name for submission in ordered if submission.state == QUEUED]
-        described = [submission for submission in ordered if name in (None, submission.name)]
+        chosen = (row for row in ordered if name in (None, row.name) and group in (None, row.group))
+        described = [*chosen][part]
         views = self._reader.read(self._folder.sweeps / submission.name for submission in described)
         return [
             self._describe(submission, waiting, views[self._folder.sweeps / submission.name])
@@ -67,7 +77,7 @@ class SweepDescriptions:
 
     def _describe(
         self, submission: Submission, waiting: Sequence[str], result: SweepView | StudyError
-    ) -> dict[str, Any]:
+    ) -> SweepDescription:
         folder = self._folder.sweeps / submission.name
         view = None if isinstance(result, StudyError) else result
         # A process that the service has started takes the lease as soon as it has checked its settings.

@@ -112,7 +112,7 @@ class Page:
         try:
             if verb not in VERBS:
                 raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "a button of the page")
-            self._service.act(verb, name, read_arguments(verb, given))
+            getattr(self._service, verb)(name, **read_arguments(verb, given))
         except RltuneError as error:
             return self._render_sweep(name, given, error)
         return RedirectResponse("/" if given.get("from") == "list" else f"/sweeps/{quote(name)}", 303)

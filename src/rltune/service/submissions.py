@@ -169,7 +169,7 @@ class Submissions:
         Raises:
             UnknownSubmissionError: There is none of this name.
         """
-        rows = self._read_rows(TABLE.c.name == name)
+        rows = self._read_rows(TABLE.c.name == name) if name.isprintable() else []  # PostgreSQL refuses NUL.
         if not rows:
             names = [submission.name for submission in self.list()]
             raise UnknownSubmissionError(

@@ -16,12 +16,13 @@ from omegaconf import OmegaConf
 
 from rltune.compose.composing import change_settings
 from rltune.driver.requests.actions import enqueue_configuration, request_retry
-from rltune.errors import ConfigError, StudyError, choices
+from rltune.errors import ConfigError, StudyError
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.service.checking import CheckedSweep, check_change, check_submission, run_in_child
 from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
+from rltune.service.models import SweepDescription
 from rltune.service.submissions import COMPLETE, ENDED, Submission, Submissions
 
 VERBS = ("stop", "resume", "retry", "enqueue")
@@ -37,11 +38,12 @@ class SweepService:
     descriptions: SweepDescriptions
     run_check: Callable[..., CheckedSweep] = run_in_child
 
-    def submit(self, overrides: Sequence[str], name: str | None = None, group: str | None = None) -> dict[str, Any]:
+    def submit(self, overrides: Sequence[str], name: str | None = None, group: str | None = None) -> SweepDescription:
         """Put a sweep into the queue.
 
         Raises:
-            RltuneError: It cannot be run.
+            ConfigError: It cannot be run.
+            StudyError: There is a sweep of this name.
         """
         if group is not None and not re.fullmatch(r"[\w.-]+", group, re.ASCII):
             raise ConfigError(f"group={group!r} is no name", "letters, digits, - _ .", "group=first-try")
@@ -50,11 +52,12 @@ class SweepService:
         self.dispatcher.wake()
         return self.show(checked.name)
 
-    def list(self) -> list[dict[str, Any]]:
-        """Describe all submissions."""
-        return self.descriptions.list(self.submissions.list())
+    def list(self, group: str | None = None, limit: int | None = None, offset: int = 0) -> list[SweepDescription]:
+        """Describe the submissions of a group, or all: at most ``limit`` of them, without the first ``offset``."""
+        part = slice(offset, None if limit is None else offset + limit)
+        return self.descriptions.list(self.submissions.list(), group=group, part=part)
 
-    def show(self, name: str) -> dict[str, Any]:
+    def show(self, name: str) -> SweepDescription:
         """Describe one submission.
 
         Raises:
@@ -64,32 +67,27 @@ class SweepService:
         (description,) = self.descriptions.list(self.submissions.list(), name)
         return description
 
-    def act(self, verb: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out a request for a sweep that was submitted, and describe the sweep.
-
-        Args:
-            verb: One of `VERBS`.
-            name: The sweep.
-            arguments: The body of the request.
+    def stop(self, name: str) -> SweepDescription:
+        """End a sweep cleanly, or take it from the queue.
 
         Raises:
-            RltuneError: It cannot be done.
+            StudyError: It has ended, or its driver cannot be reached.
         """
-        submission = self.submissions.get(name)
-        if verb == "stop":
-            self.dispatcher.stop(name)
-        elif verb == "resume":
-            self._resume(submission, _read_overrides(arguments))
-        elif verb == "retry":
-            self._retry(submission, arguments.get("trials"))
-        elif verb == "enqueue":
-            self._enqueue(submission, arguments.get("space"))
-        else:
-            raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "stop")
+        self.dispatcher.stop(name)
         return self.show(name)
 
-    def _resume(self, submission: Submission, overrides: Sequence[str]) -> None:
-        name = submission.name
+    def resume(self, name: str, overrides: Sequence[str] = ()) -> SweepDescription:
+        """Put a sweep that has ended at the queue's end.
+
+        Args:
+            name: The sweep.
+            overrides: The settings that change from now on.
+
+        Raises:
+            ConfigError: The sweep cannot be run with these settings.
+            StudyError: It waits or runs, or it is complete and nothing asks for more.
+        """
+        submission = self.submissions.get(name)
         if submission.state == COMPLETE and not overrides:
             raise StudyError(
                 f"sweep={name} is complete, and nothing asks for more",
@@ -100,18 +98,34 @@ class SweepService:
         if overrides and submission.state in ENDED:
             settings = self.run_check(check_change, overrides, str(self.folder.sweeps), settings).settings
         self.dispatcher.resume(submission, overrides, settings)
+        return self.show(name)
 
-    def _retry(self, submission: Submission, trials: Any) -> None:
-        if trials is not None and not (isinstance(trials, list) and all(isinstance(number, int) for number in trials)):
-            raise ConfigError(f"trials={trials!r}", "numbers of trials, or none for all that failed", "trials=[3,5]")
+    def retry(self, name: str, trials: Sequence[int] | None = None) -> SweepDescription:
+        """Try failed trials again; None means all of them.
+
+        Raises:
+            StudyError: There is no such trial that has failed.
+        """
+        submission = self.submissions.get(name)
         request_retry(self._locate(submission), trials)
         self._resume_ended(submission)
+        return self.show(name)
 
-    def _enqueue(self, submission: Submission, space: Any) -> None:
-        if not isinstance(space, dict):
-            raise ConfigError(f"space={space!r}", "values of searched parameters by name", 'space={"lr": 1e-3}')
+    def enqueue(self, name: str, space: Mapping[str, Any]) -> SweepDescription:
+        """Have a sweep try a configuration next.
+
+        Args:
+            name: The sweep.
+            space: The values of searched parameters by name.
+
+        Raises:
+            ConfigError: A parameter is not searched, or a value is out of its range.
+            StudyError: The sweep has not started, or runs and has no trial left.
+        """
+        submission = self.submissions.get(name)
         larger_budget = enqueue_configuration(self._locate(submission), space, stream=io.StringIO())
         self._resume_ended(submission, larger_budget.split())
+        return self.show(name)
 
     def _locate(self, submission: Submission) -> SweepRef:
         """Make the reference of a sweep that has a ledger.
@@ -132,10 +146,3 @@ class SweepService:
         if submission.state in ENDED:
             changed = change_settings(submission.settings, overrides)
             self.dispatcher.resume(submission, overrides, OmegaConf.to_yaml(changed))
-
-
-def _read_overrides(arguments: Mapping[str, Any]) -> Sequence[str]:
-    overrides = arguments.get("overrides") or []
-    if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
-        raise ConfigError(f"overrides={overrides!r}", "a list of settings", '"overrides": ["budget.trials=40"]')
-    return overrides

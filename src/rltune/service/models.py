@@ -1,0 +1,87 @@
+"""The bodies of REST's requests and responses, as OpenAPI describes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from typing_extensions import TypedDict
+
+
+class RequestBody(BaseModel):
+    """The body of a request, in which an unknown key or a value of another type is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_text(cls, body: Any) -> Any:
+        """Refuse NaN, infinity and half of a surrogate pair, which no response could repeat: they are not JSON."""
+        json.dumps(body, ensure_ascii=False, allow_nan=False, default=repr).encode()
+        return body
+
+
+class SubmitBody(RequestBody):
+    """The settings of a sweep, as they are typed after ``rltune run``; the name is made if it is null."""
+
+    overrides: list[str] = []
+    name: str | None = None
+    group: str | None = None
+
+
+class ResumeBody(RequestBody):
+    """The settings that change from now on, such as ``budget.trials=40``."""
+
+    overrides: list[str] = []
+
+
+class RetryBody(RequestBody):
+    """The numbers of the failed trials to try again; null means all of them."""
+
+    trials: list[int] | None = None
+
+
+class EnqueueBody(RequestBody):
+    """The values of a configuration by the names of the searched parameters; the searcher draws the others."""
+
+    space: dict[str, Any]
+
+
+class SweepDescription(TypedDict):
+    """A submitted sweep: its row of the queue, and the progress in its ledger. Times are ISO 8601 in UTC."""
+
+    id: int
+    name: str
+    state: str
+    in_words: str
+    starting: bool
+    stopping: bool
+    reason: str | None
+    group: str | None
+    queue: int | None
+    overrides: list[str]
+    submitted: str | None
+    begun: str | None
+    ended: str | None
+    percent: int
+    trials_ended: int
+    trials: int
+    best: float | None
+    env_steps: int
+    unreadable: str | None
+    report: bool
+
+
+# The parts of an error, as `RltuneError.to_dict` makes them. The key `try` is no name that a class could have.
+Refusal = TypedDict(
+    "Refusal",
+    {
+        "error": str,
+        "key": str | None,
+        "value": str | int | float | bool | None,
+        "allowed": str,
+        "try": str,
+        "exit_code": int,
+    },
+)
