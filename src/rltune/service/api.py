@@ -30,8 +30,6 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-
-
 REFUSALS = {  # The statuses of refusals, and what they mean.
     400: "The host is not one of the service's, or the body is not JSON.",
     401: "The token is missing or wrong.",
@@ -42,6 +40,8 @@ REFUSALS = {  # The statuses of refusals, and what they mean.
     422: "A value is wrong.",
     503: "Something that the request needs does not work at the moment.",
 }
+CREATED = {"headers": {"Location": {"schema": {"type": "string"}}}}
+LOG = {"content": {"text/plain": {"schema": {"type": "string"}}}, "headers": {NEXT: {"schema": {"type": "string"}}}}
 
 
 def make_app(service: SweepService, access: Access) -> FastAPI:
@@ -51,7 +51,14 @@ def make_app(service: SweepService, access: Access) -> FastAPI:
         service: Carries out the requests.
         access: Decides who may send requests.
     """
-    app = FastAPI(title="rltune", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(access.check)])
+    app = FastAPI(
+        title="rltune",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(access.check)],
+        generate_unique_id_function=lambda route: route.name,
+    )
     app.include_router(make_router(service))
     # The login needs these files, so they are served without a token.
     app.mount("/static", StaticFiles(packages=[("rltune.service", "static")]))
@@ -77,50 +84,59 @@ async def add_headers(request: Request, respond: Callable[[Request], Awaitable[R
 
 def make_router(service: SweepService) -> APIRouter:
     """Make the routes of REST."""
-    router = APIRouter(prefix="/api", responses=declare(400, 401))
+    router = APIRouter(prefix="/api", responses=declare(400, 401, 422, 503))
 
     @router.get("/health")
     def health() -> dict[str, str]:
+        """Say that the service responds and accepts the token."""
         return {"rltune": "well"}
 
-    @router.get("/sweeps", responses=declare(422))
+    @router.get("/sweeps")
     def list_sweeps(
         group: str | None = None,
         limit: Annotated[int | None, Query(ge=1)] = None,
         offset: Annotated[int, Query(ge=0)] = 0,
     ) -> list[SweepDescription]:
+        """Describe the sweeps of a group, or all: those that run, those that wait, then those that have ended."""
         return service.list(group, limit, offset)
 
-    @router.post("/sweeps", status_code=201, responses=declare(403, 409, 413, 422, 503))
+    @router.post("/sweeps", status_code=201, responses=declare(403, 409, 413) | {201: CREATED})
     def submit(body: SubmitBody, response: Response) -> SweepDescription:
+        """Put a sweep into the queue."""
         sweep = service.submit(body.overrides, body.name, body.group)
         response.headers["Location"] = f"{API}sweeps/{quote(sweep['name'])}"
         return sweep
 
     @router.get("/sweeps/{name}", responses=declare(404))
     def show(name: str) -> SweepDescription:
+        """Describe a sweep: its state, its position in the queue, its progress and its best score."""
         return service.show(name)
 
-    @router.get("/sweeps/{name}/logs", response_class=PlainTextResponse, responses=declare(404, 422))
+    @router.get("/sweeps/{name}/logs", response_class=Response, responses=declare(404) | {200: LOG})
     def logs(name: str, start: int = 0) -> Response:
+        """Return a part of a sweep's log, from a byte on; the header X-Next has the byte of the next part."""
         service.submissions.get(name)
         text, next_start = service.folder.read_log(name, start)
         return PlainTextResponse(text, headers={NEXT: str(next_start)})
 
-    @router.post("/sweeps/{name}/stop", responses=declare(403, 404, 409, 503))
+    @router.post("/sweeps/{name}/stop", responses=declare(403, 404, 409))
     def stop(name: str) -> SweepDescription:
+        """End a sweep cleanly, so that it can be resumed, or take it from the queue."""
         return service.stop(name)
 
-    @router.post("/sweeps/{name}/resume", responses=declare(403, 404, 409, 413, 422, 503))
+    @router.post("/sweeps/{name}/resume", responses=declare(403, 404, 409, 413))
     def resume(name: str, body: ResumeBody | None = None) -> SweepDescription:
+        """Put a sweep that has ended at the queue's end, perhaps with other settings."""
         return service.resume(name, body.overrides if body else [])
 
-    @router.post("/sweeps/{name}/retry", responses=declare(403, 404, 409, 413, 422, 503))
+    @router.post("/sweeps/{name}/retry", responses=declare(403, 404, 409, 413))
     def retry(name: str, body: RetryBody | None = None) -> SweepDescription:
+        """Try failed trials again, with their numbers and values."""
         return service.retry(name, body.trials if body else None)
 
-    @router.post("/sweeps/{name}/enqueue", responses=declare(403, 404, 409, 413, 422, 503))
+    @router.post("/sweeps/{name}/enqueue", responses=declare(403, 404, 409, 413))
     def enqueue(name: str, body: EnqueueBody) -> SweepDescription:
+        """Have a sweep try a configuration next."""
         return service.enqueue(name, body.space)
 
     return router
