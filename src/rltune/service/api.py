@@ -41,7 +41,7 @@ REFUSALS = {  # The statuses of refusals, and what they mean.
     503: "Something that the request needs does not work at the moment.",
 }
 CREATED = {"headers": {"Location": {"schema": {"type": "string"}}}}
-LOG = {"content": {"text/plain": {"schema": {"type": "string"}}}, "headers": {NEXT: {"schema": {"type": "string"}}}}
+LOG = {"content": {"text/plain": {}}, "headers": {NEXT: {"schema": {"type": "string"}}}}
 
 
 def make_app(service: SweepService, access: Access) -> FastAPI:
