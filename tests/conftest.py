@@ -31,7 +31,6 @@ from checkpoints import actions, checkpoint, made_store, outputs, store  # noqa:
 from composing import compose, compose_once
 from omegaconf import OmegaConf
 from s3 import Server, s3_server
-from server import put_store
 from sqlalchemy import MetaData
 from statements import create_all_once, create_sharing_engine
 from xdist.scheduler import LoadGroupScheduling
@@ -332,19 +331,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 @pytest.fixture
-def toy_run(
-    request_of: Callable[..., Any], stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
-    """Run a toy sweep, whose store is ready; RLlib's own checks do not apply to what the toy invents."""
-    monkeypatch.setattr("rltune.driver.plan.preflight", lambda plan: None)
+def toy_run(stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run a toy sweep in the test's folder."""
+    from toy import run_toy
 
-    def run(*overrides: str) -> Any:
-        from toy import TOY, ToyTrial
-
-        from rltune.driver.run import run_sweep
-
-        if "tracking=off" not in overrides:
-            put_store(tmp_path)
-        return run_sweep(request_of(*TOY, *overrides), stream=stream, trainable=ToyTrial)
-
-    return run
+    monkeypatch.chdir(tmp_path)
+    return functools.partial(run_toy, tmp_path, monkeypatch, stream)

@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 from mlflow import MlflowClient
-from toy import ToyTrial, ledger
+from toy import ToyTrial, ledger, run_toy
 
 from rltune.cluster.resources import Machine
 from rltune.config.settings_file import read_settings
@@ -53,9 +54,44 @@ def children(outcome: Outcome, tmp_path: Path) -> list[Any]:
     return [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
 
 
-def test_the_ledger_holds_every_report_of_every_trial(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run("scheduler=none", "tracking=off")
-    entries = ledger(outcome)
+ENDED = ("name=mine", "scheduler=none", "report=true", "checkpoint.every_s=0")
+
+
+@dataclass
+class Ended:
+    """A sweep that has ended, and what was seen while it ran."""
+
+    outcome: Outcome
+    worker_pids: set[int] = field(default_factory=set)
+    switch_intervals: set[float] = field(default_factory=set)
+
+
+@pytest.fixture(scope="module")
+def ended(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """A sweep without any fault, in a folder that a driver left half made when it was killed."""
+    from rltune.driver.tune.recorder import Recorder
+
+    folder, worker_pids, intervals = tmp_path_factory.mktemp("ended"), set[int](), set[float]()
+    keep = Recorder.on_trial_result
+
+    def spy(self: Recorder, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        worker_pids.add(result["worker_pid"])
+        keep(self, iteration, trials, trial, result, **info)
+
+    (folder / "outputs" / "mine").mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "on_trial_result", spy)
+        patch.setattr(SweepStopper, "check_wall_time", lambda self: intervals.add(sys.getswitchinterval()))
+        return Ended(run_toy(folder, patch, io.StringIO(), *ENDED), worker_pids, intervals)
+
+
+def test_a_half_made_folder_is_taken_by_its_name(ended: Ended) -> None:
+    """A driver that was killed before it wrote its settings left nothing to resume, so the same command runs again."""
+    assert (ended.outcome.exit_code, ended.outcome.folder.name) == (0, "mine")
+
+
+def test_the_ledger_holds_every_report_of_every_trial(ended: Ended) -> None:
+    entries = ledger(ended.outcome)
     assert [entry.state for entry in entries] == ["COMPLETE"] * 6
     for entry in entries:
         assert list(entry.reports) == list(range(100, 2001, 100))
@@ -64,14 +100,69 @@ def test_the_ledger_holds_every_report_of_every_trial(toy_run: Callable[..., Out
         assert entry.stop_reason == "whole budget"
 
 
-def test_the_winner_is_the_trial_with_the_highest_curve(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run("scheduler=none", "tracking=off", "report=true")
+def test_the_winner_is_the_trial_with_the_highest_curve(ended: Ended) -> None:
+    outcome = ended.outcome
     best = max(ledger(outcome), key=lambda entry: entry.params["quality"])
     assert outcome.winner is not None
     assert outcome.winner["trial"] == best.number
     assert (outcome.folder / outcome.winner["checkpoint"] / "toy.json").is_file()
-    assert outcome.exit_code == 0
     assert (outcome.folder / "report" / "index.html").is_file()
+
+
+def test_the_sweeps_folder_is_private_and_holds_the_summary(ended: Ended) -> None:
+    folder = ended.outcome.folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.yaml", "ledger.db", "study.db", "summary.json", "sweep.log", "trials"} <= names
+    assert ".tune" not in names
+    log = (folder / "sweep.log").read_text()
+    told = ("python==", "6 trials of up to", "trial 0 begins: quality=", "trial   0 complete", "6 trials: 6 complete")
+    places = [log.find(part) for part in told]
+    assert places[0] > -1
+    assert places == sorted(places), "in this order"
+
+
+def test_mlflow_metrics_are_stepped_by_environment_steps(ended: Ended) -> None:
+    folder = ended.outcome.folder.parents[1]
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    runs = children(ended.outcome, folder)
+    assert len(runs) == 6
+    for run in runs:
+        history = client.get_metric_history(run.info.run_id, "score")
+        assert sorted(point.step for point in history) == list(range(100, 2001, 100))
+
+
+def test_trials_of_one_slot_share_a_process(ended: Ended) -> None:
+    assert 1 <= len(ended.worker_pids) <= 2
+
+
+def test_ended_trials_keep_only_their_best_policy(ended: Ended) -> None:
+    outcome = ended.outcome
+    assert outcome.winner is not None
+    for number, state, best, sent in read_trials(outcome.folder):
+        assert (state, bool(sent)) == ("COMPLETE", True)
+        assert (outcome.folder / best / "toy.json").exists()
+        if number != outcome.winner["trial"]:
+            assert len(list((outcome.folder / "trials" / str(number)).rglob("toy.json"))) == 1
+
+
+def test_a_sweep_leaves_the_programs_thread_switching_alone(ended: Ended) -> None:
+    assert ended.switch_intervals == {sys.getswitchinterval()}
+
+
+def test_a_second_driver_on_one_sweep_is_refused(ended: Ended, toy_run: Callable[..., Outcome]) -> None:
+    folder = ended.outcome.folder
+    with take_lease(open_ledger(folder)):
+        with pytest.raises(UnavailableError) as refused:
+            resume_sweep(SweepRef("mine", folder.parent), stream=io.StringIO(), trainable=ToyTrial)
+        with pytest.raises(UnavailableError) as refused_again:
+            toy_run(*ENDED, f"output_dir={folder.parent}", "resume=auto", "budget.trials=8")
+    assert {(each.value.key, each.value.exit_code) for each in (refused, refused_again)} == {("sweep", 75)}
+
+
+def test_a_name_that_is_taken_is_refused_with_the_resume_command(ended: Ended, toy_run: Callable[..., Outcome]) -> None:
+    with pytest.raises(StudyError, match=r"sweeps\.resume sweep=mine"):
+        toy_run("name=mine", "tracking=off", f"output_dir={ended.outcome.folder.parent}")
 
 
 def test_a_sweep_keeps_a_constraint_and_shows_a_front(toy_run: Callable[..., Outcome], stream: io.StringIO) -> None:
@@ -94,12 +185,6 @@ def test_a_sweep_keeps_a_constraint_and_shows_a_front(toy_run: Callable[..., Out
     assert first.constraints == {"return_max": pytest.approx(0.8)}
 
 
-def test_a_sweep_without_a_report_ends_without_one(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run("budget.trials=1", "tracking=off", "report=false")
-    assert outcome.exit_code == 0
-    assert not (outcome.folder / "report").exists()
-
-
 def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(
     toy_run: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -113,6 +198,8 @@ def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(
     for entry in entries:
         assert entry.mlflow_run_id == runs[entry.number].info.run_id
         if entry.state == "FAIL":
+            assert (entry.stop_reason[:12], entry.stop_reason[-10:]) == ("ValueError: ", "pole broke")
+            assert "_misbehave" in entry.traceback
             assert "_misbehave" in runs[entry.number].data.tags["rltune.traceback"]
             assert "pole broke" in (outcome.folder / runs[entry.number].data.tags["rltune.log"]).read_text()
 
@@ -133,46 +220,27 @@ def test_a_parameter_is_drawn_in_the_trials_where_its_condition_holds_and_in_no_
     assert {number: set(run.data.params) for number, run in runs.items()} == {e.number: set(e.params) for e in entries}
 
 
-def test_mlflow_metrics_are_stepped_by_environment_steps(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
-    outcome = toy_run("scheduler=none", "budget.trials=2")
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    for run in children(outcome, tmp_path):
-        history = client.get_metric_history(run.info.run_id, "score")
-        assert sorted(point.step for point in history) == list(range(100, 2001, 100))
+FAULTS = {
+    "nan_loss": ("PRUNED", "total_loss=nan"),
+    "nan_return": ("PRUNED", "return_mean=nan"),
+    "build": ("FAIL", "ValueError: "),
+    "stall": ("FAIL", "RuntimeError: "),
+    "no_episode": ("FAIL", "episode"),
+}
 
 
-def test_a_raising_trial_fails_with_its_reason_and_the_others_finish(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run("+space.fault=[choice,null,raise]", "scheduler=none", "tracking=off", FATES)
-    for entry in ledger(outcome):
-        if entry.params["fault"] is None:
-            assert entry.state == "COMPLETE"
-        else:
-            assert entry.state == "FAIL"
-            assert entry.stop_reason.startswith("ValueError: ")
-            assert entry.stop_reason.endswith("pole broke")
-            assert "_misbehave" in entry.traceback
-    assert {entry.state for entry in ledger(outcome)} == {"COMPLETE", "FAIL"}
-
-
-@pytest.mark.parametrize(
-    ("fault", "state", "reason"),
-    [
-        ("nan_loss", "PRUNED", "total_loss=nan"),
-        ("nan_return", "PRUNED", "return_mean=nan"),
-        ("build", "FAIL", "ValueError: "),
-        ("stall", "FAIL", "RuntimeError: "),
-        ("no_episode", "FAIL", "episode"),
-    ],
-)
-def test_a_trial_that_goes_wrong_ends_with_its_reason(
-    toy_run: Callable[..., Outcome], fault: str, state: str, reason: str
-) -> None:
-    outcome = toy_run(f"+space.fault={fault}", "budget.trials=1", "tracking=off")
-    (entry,) = ledger(outcome)
-    assert (entry.state, entry.diverged) == (state, state == "PRUNED")
-    assert reason in entry.stop_reason
-    assert outcome.exit_code == 1
-    assert outcome.status == "failed"
+def test_a_trial_that_goes_wrong_ends_with_its_reason(toy_run: Callable[..., Outcome]) -> None:
+    starts = ",".join(f"{{fault:{fault}}}" for fault in FAULTS)
+    words = (f"+space.fault=[choice,{','.join(FAULTS)}]", f"warm_start=[{starts}]", f"budget.trials={len(FAULTS)}")
+    outcome = toy_run(*words, "tracking=off", "scheduler=none", "failures.stop_after=30")
+    entries = {entry.params["fault"]: entry for entry in ledger(outcome)}
+    assert {fault: entry.state for fault, entry in entries.items()} == {
+        fault: end for fault, (end, _) in FAULTS.items()
+    }
+    for fault, (state, reason) in FAULTS.items():
+        assert entries[fault].diverged == (state == "PRUNED")
+        assert reason in entries[fault].stop_reason
+    assert (outcome.exit_code, outcome.status) == (1, "failed")
 
 
 def test_workers_that_die_on_and_on_interrupt_the_sweep(toy_run: Callable[..., Outcome], stream: io.StringIO) -> None:
@@ -247,28 +315,6 @@ def test_asha_spends_less_and_keeps_the_best(toy_run: Callable[..., Outcome]) ->
     assert stopped
     assert outcome.cost["env_steps"] + outcome.cost["env_steps_saved"] == 20 * 2000
     assert all("scheduler" in entry.stop_reason for entry in stopped)
-
-
-def test_trials_of_one_slot_share_a_process(toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any) -> None:
-    seen: set[int] = set()
-    from rltune.driver.tune.recorder import Recorder
-
-    keep = Recorder.on_trial_result
-
-    def spy(self: Recorder, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
-        seen.add(result["worker_pid"])
-        keep(self, iteration, trials, trial, result, **info)
-
-    monkeypatch.setattr(Recorder, "on_trial_result", spy)
-    toy_run("scheduler=none", "tracking=off", "budget.trials=8")
-    assert 1 <= len(seen) <= 2
-
-
-def test_the_same_seed_proposes_the_same_trials_and_another_does_not(toy_run: Callable[..., Outcome]) -> None:
-    sweeps = [toy_run("tracking=off", "scheduler=none", "budget.trials=3", f"seed={seed}") for seed in (5, 5, 6)]
-    first, again, other = ([dict(entry.params) for entry in ledger(sweep)] for sweep in sweeps)
-    assert first == again
-    assert first[1:] != other[1:]  # the first trial is the algo file's own values
 
 
 def _interrupt_after(reports: int, monkeypatch: Any) -> None:
@@ -451,26 +497,6 @@ def test_a_finished_sweep_is_extended_by_a_larger_budget(toy_run: Callable[..., 
     assert [dict(e.params) for e in ledger(last)][:2] == [dict(e.params) for e in ledger(first)][:2]
 
 
-def test_a_second_driver_on_one_sweep_is_refused(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
-    first = toy_run("tracking=off", "budget.trials=1")
-    with take_lease(open_ledger(first.folder)), pytest.raises(UnavailableError) as refused:
-        resume_sweep(SweepRef(first.name, tmp_path / "outputs"), stream=io.StringIO(), trainable=ToyTrial)
-    assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
-
-
-def test_a_name_that_is_taken_is_refused_with_the_resume_command(toy_run: Callable[..., Outcome]) -> None:
-    toy_run("name=mine", "tracking=off", "budget.trials=1")
-    with pytest.raises(StudyError, match=r"sweeps\.resume sweep=mine"):
-        toy_run("name=mine", "tracking=off")
-
-
-def test_a_half_made_folder_is_taken_by_its_name(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
-    """A driver that was killed before it wrote its settings left nothing to resume, so the same command runs again."""
-    (tmp_path / "outputs" / "mine").mkdir(parents=True)
-    outcome = toy_run("name=mine", "tracking=off", "budget.trials=1")
-    assert (outcome.exit_code, outcome.folder.name) == (0, "mine")
-
-
 def test_a_wall_time_budget_ends_the_sweep_cleanly(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
     from rltune.driver.tune.recorder import Recorder
 
@@ -521,13 +547,6 @@ def test_replicates_run_several_seeds_and_report_their_mean(toy_run: Callable[..
     assert all("return_std_over_seeds" in run.data.metrics for run in children(outcome, tmp_path))
 
 
-def test_a_sweep_leaves_the_programs_thread_switching_alone(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
-    before, during = sys.getswitchinterval(), set()
-    monkeypatch.setattr(SweepStopper, "check_wall_time", lambda self: during.add(sys.getswitchinterval()))
-    toy_run("budget.trials=1", "tracking=off")
-    assert during == {before} == {sys.getswitchinterval()}
-
-
 def list_own_threads() -> set[str]:
     """The names of the threads that run rltune's functions; TensorBoard's writer has threads of its own."""
     targets = {thread.name: getattr(thread, "_target", None) for thread in threading.enumerate()}
@@ -541,19 +560,6 @@ def test_a_driver_has_one_thread_for_its_chores(toy_run: Callable[..., Outcome],
     wanted = {"lease", "housekeeping", "feed-MLflow", "feed-TensorBoard", "feed-optuna-dashboard"}
     assert during[len(during) // 2] - before == wanted
     assert not list_own_threads() - before
-
-
-def test_the_sweeps_folder_is_private_and_holds_the_summary(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run("tracking=off", "budget.trials=1")
-    assert outcome.folder.stat().st_mode & 0o777 == 0o700
-    names = {path.name for path in outcome.folder.iterdir()}
-    assert {"config.yaml", "ledger.db", "study.db", "summary.json", "sweep.log", "trials"} <= names
-    assert ".tune" not in names
-    log = (outcome.folder / "sweep.log").read_text()
-    told = ("python==", "1 trial of up to", "trial 0 begins: quality=", "trial   0 complete", "1 trial: 1 complete")
-    places = [log.find(part) for part in told]
-    assert places[0] > -1
-    assert places == sorted(places), "in this order"
 
 
 class Aside:
@@ -608,40 +614,25 @@ def test_auto_begins_goes_on_and_finishes(
 
 def test_auto_extends_a_sweep_by_a_larger_budget_alone(toy_run: Callable[..., Outcome]) -> None:
     toy_run(*AUTO, "budget.trials=2")
-    assert toy_run(*AUTO, "budget.trials=3").trials["complete"] == 3
+    extended = toy_run(*AUTO, "budget.trials=3")
+    assert extended.trials["complete"] == 3
+    with contextlib.closing(open_ledger(extended.folder)) as opened:  # As where the extension was cut off.
+        opened.change_sweep(status="running")
+    again = toy_run(*AUTO, "budget.trials=3")
+    assert again.status == "complete"
+    assert again.cost["wall_s"] > extended.cost["wall_s"], "it was opened again"
     for changed, key in ((("budget.trials=2",), "budget.trials"), (("budget.trials=3", "seed=1"), "seed")):
         with pytest.raises(StudyError) as refused:
             toy_run(*AUTO, *changed)
         assert refused.value.key == key
 
 
-def test_auto_goes_on_with_an_extension_that_was_cut_off(toy_run: Callable[..., Outcome]) -> None:
-    """Its summary is that of the end before: the ledger says that there is work left."""
-    from contextlib import closing
-
-    words = (*AUTO, "budget.trials=2")
-    first = toy_run(*words)
-    with closing(open_ledger(first.folder)) as opened:
-        opened.change_sweep(status="running")
-    last = toy_run(*words)
-    assert (last.status, last.cost["wall_s"] > first.cost["wall_s"]) == ("complete", True), "it was opened again"
-
-
-def test_auto_says_again_that_every_trial_failed(toy_run: Callable[..., Outcome]) -> None:
+def test_auto_begins_in_a_half_made_folder_and_repeats_a_failure(
+    toy_run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "outputs" / "mine").mkdir(parents=True)
     words = (*AUTO, "+space.fault=raise", "budget.trials=1", "failures.max_retries=0")
     assert (toy_run(*words).exit_code, toy_run(*words).exit_code) == (1, 1)
-
-
-def test_auto_begins_anew_in_a_half_made_folder(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "outputs" / "mine").mkdir(parents=True)
-    assert toy_run(*AUTO, "budget.trials=1").exit_code == 0
-
-
-def test_auto_leaves_a_sweep_to_the_driver_that_has_it(toy_run: Callable[..., Outcome]) -> None:
-    first = toy_run(*AUTO, "budget.trials=1")
-    with take_lease(open_ledger(first.folder)), pytest.raises(UnavailableError) as refused:
-        toy_run(*AUTO, "budget.trials=2")
-    assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
 
 
 def read_trials(folder: Path) -> list[tuple[int, str, str, str | None]]:
@@ -652,15 +643,6 @@ def read_trials(folder: Path) -> list[tuple[int, str, str, str | None]]:
             "LEFT JOIN trial_deliveries ON trial_id = id AND tracker = 'MLflow'"
         ).fetchall()
     return [(number, state, json.loads(best)["path"], sent) for number, state, best, sent in rows]
-
-
-def test_ended_trials_keep_only_their_best_policy(toy_run: Callable[..., Any]) -> None:
-    outcome = toy_run("scheduler=none", "checkpoint.every_s=0", "budget.trials=3")
-    for number, state, best, sent in read_trials(outcome.folder):
-        assert (state, bool(sent)) == ("COMPLETE", True)
-        assert (outcome.folder / best / "toy.json").exists()
-        if number != outcome.winner["trial"]:
-            assert len(list((outcome.folder / "trials" / str(number)).rglob("toy.json"))) == 1
 
 
 def test_nothing_is_dropped_that_mlflow_has_not_received(toy_run: Callable[..., Any]) -> None:

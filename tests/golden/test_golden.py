@@ -12,8 +12,6 @@ import json
 import os
 import re
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,30 +88,13 @@ def to_json(value: Any, folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def monkeypatch_module() -> Any:
-    """A monkeypatch that lasts for the module."""
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
-
-
-@pytest.fixture(scope="module")
-def sweep(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: Any) -> tuple[Path, str]:
+def sweep(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a toy sweep that has ended, and what it printed."""
-    from composing import compose
-    from server import put_store
-    from toy import TOY, ToyTrial
+    from toy import run_toy
 
-    from rltune.config.validation import parse_config
-    from rltune.driver.run import run_sweep
-
-    folder = tmp_path_factory.mktemp("golden")
-    monkeypatch_module.chdir(folder)
-    monkeypatch_module.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch_module.setattr("rltune.driver.plan.preflight", lambda plan: None)  # RLlib does not know the toy
-    put_store(folder)
-    settings = parse_config(compose("run", f"output_dir={folder / 'outputs'}", *TOY, *SWEEP))
-    stream = io.StringIO()
-    run_sweep(settings, stream=stream, trainable=ToyTrial)
+    folder, stream = tmp_path_factory.mktemp("golden"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        run_toy(folder, patch, stream, *SWEEP)
     return folder, stream.getvalue()
 
 
@@ -189,28 +170,6 @@ def test_the_help_of_a_command_stays_as_it_is(command: str) -> None:
     from rltune.cli.application.help_page import write_help
 
     compare(f"help/{command}.txt", write_help(command, 100))
-
-
-EXIT_CODES = {
-    "list": 0,
-    "list --help": 0,
-    "show sweep=missing": 2,
-    "run budget.trialz=3": 2,
-    "run algo=pp0": 2,
-    "evaluate policy=sweep:missing": 2,
-    "resume sweep=missing": 2,
-    "stop sweep=missing": 2,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", EXIT_CODES)
-def test_the_exit_code_of_a_command_stays_as_it_is(words: str, tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "rltune", *words.split()]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == EXIT_CODES[words], done.stderr
-    assert (done.stderr[:6] == "error:") == (done.returncode != 0)
 
 
 def test_the_policy_of_a_winner_stays_as_it_is(finished_sweep: Any) -> None:

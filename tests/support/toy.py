@@ -5,6 +5,7 @@ The objective is ``quality * env_steps / 1000``; ``fault`` makes a trial misbeha
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rltune.errors import NonFiniteError
 from rltune.ledger.outcome import Outcome
@@ -23,6 +24,9 @@ from rltune.records import TrialRecord
 from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
 from rltune.trial.trainable import Trial
+
+if TYPE_CHECKING:
+    import pytest
 
 HURRY = "RLTUNE_TESTS_HURRY"  # in the environment of a trial's process: it is not slowed down
 DEADLY = "RLTUNE_TESTS_DEADLY"  # in the environment of a node: it kills every trial that it gets
@@ -141,6 +145,23 @@ def make_task(sweep: Path, **other: Any) -> dict[str, Any]:
         "build": {"algo": {"name": "toy"}, "env": {}}, "attempt": secrets.token_hex(4),
     }  # fmt: skip
     return Assignment(**known | other).to_config()
+
+
+def run_toy(folder: Path, patch: pytest.MonkeyPatch, stream: io.StringIO, *overrides: str) -> Outcome:
+    """Run a toy sweep in a folder, whose store is ready; RLlib's own checks do not apply to what the toy invents."""
+    from composing import compose
+    from server import put_store
+
+    from rltune.config.validation import parse_config
+    from rltune.driver.run import run_sweep
+
+    patch.chdir(folder)
+    patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    patch.setattr("rltune.driver.plan.preflight", lambda plan: None)
+    if "tracking=off" not in overrides:
+        put_store(folder)
+    config = parse_config(compose("run", f"output_dir={folder / 'outputs'}", *TOY, *overrides))
+    return run_sweep(config, stream=stream, trainable=ToyTrial)
 
 
 def ledger(outcome: Outcome) -> list[TrialRecord]:
