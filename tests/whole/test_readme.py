@@ -74,7 +74,9 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     ConfigStore.instance().store(f"base_{command}", schema)
     if "-m" in overrides:  # the first of its jobs
         overrides = [word if "[" in word else word.partition(",")[0] for word in overrides if word != "-m"]
-    added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
+    chosen = {word.rpartition("=")[2] for word in overrides}
+    has_own = any(Path(path).stem in chosen for path in OWN_FILES)  # The rest composes from our files alone, once.
+    added = [f"hydra.searchpath=[file://{folder}]"] if folder and has_own else []
     prepare = open_space if command == "enqueue" else list
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
     return compose(command, *map(quote_free_text, prepare(overrides)), *added)
