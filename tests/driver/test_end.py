@@ -209,7 +209,7 @@ def test_an_end_that_hangs_ends_the_process_in_time(
         began = time.monotonic()
         with pytest.raises(Exited):
             leave_without_head(sweep)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 30.0
         released.set()
     assert exits == [75]
 

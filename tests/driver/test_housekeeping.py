@@ -69,7 +69,7 @@ def test_a_chore_that_hangs_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> 
     began = time.monotonic()
     with Housekeeping([(1.0, lambda: (hangs.set(), released.wait(60.0)))]):
         assert hangs.wait(10.0)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30.0
     released.set()
 
 

