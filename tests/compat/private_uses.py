@@ -109,18 +109,19 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [] if node.level else [f"{node.module}.{alias.name}" for alias in node.names]
 
 
-def _attributes(node: ast.AST, scope: dict[str, str] | None = None) -> Iterator[tuple[dict[str, str], ast.Attribute]]:
+def _attributes(tree: ast.AST) -> Iterator[tuple[dict[str, str], ast.Attribute]]:
     """Each attribute access, with the annotations of the arguments that are in sight there, and self's class."""
-    scope = scope or {}
-    if isinstance(node, ast.ClassDef):
-        scope = scope | {"self": node.name, "cls": node.name}
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        scope = scope | {one.arg: ast.unparse(one.annotation) for one in arguments if one.annotation}
-    if isinstance(node, ast.Attribute):
-        yield scope, node
-    for child in ast.iter_child_nodes(node):
-        yield from _attributes(child, scope)
+    waiting: list[tuple[dict[str, str], ast.AST]] = [({}, tree)]
+    while waiting:
+        scope, node = waiting.pop()
+        if isinstance(node, ast.ClassDef):
+            scope = scope | {"self": node.name, "cls": node.name}
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            scope = scope | {one.arg: ast.unparse(one.annotation) for one in arguments if one.annotation}
+        if isinstance(node, ast.Attribute):
+            yield scope, node
+        waiting += [(scope, child) for child in ast.iter_child_nodes(node)]
 
 
 def _defined_by(node: ast.AST) -> list[str]:

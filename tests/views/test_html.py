@@ -99,20 +99,17 @@ def test_a_report_is_written_in_the_middle_of_a_sweep(tmp_path: Path) -> None:
     """From another process, while the driver holds the sweep and its ledger, and writes on."""
     folder = write_sweep(tmp_path / "s", 2, status="running")
 
-    def report() -> str:
-        command = [sys.executable, "-m", "sweeps.report", "sweep=s", f"output_dir={tmp_path}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
-        assert (done.returncode, done.stdout.strip()) == (0, str(folder / "report" / PAGE)), done.stderr
-        return (folder / "report" / PAGE).read_text()
-
     with closing(open_ledger(folder)) as ledger, take_lease(ledger):
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         add_reports(ledger, number, {200: 1.0})
-        page = report()
+        command = [sys.executable, "-m", "sweeps.report", "sweep=s", f"output_dir={tmp_path}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+        assert (done.returncode, done.stdout.strip()) == (0, str(folder / "report" / PAGE)), done.stderr
+        page = (folder / "report" / PAGE).read_text()
         assert '<span id="status">running</span>' in page
         assert [row[1:4] for row in rows_of(page, "trials") if row[0] == "2"] == [["running", "1", "200"]]
         add_reports(ledger, number, {400: 7.0})
-        assert [row[1:4] for row in rows_of(report(), "trials") if row[0] == "2"] == [["running", "7", "400"]]
+        assert [row[1:4] for row in rows_of(page_of(folder), "trials") if row[0] == "2"] == [["running", "7", "400"]]
         assert ledger.sweep().status == "running"
 
 

