@@ -1,0 +1,285 @@
+"""Which configurations do well on which tasks? Sweeps over a wide space, whose curves are kept.
+
+    python -m benchmarks.metadata [--algos ppo] [--tasks cartpole,hopper] [--hours 2]
+
+`benchmarks/portfolio.py` chooses from these curves what a sweep tries first. Each task is swept by a Sobol sequence
+over the shipped space and the choices that the shipped space leaves to the algorithm's file: parallel environments,
+network width and activation. Whether observations and rewards are normalised is set for a whole sweep, so that each
+combination is a sweep of its own, which begins with the algorithm file's own values. A task's better half is trained
+with a second seed once all sweeps of the first are done.
+
+The curves are in the format that `benchmarks/judge_pool.py` reads, in benchmarks/results/metadata/: training returns at
+20 marks, NaN where a run had diverged or where there is no second seed. A sweep that is in that folder is not run
+again, and one that was interrupted is resumed from outputs/. SIGTERM loses nothing. About 10 core-hours for everything;
+it is no timing, so that it may run at a low priority.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import json
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.commands import run_command
+from benchmarks.records import RESULTS, ROOT, describe_commit
+from rltune.ledger.storage import open_ledger
+from rltune.trial.metrics import CPU
+
+FOLDER = RESULTS / "metadata"
+WORK = ROOT / "outputs" / "metadata"
+MARKS, SEEDS = 20, 2
+OBSERVATIONS, REWARDS = "env.normalise_observations", "env.rewards.normalise"
+ACTIVATION = "+space.fcnet_activation=[choice,tanh,relu]"
+WIDTH = "+space.fcnet_hiddens=[choice,[64,64],[256,256]]"
+CROSSING = "env.id=minigrid:MiniGrid-SimpleCrossingS9N1-v0"
+COMMON = (
+    *("~tuned", "searcher=qmc", "scheduler=none", "certify=off", "certify.top=0", "tracking=off", "report=false"),
+    *("tracking.register=false", f"budget.reports={MARKS}", "resume=auto"),
+)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What is swept with one algorithm.
+
+    Attributes:
+        shapes: Whether observations and rewards are normalised, a sweep each.
+        trials: The number of configurations of each of these sweeps.
+        words: Overrides of all sweeps: the axes that the shipped space does not have.
+        tasks: Environment steps by ``<family>_<environment>``, the cheapest tasks first.
+    """
+
+    shapes: Sequence[tuple[bool, bool]]
+    trials: int
+    words: tuple[str, ...]
+    tasks: Mapping[str, int]
+
+
+NORMALISED = ((False, False), (True, False), (True, True))
+ALGORITHMS = {
+    "ppo": Algorithm(
+        NORMALISED,
+        16,
+        # The space's range of entropy_coeff is logarithmic, so that its low end stands for the file's 0.
+        ("+space.num_envs_per_env_runner=[choice,4,8,16,32]", WIDTH, ACTIVATION, "algo.training.entropy_coeff=1e-5"),
+        {
+            "cc_cartpole": 50_000,
+            "cc_acrobot": 80_000,
+            "mujoco_halfcheetah": 150_000,
+            "box2d_lunarlander": 150_000,
+            "cc_pendulum": 100_000,
+            "mujoco_hopper": 150_000,
+            "minigrid_empty": 40_000,
+            "box2d_bipedalwalker": 200_000,
+            "mujoco_walker2d": 150_000,
+            "cc_mountaincar": 150_000,
+            "minigrid_doorkey": 80_000,
+            "mujoco_reacher": 100_000,
+            "minigrid_crossing": 80_000,
+        },
+    ),
+    "dqn": Algorithm(
+        NORMALISED[:2],
+        16,
+        (WIDTH, ACTIVATION),
+        {
+            "cc_cartpole": 40_000,
+            "cc_acrobot": 40_000,
+            "box2d_lunarlander": 60_000,
+            "cc_mountaincar": 60_000,
+            "minigrid_empty": 30_000,
+            "minigrid_doorkey": 60_000,
+        },
+    ),
+    "sac": Algorithm(
+        NORMALISED[:2],
+        10,
+        ("algo.rl_module.model_config.fcnet_hiddens=[64,64]", ACTIVATION),
+        {
+            "cc_pendulum": 15_000,
+            "mujoco_halfcheetah": 30_000,
+            "mujoco_hopper": 30_000,
+            "box2d_lunarlander_continuous": 30_000,
+            "cc_mountaincar_continuous": 30_000,
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One sweep: a pair of algorithm and task, one of the algorithm's ``shapes`` by index, and a seed, 0 or 1."""
+
+    pair: str
+    shape: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return f"{self.pair}-{self.shape}-{self.seed}"
+
+
+def list_parts(algos: Sequence[str], tasks: Sequence[str]) -> Iterator[Part]:
+    """List the sweeps: all of the first seed, algorithm by algorithm, and then those of the second."""
+    for seed in range(SEEDS):
+        for algo in algos:
+            for task in ALGORITHMS[algo].tasks:
+                if not tasks or task.partition("_")[2] in tasks:
+                    yield from (Part(f"{algo}_{task}", shape, seed) for shape in range(len(ALGORITHMS[algo].shapes)))
+
+
+@dataclass
+class Dataset:
+    """The curves of a folder.
+
+    Attributes:
+        folder: Where they are kept.
+        curves: [configurations, seeds, marks] by pair.
+        pairs: By pair ``env_steps`` of the marks, ``configurations`` by name, ``cpu_s`` of each seed's training, the
+            ``shapes`` (the sweep that each configuration is of), and ``sweeps``, the names of those that are done.
+    """
+
+    folder: Path
+    curves: dict[str, Any]
+    pairs: dict[str, dict[str, Any]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Dataset:
+        """Read a folder; one that is not there holds nothing."""
+        if not (folder / "curves.npz").is_file():
+            return cls(folder, {}, {})
+        with gzip.open(folder / "configurations.json.gz", "rt") as file:
+            return cls(folder, dict(np.load(folder / "curves.npz")), json.load(file))
+
+    def has(self, part: Part) -> bool:
+        """Return whether a sweep is done."""
+        return part.name in self.pairs.get(part.pair, {"sweeps": ()})["sweeps"]
+
+    def choose_rows(self, part: Part) -> list[int]:
+        """Return which of a pair's configurations a sweep trains: none yet of the first seed, then the better half."""
+        algo = ALGORITHMS[part.pair.partition("_")[0]]
+        pair = self.pairs.get(part.pair, {"shapes": []})
+        if not part.seed or len(pair["shapes"]) < len(algo.shapes) * algo.trials:
+            return []
+        # A diverged run ends with NaN, which is sorted to the end.
+        better = np.argsort(-self.curves[part.pair][:, 0, -3:].mean(axis=1))[: (len(pair["shapes"]) + 1) // 2]
+        return [int(row) for row in sorted(better) if pair["shapes"][row] == part.shape]
+
+    def add(self, part: Part, rows: Sequence[int], env_steps: int, trials: Sequence[Trial]) -> None:
+        """Add a sweep's trials and write the folder."""
+        steps = [round(env_steps * mark / MARKS) for mark in range(1, MARKS + 1)]
+        empty: dict[str, Any] = {"configurations": [], "cpu_s": [], "shapes": [], "sweeps": []}
+        pair = self.pairs.setdefault(part.pair, {"env_steps": steps, "source": f"rltune {describe_commit()}", **empty})
+        curves = self.curves.get(part.pair, np.full((0, SEEDS, MARKS), np.nan))
+        for index, (values, scores, cpu_s) in enumerate(trials):
+            if not rows:
+                pair["configurations"].append(values)
+                pair["shapes"].append(part.shape)
+                pair["cpu_s"].append([None] * SEEDS)
+                curves = np.concatenate([curves, np.full((1, SEEDS, MARKS), np.nan)])
+            row = rows[index] if rows else -1
+            curves[row, part.seed] = scores
+            pair["cpu_s"][row][part.seed] = round(cpu_s, 2)
+        self.curves[part.pair] = curves.astype(np.float32)
+        pair["sweeps"].append(part.name)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(self.folder / "curves.npz", **self.curves)
+        with gzip.GzipFile(self.folder / "configurations.json.gz", "wb", mtime=0) as file:
+            file.write(json.dumps(self.pairs).encode())
+
+
+Trial = tuple[dict[str, Any], list[float], float]
+"""Values by name, the score at each mark, and CPU seconds of training."""
+
+
+def run_part(part: Part, configurations: Sequence[Mapping[str, Any]]) -> list[Trial]:
+    """Run a sweep, or resume it.
+
+    Args:
+        configurations: What is trained; empty: what the sequence has.
+    """
+    algo, _, task = part.pair.partition("_")
+    what, environment = ALGORITHMS[algo], task.partition("_")[2]
+    shape = dict(zip((OBSERVATIONS, REWARDS), what.shapes[part.shape], strict=True))
+    words = [f"algo={algo}", *COMMON, *what.words, f"name={part.name}", f"seed={part.shape + 100 * part.seed}"]
+    words += ["env=minigrid_empty", CROSSING] if environment == "crossing" else [f"env={environment}"]
+    words += [f"{name}={str(is_on).lower()}" for name, is_on in shape.items()]
+    words += [f"budget.env_steps={what.tasks[task]}", f"budget.trials={len(configurations) or what.trials}"]
+    if configurations:
+        words.append(f"warm_start=[{','.join(spell_values(each, shape) for each in configurations)}]")
+    run_command([sys.executable, "-m", "rltune", "run", *words], WORK)
+    return list(read_trials(WORK / "outputs" / part.name, shape))
+
+
+def spell_values(values: Mapping[str, Any], without: Collection[str]) -> str:
+    """Spell values by name as Hydra reads a mapping."""
+    return f"{{{','.join(f'{name}:{json.dumps(value)}' for name, value in values.items() if name not in without)}}}"
+
+
+def read_trials(folder: Path, shape: Mapping[str, bool]) -> Iterator[Trial]:
+    """Read the trials of a sweep's folder, whose environments were normalised as ``shape`` says."""
+    with contextlib.closing(open_ledger(folder)) as ledger:
+        for record in ledger.trials.records():
+            scores, cpu_s, trained_s = [float("nan")] * MARKS, 0.0, 0.0
+            for index, report in enumerate(ledger.trials.read_reports(record.number)):
+                scores[index] = report.score
+                train_s = report.numbers.get("train_s", trained_s)
+                cpu_s += (train_s - trained_s) * report.numbers.get(CPU, 100) / 100
+                trained_s = train_s
+            yield {**record.params, **shape}, scores, cpu_s
+
+
+def collect(dataset: Dataset, parts: Sequence[Part], hours: float) -> None:
+    """Run the sweeps that are not done, until their trials have taken so many CPU hours."""
+    spent_s = 0.0
+    for part in parts:
+        if dataset.has(part):
+            continue
+        rows = dataset.choose_rows(part)
+        if part.seed and not rows:  # None of the better half is of this shape, or the first seed is not done.
+            continue
+        if spent_s >= hours * 3600:
+            print(f"{hours:g} hours are spent", flush=True)
+            return
+        algo, _, task = part.pair.partition("_")
+        try:
+            trials = run_part(part, [dataset.pairs[part.pair]["configurations"][row] for row in rows])
+        except RuntimeError as error:
+            print(f"{part.name}: {error}", flush=True)
+            continue
+        dataset.add(part, rows, ALGORITHMS[algo].tasks[task], trials)
+        shutil.rmtree(WORK / "outputs" / part.name)
+        spent_s += sum(cpu_s for _, _, cpu_s in trials)
+        best = np.nanmax([scores[-1] for _, scores, _ in trials])
+        print(f"{part.name}: {len(trials)} trials, best {best:.4g}, {spent_s / 3600:.2f} CPU hours so far", flush=True)
+
+
+def main() -> None:
+    """Collect what is not there yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algos", default=",".join(ALGORITHMS), help=f"comma-separated, of {', '.join(ALGORITHMS)}")
+    parser.add_argument("--tasks", default="", help="comma-separated environments, such as cartpole; none: all")
+    parser.add_argument("--hours", type=float, default=8, help="CPU hours of training after which no sweep begins")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the curves are kept")
+    given = parser.parse_args()
+    known = {task.partition("_")[2] for algorithm in ALGORITHMS.values() for task in algorithm.tasks}
+    for option, choices in (("algos", set(ALGORITHMS)), ("tasks", known)):
+        names = list(filter(None, getattr(given, option).split(",")))
+        if unknown := [name for name in names if name not in choices]:
+            parser.error(f"--{option}: there is no {', '.join(unknown)}; choose from {', '.join(sorted(choices))}")
+        setattr(given, option, names)
+    collect(Dataset.read(given.folder), list(list_parts(given.algos, given.tasks)), given.hours)
+
+
+if __name__ == "__main__":
+    main()
