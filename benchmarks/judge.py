@@ -1,6 +1,6 @@
 """Is the search any good? Whole sweeps are replayed over learning curves of configurations that were all trained.
 
-    python -m benchmarks.judge --data FOLDER [--beside 10]
+    python -m benchmarks.judge --data FOLDER [--beside 10] [--portfolio-from FOLDER]
 
 The searcher, the stopping rule, the ranking and the certification are the product's; only the training is looked up, in
 what `judge_pool.py` reads. A proposal is replaced by the most similar configuration of the pool that was not tried yet.
@@ -14,6 +14,10 @@ that is started by typing nothing, and the others beside it spend what it spends
 Peers: ``random`` is random search whose highest score wins, ``random_certified`` the same with the certification of
 ``defaults``, and ``ray`` Optuna's TPE with successive halving as Ray Tune does both: its own scheduler decides, its
 ``OptunaSearch`` reports stopped trials to Optuna as complete, and ``get_best_result`` takes the highest last score.
+
+``portfolio`` is ``defaults`` whose first trials are the configurations that `benchmarks/portfolio.py` chooses from the
+curves of ``--portfolio-from`` without the replayed task, and ``portfolio_family`` without its whole family. The first
+of them is the baseline, which costs its trainings in the certification as everywhere.
 
 How similar a proposal and a configuration are is measured on the axes that matter. If all axes counted alike, the
 nearest one of 256 configurations in a dozen dimensions would have little to do with the proposal. How well the most
@@ -45,8 +49,9 @@ import yaml
 from numpy.typing import NDArray
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
-from benchmarks.judge_pool import Pool, read_pools
+from benchmarks.judge_pool import Pool, bound_mean, read_pools
 from benchmarks.judge_surrogate import Surrogate
+from benchmarks.portfolio import LEAVE, Problem
 from benchmarks.records import ROOT, make_record, write_record
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
 from rltune.config.budget import size_certification
@@ -60,8 +65,9 @@ from rltune.search.seeds import derive_sampler_seed
 
 Array = NDArray[np.float64]
 ALONE = ("defaults", "random", "random_certified", "ray")  # what is replayed at other costs
+PORTFOLIO_COSTS = (12.0, 24.0, 48.0)
+PORTFOLIO = ("defaults", "random", "portfolio", "portfolio_family")  # what is replayed at these
 NOISE = 0.5  # standard deviation of what is added to a report, in those of a configuration's seeds at its end
-RESAMPLES = 2000
 COST = 48.0
 MIN_COST = 8.0  # A certification of three seeds takes six of them.
 PLAIN, SURROGATE = "all axes alike", "surrogate"
@@ -78,6 +84,8 @@ class Strategy:
         is_certified: Whether the best configurations are certified, as many as fit the number of trials. Otherwise the
             trial with the highest score wins.
         is_ray: Whether trials are stopped, reported to Optuna and ranked as Ray Tune does it; see `RayHalving`.
+        leave: ``task`` or ``family``: the first trials are a portfolio that was chosen without those of the replayed
+            pair, see `benchmarks/portfolio.py`. None: there is no portfolio.
     """
 
     searcher: Mapping[str, Any]
@@ -85,6 +93,7 @@ class Strategy:
     replicates: int = 1
     is_certified: bool = False
     is_ray: bool = False
+    leave: str | None = None
 
     def size_certification(self, num_trials: int) -> tuple[int, int]:
         """Return how many configurations are certified after so many trials, and with how many seeds each."""
@@ -149,6 +158,8 @@ STRATEGIES: dict[str, Strategy] = {
     "ray": Strategy(
         {"kind": "tpe"}, {"kind": "ray", "args": {"grace_fraction": 0.1, "reduction_factor": 4}}, is_ray=True
     ),
+    "portfolio": replace(DEFAULTS, leave="task"),
+    "portfolio_family": replace(DEFAULTS, leave="family"),
     "former_defaults": Strategy(TPE, FORMER_RULE, is_certified=True),
     # What each part of the defaults adds.
     "rf": Strategy({"kind": "rf"}, NONE),
@@ -170,6 +181,7 @@ class Replay:
         slots: The number of trials at once.
         seed: The seed of everything that is drawn.
         num_trials: The number of trials; None if the cost decides.
+        first: The configurations of the first trials.
         records: The trials.
         spent: The full trainings that were spent; fewer than the cost if the pool has no more configurations.
     """
@@ -180,6 +192,7 @@ class Replay:
     slots: int
     seed: int
     num_trials: int | None = None
+    first: Sequence[Mapping[str, Any]] = ()
     records: list[TrialRecord] = field(default_factory=list)
     spent: float = 0.0
 
@@ -240,7 +253,10 @@ class Replay:
         args, conditional = searcher.get("args") or {}, pool.space.is_conditional
         study.sampler = build_sampler(searcher["kind"], args, seed, conditional, sweep_seed=self.seed)
         self._asked[number] = asked = study.ask()
-        drawn = pool.space.draw(lambda label, distribution: suggest(asked, label, distribution))
+        if number < len(self.first):  # A value that the pool does not have is no axis of the distance.
+            drawn = pool.space.encode(self.first[number])
+        else:
+            drawn = pool.space.draw(lambda label, distribution: suggest(asked, label, distribution))
         index = pool.nearest(drawn, self._taken)
         self._taken.append(index)
         self._order.append(self._rng.permutation(pool.num_seeds))
@@ -328,13 +344,15 @@ def view_as_ray(record: TrialRecord, _: float | None) -> TrialForSampler:
     return TrialForSampler("COMPLETE", rank_as_ray(record), {})
 
 
-def replay(pool: Pool, strategy: Strategy, case: Case, cost: float | None) -> list[tuple[float, int, float]]:
+def replay(
+    pool: Pool, strategy: Strategy, case: Case, cost: float | None, first: Sequence[Mapping[str, Any]] = ()
+) -> list[tuple[float, int, float]]:
     """Return the score, the number of configurations tried and the trainings spent of each repetition of a pair."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rows = []
     for seed in range(case.repetitions):
         over = Surrogate(pool) if case.over == SURROGATE else pool
-        sweep = Replay(over, strategy, cost, case.slots, seed, None if cost else case.num_trials)
+        sweep = Replay(over, strategy, cost, case.slots, seed, None if cost else case.num_trials, first)
         score = over.score(sweep.choose())
         rows.append((score, len(sweep.records), sweep.spent))
     return rows
@@ -342,17 +360,7 @@ def replay(pool: Pool, strategy: Strategy, case: Case, cost: float | None) -> li
 
 def summarize(scores: Array) -> dict[str, float]:
     """Return the mean with its interval, and what all but the worst tenth of pairs reach, of [pairs, repetitions]."""
-    return {**_bound(scores), "worst_tenth": float(np.quantile(scores.mean(axis=1), 0.1))}
-
-
-def _bound(scores: Array) -> dict[str, float]:
-    """Bootstrap over pairs, and within each over repetitions."""
-    rng = np.random.default_rng(0)
-    num_pairs, repetitions = scores.shape
-    pairs = rng.integers(num_pairs, size=(RESAMPLES, num_pairs, 1))
-    means = scores[pairs, rng.integers(repetitions, size=(RESAMPLES, num_pairs, repetitions))].mean(axis=(1, 2))
-    low, high = np.quantile(means, (0.025, 0.975))
-    return {"mean": float(scores.mean()), "low": float(low), "high": float(high)}
+    return {**bound_mean(scores), "worst_tenth": float(np.quantile(scores.mean(axis=1), 0.1))}
 
 
 @dataclass(frozen=True)
@@ -384,9 +392,18 @@ class Case:
 
 
 def judge(
-    pools: Sequence[Pool], strategies: Mapping[str, Strategy], case: Case
+    pools: Sequence[Pool],
+    strategies: Mapping[str, Strategy],
+    case: Case,
+    portfolios: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Replay each strategy over all pairs.
+
+    Args:
+        pools: The pairs.
+        strategies: By name.
+        case: The conditions.
+        portfolios: The first configurations by pair and by what was left out of their choice.
 
     Yields:
         A strategy's name and the figures of `summarize`, with the configurations ``tried``, the trainings ``spent``,
@@ -399,13 +416,17 @@ def judge(
     # Forked processes of one that has threads may hang, so they are spawned.
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as executor:
         for name, strategy in strategies.items():
-            jobs = [executor.submit(replay, pool, strategy, case, cost) for pool in pools]
+            firsts = [(portfolios or {}).get((pool.name, strategy.leave or ""), ()) for pool in pools]
+            jobs = [
+                executor.submit(replay, pool, strategy, case, cost, first)
+                for pool, first in zip(pools, firsts, strict=True)
+            ]
             for done, _ in enumerate(as_completed(jobs), 1):
                 print(f"\r{case}, {name}: {done} of {len(jobs)} pairs", end="", file=sys.stderr, flush=True)
             own, tried, spent = np.moveaxis([job.result() for job in jobs], -1, 0)
             cost = cost or float(spent.mean())
             pairs = {pool.name: round(float(mean), 4) for pool, mean in zip(pools, own.mean(axis=1), strict=True)}
-            minus = {other: _bound(own - before) for other, before in scores.items()}
+            minus = {other: bound_mean(own - before) for other, before in scores.items()}
             figures = {**summarize(own), "tried": tried.mean(), "spent": spent.mean(), "pairs": pairs, "minus": minus}
             print(f"\r{case}, {name}: {describe(figures)}", file=sys.stderr, flush=True)
             scores[name] = own
@@ -444,6 +465,18 @@ def table(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def choose_portfolios(folder: Path, pools: Sequence[Pool]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """Choose a portfolio for each pair without its task, and one without its family, from the curves of a folder."""
+    sources = read_pools(folder)
+    portfolios: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for algo in dict.fromkeys(pool.algorithm for pool in pools):
+        problem = Problem.of_pools([source for source in sources if source.algorithm == algo])
+        for pool, leave in itertools.product((pool for pool in pools if pool.algorithm == algo), LEAVE):
+            chosen = problem.choose_without(pool.name, leave)
+            portfolios[pool.name, leave] = [problem.configurations[index] for index in chosen]
+    return portfolios
+
+
 def main() -> None:
     """Replay, write the figures and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -458,6 +491,13 @@ def main() -> None:
         help=f"N repetitions of {', '.join(ALONE)} with the default number of trials, at half and twice the cost, with "
         "four trials at once, with all axes alike, and over a forest that was fitted to the pool",
     )
+    parser.add_argument(
+        "--portfolio-from",
+        type=Path,
+        metavar="FOLDER",
+        help=f"replay {', '.join(PORTFOLIO)} at {', '.join(f'{cost:g}' for cost in PORTFOLIO_COSTS)} trainings; the "
+        "portfolio is chosen from the curves of this folder, without the replayed task or its family",
+    )
     parser.add_argument("--only", default=",".join(STRATEGIES), help=f"comma-separated, of {', '.join(STRATEGIES)}")
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/judge.json")
     given = parser.parse_args()
@@ -469,10 +509,18 @@ def main() -> None:
         pools = read_pools(given.data)
     except ValueError as error:
         parser.error(f"--data: {error}")
-    chosen = {name: strategy for name, strategy in STRATEGIES.items() if name in given.only.split(",")}
+    portfolios = choose_portfolios(given.portfolio_from, pools) if given.portfolio_from else {}
+    chosen = {
+        name: strategy
+        for name, strategy in STRATEGIES.items()
+        if name in given.only.split(",") and (portfolios or not strategy.leave)
+    }
     alone = {name: strategy for name, strategy in chosen.items() if name in ALONE}
     cost, beside = given.cost, given.beside
     cases = [(Case("pool", cost, 1, given.repetitions), chosen)]
+    if given.portfolio_from:
+        beside_it = {name: strategy for name, strategy in chosen.items() if name in PORTFOLIO}
+        cases += [(Case("pool", each, 1, given.repetitions), beside_it) for each in PORTFOLIO_COSTS if each != cost]
     if beside and not alone:
         parser.error(f"--beside: there is none of {', '.join(ALONE)} in --only")
     if beside:
@@ -492,7 +540,7 @@ def main() -> None:
     for case, strategies in cases:
         rows: dict[str, Any] = {}
         parts.append({**asdict(case), "size": case.size, "strategies": rows})
-        for name, figures in judge(pools, strategies, case):
+        for name, figures in judge(pools, strategies, case, portfolios):
             rows[name] = figures
             if len(parts) == 1:
                 record[name] = {key: figures[key] for key in ("mean", "low", "high")}

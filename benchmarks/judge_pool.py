@@ -26,6 +26,7 @@ from rltune.search.space import Space, parse_space
 
 Array = NDArray[np.float64]
 MAX_CHOICES = 8  # a parameter of so few values is a choice
+RESAMPLES = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,11 @@ class Pool:
     configurations: tuple[Mapping[str, Any], ...]
     space: Space
     is_plain: bool = False
+
+    @property
+    def algorithm(self) -> str:
+        """``ppo``, ``dqn`` or ``sac``."""
+        return self.name.split("_")[0]
 
     @property
     def family(self) -> str:
@@ -169,6 +175,16 @@ def measure_distances(places: Array, place: Array, stretch: Array) -> Array:
     return np.asarray(np.nansum((stretch * (places - place)) ** 2, axis=1))
 
 
+def bound_mean(scores: Array) -> dict[str, float]:
+    """Return a mean with its interval, by bootstrap over pairs, and within each over repetitions: the two axes."""
+    rng = np.random.default_rng(0)
+    num_pairs, repetitions = scores.shape
+    pairs = rng.integers(num_pairs, size=(RESAMPLES, num_pairs, 1))
+    means = scores[pairs, rng.integers(repetitions, size=(RESAMPLES, num_pairs, repetitions))].mean(axis=(1, 2))
+    low, high = np.quantile(means, (0.025, 0.975))
+    return {"mean": float(scores.mean()), "low": float(low), "high": float(high)}
+
+
 def read_pools(folder: Path) -> list[Pool]:
     """Read all pairs of a folder, by name.
 
@@ -190,7 +206,10 @@ def _read_pool(name: str, raw: NDArray[np.float32], told: Mapping[str, Any]) -> 
     curves = raw.astype(np.float64)
     curves[~np.isfinite(curves)] = np.nan
     curves = np.maximum(curves, _find_floor(curves))  # NaN stays NaN
-    configurations = [{key: value for key, value in one.items() if value != ""} for one in told["configurations"]]
+    configurations = [
+        {key: tuple(value) if isinstance(value, list) else value for key, value in one.items() if value != ""}
+        for one in told["configurations"]
+    ]
     if curves.shape[0] != len(configurations) or curves.shape[2] != len(_marks_of(told, curves.shape[2])):
         raise ValueError(f"{name}: {curves.shape[0]} curves of {len(configurations)} configurations")
     return Pool(name, curves, _marks_of(told, curves.shape[2]), tuple(configurations), _read_space(configurations))

@@ -1,0 +1,380 @@
+"""Which configurations should a sweep try first? A portfolio for each algorithm, chosen from learning curves.
+
+    python -m benchmarks.portfolio [--data FOLDER] [--write]
+
+The curves are our own (`benchmarks/metadata.py`) and, with ``--data``, those of ARLBench (Becktepe et al. 2024,
+arXiv 2409.18827, BSD-3-Clause) in the format of `benchmarks/judge_pool.py`. The choice is greedy: each next
+configuration raises the mean over tasks and horizons of the best score so far the most, as in Auto-sklearn 2.0 (Feurer
+et al. 2022, JMLR 23(261)). Of those that raise it about as much, the cheapest is taken. A score is 0 for the median
+configuration of a task and 1 for its best.
+
+A prefix of a long curve is a short training only where no schedule is a share of the budget. PPO and SAC have none, so
+that the curves count at three horizons. DQN's exploration is one, so that its curves count at their end. A score is a
+mean over seeds and the last marks, halfway to what a forest guesses from the other configurations. A new task is taken
+to be a blend of known ones, so that a choice has to do well on random blends of them, too.
+
+ARLBench searched other axes. Those in ``NAMES`` are axes of ours. On these a forest that was fitted to a pair's curves
+guesses how well our configurations do there. Its other axes (``UNUSED``) have no counterpart in conf/space.
+
+The tables choose from all tasks but those that are left out. They compare the best of the first k configurations with
+the expected best of k random ones, and of the algorithm file's own values and k - 1 random ones. Intervals are 95%, by
+bootstrap over tasks. With ``--write``, the shipped choice goes to conf/portfolio/<algorithm>.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy.stats.qmc import Sobol
+from sklearn.ensemble import RandomForestRegressor
+
+from benchmarks import metadata, shared_settings
+from benchmarks.judge_pool import Array, Pool, bound_mean, read_pools
+from benchmarks.records import ROOT, make_record, write_record
+from rltune.algorithms.arguments import values_of
+from rltune.formatting import format_value
+from rltune.search.searchers.unit_cube import UnitCube
+from rltune.search.space import Space, parse_space
+
+NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "ppo": {
+        "learning_rate": ("lr",),
+        "gae_lambda": ("lambda_",),
+        "ent_coef": ("entropy_coeff",),
+        "minibatch_size": ("minibatch_size",),
+        "clip_eps": ("clip_param",),
+    },
+    "dqn": {
+        "learning_rate": ("lr",),
+        "buffer_batch_size": ("train_batch_size_per_learner",),
+        "target_update_interval": ("target_network_update_freq",),
+    },
+    "sac": {
+        "learning_rate": ("actor_lr", "critic_lr"),
+        "buffer_batch_size": ("train_batch_size_per_learner",),
+        "tau": ("tau",),
+    },
+}
+"""The axes of ours that an axis of ARLBench sets, by algorithm."""
+UNUSED = {
+    "ppo": "max_grad_norm, normalize_advantage, vf_clip_eps, vf_coef",
+    "dqn": "buffer_alpha, buffer_beta, buffer_epsilon, buffer_prio_sampling, buffer_size, initial_epsilon, "
+    "learning_starts, target_epsilon, use_target_network",
+    "sac": "buffer_alpha, buffer_beta, buffer_epsilon, buffer_prio_sampling, buffer_size, learning_starts, "
+    "reward_scale, use_target_network",
+}
+HORIZONS = {"ppo": (0.3, 0.6, 1.0), "dqn": (1.0,), "sac": (0.3, 0.6, 1.0)}
+WINDOW = 0.15  # The share of the curve, up to a horizon, whose mean counts.
+FLAT = 0.25  # A horizon's spread counts at least as this share of the last one's, so that noise is not made large.
+TIE = 0.002
+BLEND, NUM_BLENDS = 0.3, 300  # The Dirichlet distribution's parameter: most blends are of two or three tasks.
+SIZE = 16
+SIZES = (1, 4, 8, 16)
+FAMILIES = {"brax": "mujoco"}
+HEADER = """# @package _global_
+# What a sweep with {algo} tries first, in this order: python -m benchmarks.portfolio --data FOLDER --write
+# Each configuration was chosen for the tasks on which those before it do badly, from the curves of {own} tasks of our
+# own and of {other} of ARLBench (Becktepe et al. 2024, arXiv 2409.18827, BSD-3-Clause). Behind it stand the tasks
+# for which it is the best of them.
+portfolio:
+"""
+
+
+def name_task(pair: str) -> str:
+    """Return what two pairs on the same task share, whatever the source, the version or the kind of actions."""
+    environment = pair.split("_", 2)[2].replace("continuous", "").replace("random", "")
+    return re.sub(r"[^a-z0-9]|v\d+$", "", environment.lower())
+
+
+def name_family(pair: str) -> str:
+    """Return the family of a pair's environment; the robots of Brax are those of MuJoCo."""
+    family = pair.split("_")[1]
+    return FAMILIES.get(family, family)
+
+
+LEAVE = {"task": name_task, "family": name_family}
+
+
+def keep_others(pairs: Sequence[str], pair: str, leave: str) -> list[int]:
+    """Return which pairs are left for a choice without the ``leave``, task or family, of ``pair``."""
+    name = LEAVE[leave]
+    return [index for index, other in enumerate(pairs) if name(other) != name(pair)]
+
+
+def measure_scores(pool: Pool) -> tuple[Array, Array]:
+    """Return the scores of a pair's configurations at each horizon [configurations, horizons], shrunk and as measured.
+
+    A seed without any report is missing if another one has some; if none has, the configuration has diverged.
+    """
+    is_run = np.isfinite(pool.curves).any(axis=2)
+    is_run[~is_run.any(axis=1), 0] = True
+    curves, num_points = pool.fill(pool.curves), pool.curves.shape[2]
+    ends = [round(share * num_points) for share in HORIZONS[pool.algorithm]]
+    begins = [max(0, end - max(1, round(WINDOW * num_points))) for end in ends]
+    means = [
+        np.average(curves[:, :, begin:end].mean(axis=2), axis=1, weights=is_run)
+        for begin, end in zip(begins, ends, strict=True)
+    ]
+    measured = normalise_scores(np.stack(means, axis=1))
+    guess = fit_forest(pool.configurations, measured, list_axes(pool.configurations)).oob_prediction_
+    return (measured + guess.reshape(measured.shape)) / 2, measured
+
+
+def normalise_scores(means: Array) -> Array:
+    """Put returns [configurations, horizons] on the scale of scores, no lower than -1."""
+    median = np.median(means, axis=0)
+    spread = means.max(axis=0) - median
+    return np.asarray(np.clip((means - median) / np.maximum(np.maximum(spread, FLAT * spread[-1]), 1e-9), -1, 1))
+
+
+def list_axes(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the names of all values of some configurations."""
+    return list(dict.fromkeys(name for values in configurations for name in values))
+
+
+def fit_forest(configurations: Sequence[Mapping[str, Any]], scores: Array, axes: Sequence[str]) -> Any:
+    """Fit a forest that guesses scores from some of the values."""
+    forest = RandomForestRegressor(200, min_samples_leaf=3, max_features=0.8, oob_score=True, random_state=0)
+    return forest.fit(encode_values(configurations, axes), scores if scores.shape[1] > 1 else scores[:, 0])
+
+
+def encode_values(configurations: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Array:
+    """Return a forest's inputs; it asks for nothing but the order of values, so that no axis needs a scale."""
+
+    def encode(value: Any) -> float:
+        if isinstance(value, str):
+            return float(value == "relu")
+        return float(sum(value)) if isinstance(value, list | tuple) else -1.0 if value is None else float(value)
+
+    return np.array([[encode(values.get(name)) for name in axes] for values in configurations])
+
+
+def choose_portfolio(scores: Array, costs: Array, size: int = SIZE) -> list[int]:
+    """Choose configurations greedily, each for what those before it leave to be gained.
+
+    Args:
+        scores: [tasks, configurations, horizons].
+        costs: What decides between configurations that gain about as much.
+        size: The number of configurations to choose.
+    """
+    blends = np.random.default_rng(0).dirichlet(np.full(len(scores), BLEND), size=NUM_BLENDS)
+    rows = np.concatenate([scores, np.tensordot(blends, scores, axes=1)])
+    by_row = np.moveaxis(rows, 2, 1).reshape(-1, scores.shape[1])
+    best, chosen = np.full(len(by_row), -1.0), list[int]()
+    while len(chosen) < min(size, scores.shape[1]):
+        gain = np.maximum(best[:, None], by_row).mean(axis=0) + 1e-3 * by_row.mean(axis=0)
+        gain[chosen] = -np.inf
+        near = np.flatnonzero(gain >= gain.max() - TIE)
+        chosen.append(int(near[np.lexsort((-gain[near], costs[near]))[0]]))
+        best = np.maximum(best, by_row[:, chosen[-1]])
+    return chosen
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The configurations that a portfolio is chosen from, and how well each does on each pair.
+
+    Attributes:
+        pairs: The names of the pairs.
+        configurations: Values by name.
+        scores: What a choice is made from [pairs, configurations, horizons].
+        measured: What was measured at the end [configurations], by pair; a pair whose scores are guesses has none.
+        costs: Of the configurations, relative to each other.
+        baseline: The index of the algorithm file's own values, where they are among the configurations.
+    """
+
+    pairs: Sequence[str]
+    configurations: Sequence[Mapping[str, Any]]
+    scores: Array
+    measured: Mapping[str, Array]
+    costs: Array
+    baseline: int | None = None
+
+    @classmethod
+    def of_pools(cls, pools: Sequence[Pool], costs: Array | None = None, baseline: int | None = None) -> Problem:
+        """Return the problem of pairs whose configurations are the same, in the same order."""
+        scores = [measure_scores(pool) for pool in pools]
+        measured = {pool.name: each[:, -1] for pool, (_, each) in zip(pools, scores, strict=True)}
+        configurations = pools[0].configurations
+        costs = np.zeros(len(configurations)) if costs is None else costs
+        shrunk = np.stack([each for each, _ in scores])
+        return cls([pool.name for pool in pools], configurations, shrunk, measured, costs, baseline)
+
+    def choose_without(self, pair: str, leave: str, size: int = SIZE) -> list[int]:
+        """Choose a portfolio from the pairs that are left without the task or the family of a pair."""
+        others = keep_others(self.pairs, pair, leave)
+        return choose_portfolio(self.scores[others], self.costs, size) if others else []
+
+    def evaluate(self, leave: str) -> dict[str, Any]:
+        """Return the mean best score of the first k of each pair's portfolio and of its rivals, and paired differences.
+
+        Pairs without others to choose from are left out.
+        """
+        chosen = {pair: self.choose_without(pair, leave) for pair in self.measured}
+        rows = {pair: self.measured[pair] for pair, indices in chosen.items() if indices}
+        best: dict[str, Array] = {}
+        for k in SIZES:
+            best[f"portfolio {k}"] = np.array([rows[pair][chosen[pair][:k]].max() for pair in rows])
+            best[f"random {k}"] = np.array([expect_best(scores, k) for scores in rows.values()])
+            if self.baseline is not None:
+                best[f"defaults {k}"] = np.array([expect_best(each, k, self.baseline) for each in rows.values()])
+        versus = [("portfolio 4", "random 16"), *((f"portfolio {k}", f"{kind} {k}") for k in SIZES for kind in RIVALS)]
+        return {
+            "pairs": len(rows),
+            "best": {name: round(float(each.mean()), 4) for name, each in best.items()} if rows else {},
+            "minus": {
+                f"{one} - {other}": bound_mean((best[one] - best[other])[:, None])
+                for one, other in versus
+                if rows and other in best
+            },
+        }
+
+
+RIVALS = ("random", "defaults")
+
+
+def expect_best(scores: Array, count: int, first: int | None = None) -> float:
+    """Return the expected best of so many random configurations, or of a given one and the others at random."""
+    if first is not None:
+        rest = np.maximum(np.delete(scores, first), scores[first])
+        return expect_best(rest, count - 1) if count > 1 else float(scores[first])
+    count = min(count, len(scores))
+    total = math.comb(len(scores), count)
+    return sum(score * math.comb(rank, count - 1) for rank, score in enumerate(np.sort(scores))) / total
+
+
+def read_space(algo: str) -> tuple[Space, dict[str, Any]]:
+    """Return the shipped space of an algorithm, and the algorithm file's own values of its parameters."""
+    space = parse_space(shared_settings.read("space", f"{algo}.yaml"))
+    return space, values_of(shared_settings.read("algo", f"{algo}.yaml"), space.names)
+
+
+def translate(pool: Pool) -> list[dict[str, Any]]:
+    """Return ARLBench's configurations by the names of ours, without what has none."""
+    names = NAMES[pool.algorithm]
+    return [
+        {ours: values[theirs] for theirs, all_ours in names.items() if theirs in values for ours in all_ours}
+        for values in pool.configurations
+    ]
+
+
+def draw_candidates(algo: str, count: int = 128) -> list[dict[str, Any]]:
+    """Draw configurations of the shipped space, on the axes that ARLBench has; the others have the file's values."""
+    space, own = read_space(algo)
+    axes = {ours for all_ours in NAMES[algo].values() for ours in all_ours}
+    searched = {dimension.label: dimension.distribution() for dimension in space.dimensions if dimension.name in axes}
+    places = Sobol(len(searched), rng=0).random(count)
+    drawn = [space.decode(space.encode(own) | UnitCube(searched).read(place)) for place in places]
+    return [own | values for values in drawn]
+
+
+def build_problem(algo: str, ours: Sequence[Pool], theirs: Sequence[Pool]) -> Problem:
+    """Return the problem of the shipped choice: our configurations on all pairs, guesses where they were not trained.
+
+    Without curves of our own, its configurations are drawn.
+    """
+    if ours:
+        pairs = metadata.Dataset.read(metadata.FOLDER).pairs
+        seconds = np.array([[each[0] for each in pairs[pool.name]["cpu_s"]] for pool in ours])
+        costs = np.log(np.maximum(seconds, 0.1) / np.median(seconds, axis=1, keepdims=True)).mean(axis=0)
+        problem = Problem.of_pools(ours, costs.round(1), baseline=0)
+    else:
+        candidates = draw_candidates(algo)
+        empty = np.zeros((0, len(candidates), len(HORIZONS[algo])))
+        problem = Problem([], candidates, empty, {}, np.zeros(len(candidates)))
+    guesses = [problem.scores]
+    for pool in theirs:
+        configurations = translate(pool)
+        axes = list_axes(configurations)
+        scores, _ = measure_scores(pool)
+        guess = fit_forest(configurations, scores, axes).predict(encode_values(problem.configurations, axes))
+        guesses.append(guess.reshape(1, len(guess), -1))
+    names = [*problem.pairs, *(pool.name for pool in theirs)]
+    scores = np.concatenate(guesses)
+    return Problem(names, problem.configurations, scores, problem.measured, problem.costs, problem.baseline)
+
+
+def spell_portfolio(algo: str, problem: Problem) -> str:
+    """Return the file of the shipped choice, with a comment on each configuration's best tasks."""
+    space, own = read_space(algo)
+    chosen = choose_portfolio(problem.scores, problem.costs)
+    ends = problem.scores[:, chosen, -1]
+    lines = []
+    for index, scores in zip(chosen, ends.T, strict=True):
+        values = {name: round_value(value) for name, value in (own | dict(problem.configurations[index])).items()}
+        if len(space.encode(values)) < len(space.dimensions):  # A sweep would leave it out.
+            continue
+        best = [problem.pairs[row] for row in np.argsort(-scores) if scores[row] >= ends[row].max() - 0.05]
+        on = ", ".join(pair.partition("_")[2] for pair in best[:4]) or "none alone"
+        entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=math.inf).strip()
+        lines.append(f"  - {entry} # {on}\n")
+    own_pairs = len(problem.measured)
+    header = HEADER.format(algo=algo.upper(), own=own_pairs, other=len(problem.pairs) - own_pairs)
+    return header + "".join(lines)
+
+
+def round_value(value: Any) -> Any:
+    """Round a float to the digits that are shown of it."""
+    return float(format_value(value)) if isinstance(value, float) else value
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """Return the record as Markdown."""
+    lines = []
+    for source, by_algo in record["results"].items():
+        for algo, by_leave in by_algo.items():
+            for leave, row in by_leave.items():
+                lines += [f"\n{source}, {algo}, without the {leave}, {row['pairs']} pairs\n"]
+                lines += [
+                    "| best of the first | " + " | ".join(map(str, SIZES)) + " |",
+                    "|---" * (len(SIZES) + 1) + "|",
+                ]
+                for kind in ("portfolio", *RIVALS):
+                    cells = [f"{row['best'][f'{kind} {k}']:.2f}" for k in SIZES if f"{kind} {k}" in row["best"]]
+                    lines += [f"| {kind} | {' | '.join(cells)} |"] if cells else []
+                for name, each in row["minus"].items():
+                    lines.append(f"- {name}: {each['mean']:+.3f} [{each['low']:+.3f}, {each['high']:+.3f}]")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Choose, print the tables, and write the record and the files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of ARLBench's curves")
+    parser.add_argument("--write", action="store_true", help="write conf/portfolio/<algorithm>.yaml")
+    parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/portfolio.json")
+    given = parser.parse_args()
+    theirs = read_pools(given.data) if given.data else []
+    ours = read_pools(metadata.FOLDER) if (metadata.FOLDER / "curves.npz").is_file() else []
+    results: dict[str, dict[str, Any]] = {"our curves": {}, "ARLBench's curves": {}}
+    for algo, algorithm in metadata.ALGORITHMS.items():
+        whole = len(algorithm.shapes) * algorithm.trials
+        own = [pool for pool in ours if pool.algorithm == algo and len(pool.configurations) == whole]
+        other = [pool for pool in theirs if pool.algorithm == algo]
+        if not own and not other:
+            continue
+        problem = build_problem(algo, own, other)
+        if own:
+            results["our curves"][algo] = {leave: problem.evaluate(leave) for leave in LEAVE}
+        if other:
+            bench = Problem.of_pools(other)
+            results["ARLBench's curves"][algo] = {leave: bench.evaluate(leave) for leave in LEAVE}
+        if given.write:
+            path = ROOT / "conf" / "portfolio" / f"{algo}.yaml"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(spell_portfolio(algo, problem))
+    record = make_record("portfolio", 1, results)
+    write_record(record, given.json)
+    print(table(record))
+
+
+if __name__ == "__main__":
+    main()
