@@ -10,7 +10,7 @@ with a second seed once all sweeps of the first are done.
 
 The curves are in the format that `benchmarks/judge_pool.py` reads, in benchmarks/results/metadata/: training returns at
 20 marks, NaN where a run had diverged or where there is no second seed. A sweep that is in that folder is not run
-again, and one that was interrupted is resumed from outputs/. SIGTERM loses nothing. About 10 core-hours for everything;
+again, and one that was interrupted is resumed from outputs/. SIGTERM loses nothing. About 9 core-hours for everything;
 it is no timing, so that it may run at a low priority.
 """
 
@@ -74,16 +74,15 @@ ALGORITHMS = {
         {
             "cc_cartpole": 50_000,
             "cc_acrobot": 80_000,
-            "mujoco_halfcheetah": 150_000,
-            "box2d_lunarlander": 150_000,
+            "mujoco_halfcheetah": 100_000,
+            "box2d_lunarlander": 100_000,
             "cc_pendulum": 100_000,
-            "mujoco_hopper": 150_000,
+            "mujoco_hopper": 100_000,
             "minigrid_empty": 40_000,
-            "box2d_bipedalwalker": 200_000,
-            "mujoco_walker2d": 150_000,
-            "cc_mountaincar": 150_000,
+            "box2d_bipedalwalker": 150_000,
+            "mujoco_walker2d": 100_000,
             "minigrid_doorkey": 80_000,
-            "mujoco_reacher": 100_000,
+            "cc_mountaincar": 100_000,
             "minigrid_crossing": 80_000,
         },
     ),
