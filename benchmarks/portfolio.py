@@ -14,7 +14,9 @@ mean over seeds and the last marks, halfway to what a forest guesses from the ot
 to be a blend of known ones, so that a choice has to do well on random blends of them, too.
 
 ARLBench searched other axes. Those in ``NAMES`` are axes of ours. On these a forest that was fitted to a pair's curves
-guesses how well our configurations do there. Its other axes (``UNUSED``) have no counterpart in conf/space.
+guesses how well our configurations do there. Its other axes have no counterpart in conf/space: gradient clipping,
+weight and clip of the value loss and the switch of advantage normalisation (PPO), the memory's size and priorities,
+the steps before learning and the switch of the target network (DQN and SAC), exploration (DQN), reward scale (SAC).
 
 The tables choose from all tasks but those that are left out. They compare the best of the first k configurations with
 the expected best of k random ones, and of the algorithm file's own values and k - 1 random ones. Intervals are 95%, by
@@ -64,13 +66,6 @@ NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 """The axes of ours that an axis of ARLBench sets, by algorithm."""
-UNUSED = {
-    "ppo": "max_grad_norm, normalize_advantage, vf_clip_eps, vf_coef",
-    "dqn": "buffer_alpha, buffer_beta, buffer_epsilon, buffer_prio_sampling, buffer_size, initial_epsilon, "
-    "learning_starts, target_epsilon, use_target_network",
-    "sac": "buffer_alpha, buffer_beta, buffer_epsilon, buffer_prio_sampling, buffer_size, learning_starts, "
-    "reward_scale, use_target_network",
-}
 HORIZONS = {"ppo": (0.3, 0.6, 1.0), "dqn": (1.0,), "sac": (0.3, 0.6, 1.0)}
 WINDOW = 0.15  # The share of the curve, up to a horizon, whose mean counts.
 FLAT = 0.25  # A horizon's spread counts at least as this share of the last one's, so that noise is not made large.
