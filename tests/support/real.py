@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -11,9 +13,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
+import pytest
 from server import put_store
+
+from rltune.cli.application.program import load_commands
 
 SMALL = (
     "budget.trials=4",
@@ -64,8 +70,7 @@ class Project:
 
     def start(self, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         """Type ``python <words>``, after another command that runs it, and do not wait."""
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_", "TUNE_"))}
-        env |= {"OMP_NUM_THREADS": "1"}
+        env = make_environment() | {"OMP_NUM_THREADS": "1"}
         env["PYTHONPATH"] = str(ROOT)  # for `python -m sweeps.run`, which is not installed; the rest must be
         return subprocess.Popen(
             [*before, sys.executable, *words],
@@ -79,6 +84,31 @@ class Project:
     def type(self, *words: str) -> Command:
         """Type ``python <words>`` and wait."""
         return finish(self.start(*words))
+
+    def call(self, name: str, *words: str) -> Command:
+        """Run ``rltune <name> <words>`` in this process, which spares a second of imports, and wait."""
+        code, out, err = call_command(self.folder, name, *words)
+        return Command(code, out + err)
+
+
+def make_environment() -> dict[str, str]:
+    """Make one without the variables of MLflow, Ray and Tune."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_", "TUNE_"))}
+
+
+def call_command(folder: Path, name: str, *words: str) -> tuple[int, str, str]:
+    """Run ``rltune <name> <words>`` in this process, in a folder; its exit code, its output and its errors."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, make_environment(), clear=True):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [f"sweeps.{name}", *words])
+        patch.setattr(sys, "excepthook", sys.excepthook)
+        # Otherwise the exit code of this process would be the command's, whatever comes of the tests.
+        patch.setattr("rltune.cli.application.command.end_command", sys.exit)
+        patch.setattr("rltune.cluster.fork_server.begin_fork_server", lambda: None)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as left:
+            load_commands()[name]()
+    return int(left.value.code or 0), out.getvalue(), err.getvalue()
 
 
 def finish(process: subprocess.Popen[str]) -> Command:

@@ -13,15 +13,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import psutil
 import pytest
 from ended import damage_table, write_sweep
 from joined import needs_mounts
 from omegaconf import OmegaConf
+from real import call_command, make_environment
 
-from rltune.cli.application.program import load_commands
 from rltune.ledger.database import choose_journal, has_write_ahead_log
 
 LATE = ("ray", "torch", "mlflow", "optuna")  # seconds each: nothing that a typo should wait for
@@ -120,19 +119,19 @@ TYPED = (  # In processes of their own, which show the exit code, and what is im
 )
 
 
-def make_environment() -> dict[str, str]:
-    """Make one without a tracking server, a Ray and a GPU."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_", "COV"))}
-    return env | {"CUDA_VISIBLE_DEVICES": ""}
-
-
 def type_in(command: str, folder: Path) -> Typed:
     """Type ``python -m sweeps.<command>`` in an empty folder."""
     folder.mkdir()
     words = command.split()
     arguments = [sys.executable, "-X", "importtime", "-m", f"sweeps.{words[0]}", *words[1:]]
     done = subprocess.run(
-        arguments, cwd=folder, env=make_environment(), capture_output=True, text=True, timeout=240, check=False
+        arguments,
+        cwd=folder,
+        env=make_environment() | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     lines = done.stderr.splitlines()
     said = "\n".join(line for line in lines if not line.startswith("import time:"))
@@ -154,23 +153,14 @@ def typed(tmp_path_factory):
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
+def call(monkeypatch, tmp_path):
     """Call a command in this process, in an empty folder."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     def run(command: str) -> Typed:
-        name, *words = command.split()
         folder = tmp_path / "folder"
         folder.mkdir()
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", [f"sweeps.{name}", *words])
-        monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-        # Otherwise the exit code of this process would be the command's, whatever comes of the tests.
-        monkeypatch.setattr("rltune.cli.application.command.end_command", sys.exit)
-        monkeypatch.setattr("rltune.cluster.fork_server.begin_fork_server", lambda: None)
-        with mock.patch.dict(os.environ, make_environment(), clear=True), pytest.raises(SystemExit) as left:
-            load_commands()[name]()
-        shown = capsys.readouterr()
-        return Typed(int(left.value.code or 0), shown.out, shown.err, frozenset(), list_files(folder))
+        return Typed(*call_command(folder, *command.split()), frozenset(), list_files(folder))
 
     return run
 

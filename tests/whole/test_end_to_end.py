@@ -55,14 +55,12 @@ def runs_of(project: Project, experiment: str = "cartpole") -> tuple[list[Any], 
 
 @pytest.fixture(scope="module")
 def replies(finished_sweep: Project) -> dict[str, Any]:
-    """What the commands that look at a finished sweep say, two at a time."""
-    typed = {
-        "evaluate": ("-m", "sweeps.evaluate", f"policy={CHAMPION}", "episodes=20"),
-        "list": ("-m", "sweeps.list"),
-        "show": ("-m", "sweeps.show", "sweep=latest"),
+    """What the commands that look at a finished sweep say."""
+    return {
+        "evaluate": finished_sweep.type("-m", "sweeps.evaluate", f"policy={CHAMPION}", "episodes=20"),
+        "list": finished_sweep.call("list"),
+        "show": finished_sweep.call("show", "sweep=latest"),
     }
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(typed, pool.map(lambda words: finished_sweep.type(*words), typed.values()), strict=True))
 
 
 @pytest.fixture

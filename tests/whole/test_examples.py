@@ -6,6 +6,7 @@ import ast
 import json
 import pickle
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +137,15 @@ def test_reuse_best_plays_the_champion_without_ray(finished_sweep: Project) -> N
     assert not re.search(r"\|\s+ray$", done.out, re.MULTILINE)
 
 
-def test_reuse_best_answers_a_wrong_name_without_a_traceback(finished_sweep: Project) -> None:
-    done = finished_sweep.type(str(EXAMPLES / "reuse_best.py"), "sweep:nope")
-    assert done.code == 1
-    assert done.out.startswith("error: policy=sweep:nope")
-    assert finished_sweep.summary["name"] in done.out
+def test_reuse_best_answers_a_wrong_name_without_a_traceback(
+    finished_sweep: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished_sweep.folder)
+    monkeypatch.setattr("sys.argv", ["reuse_best.py", "sweep:nope"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(EXAMPLES / "reuse_best.py"), run_name="__main__")
+    assert str(left.value.code).startswith("error: policy=sweep:nope"), "which Python prints, and exits with 1"
+    assert finished_sweep.summary["name"] in str(left.value.code)
 
 
 @pytest.fixture(scope="module")
