@@ -201,6 +201,7 @@ def test_a_grid_tries_each_point_once_over_kills_and_at_once(tmp_path):
     assert len({str(sorted(one.params.items())) for one in search.ledger.trials.records()}) == size
 
 
+@pytest.mark.slow  # SciPy is imported for it.
 def test_a_sobol_sequence_goes_on_after_a_kill(tmp_path):
     """Cells of equal size get equally many points, as of no draws at random."""
     space = parse_space({"lr": ["loguniform", 1e-4, 1e0], "gamma": ["uniform", 0.0, 1.0]})

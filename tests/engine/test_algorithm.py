@@ -251,6 +251,7 @@ INTERRUPTED = {
 }
 
 
+@pytest.mark.slow  # Each is trained twice.
 @pytest.mark.parametrize("name", INTERRUPTED)
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
     """Bit for bit, the reports too: in the middle of episodes, with observations and rewards normalised."""

@@ -81,6 +81,7 @@ def test_a_kill_before_the_ledger_has_a_proposal_costs_none(tmp_path, given):
     assert driver.propose(given).drawn == drawn, "the trial's own seed draws the same"
 
 
+@pytest.mark.slow  # Several searches of each kind.
 @pytest.mark.parametrize("kind", ["tpe", "cmaes", "optuna.samplers:NSGAIISampler", "optuna.samplers:QMCSampler"])
 def test_a_search_that_is_killed_in_the_middle_of_trials_proposes_the_same(tmp_path, kind):
     """CMA-ES remembers its state in trials, NSGA-II generations in trials and study, QMC a count in the study."""

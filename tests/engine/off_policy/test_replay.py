@@ -123,6 +123,7 @@ class Pair:
         return np.array([of[float(one.get_observations(0)[0])] for one in sampled])
 
 
+@pytest.mark.slow  # RLlib's own buffer draws again what does not fit, a thousand times.
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_priorities_weights_and_windows_are_those_of_rllibs_buffer(
     n_step: int, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow  # RLlib's own learner trains, too.
 @pytest.mark.parametrize("case", CASES)
 def test_weights_targets_and_statistics_equal_rllibs_learner(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, training = CASES[case]

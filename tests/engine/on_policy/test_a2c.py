@@ -69,6 +69,7 @@ def test_drawn_batches_give_rllibs_loss_and_weights(model: str) -> None:
     pair.assert_crossed(ALWAYS_CROSSED)
 
 
+@pytest.mark.slow  # RLlib's own learner trains, too.
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_whole_iterations_equal_rllibs_learner(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = A2CConfig().environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=5)

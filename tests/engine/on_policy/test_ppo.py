@@ -67,6 +67,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow  # RLlib's own learner trains, too.
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("case", CASES)
 def test_weights_and_statistics_equal_rllibs_learner(case: str, space: str) -> None:
@@ -101,6 +102,7 @@ def test_the_optimizer_state_is_rllibs_after_the_update() -> None:
         np.testing.assert_allclose(found[key]["exp_avg_sq"], moments["exp_avg_sq"], atol=1e-5)
 
 
+@pytest.mark.slow  # RLlib's own learner trains, too.
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_whole_iterations_equal_rllibs_learner(env: str, shuffle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
