@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-EXIT_FAULT = 1  # As for a sweep without a winner: there is no result, and the reason is printed.
+EXIT_FAULT = 1  # A sweep without a winner has it, too: there is no result, and the reason is printed.
 EXIT_REQUEST = 2  # The request is wrong: typing it again gives the same answer.
 EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later.
 

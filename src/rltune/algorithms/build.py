@@ -96,7 +96,7 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     if build.env.rewards.get("normalise"):
         discount = (algo.get("training") or {}).get("gamma")
         config.environment(env_config={DISCOUNT: float(config.gamma if discount is None else discount)})
-    # By default RLlib restarts a failing env runner forever and trains without it (2.60). Here the trial fails with the
+    # RLlib (2.60) restarts a failing env runner forever by default and trains without it. Here the trial fails with the
     # environment's error, and its retry continues from its checkpoint.
     config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
     for section, arguments in algo.items():

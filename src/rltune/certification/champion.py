@@ -164,7 +164,7 @@ def _find_score(
 ) -> float | None:
     """Read the champion's score on the candidate's episodes, or let it play them; None if it cannot play them."""
     has_score = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
-    # Without the tag of the environment, the score may be that of another environment with the same id.
+    # If the tag of the environment is missing, the score may be that of another environment with the same id.
     if has_score and ENV_TAG in before.tags:
         return float(before.tags["rltune.score"])
     with tempfile.TemporaryDirectory(prefix="rltune-champion-") as folder:

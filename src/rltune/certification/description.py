@@ -17,7 +17,7 @@ from rltune.formatting import TextTable, format_difference, format_interval, for
 from rltune.records import BASELINE, Direction
 from rltune.statistics import find_level
 
-TABLE_NAME = "certification"  # Of the files with the table's numbers.
+TABLE_NAME = "certification"  # The stem of the files that hold the table's numbers.
 
 
 def _format_seeds(configuration: Configuration) -> str:

@@ -202,7 +202,7 @@ def _play(
     call_in_subprocess: Callable[..., Any] | None = None,
 ) -> Evaluation:
     """Evaluate a checkpoint's policy on the episodes from an environment seed on."""
-    from rltune.policies.evaluation import evaluate_checkpoint  # Imports torch, too slow for a start.
+    from rltune.policies.evaluation import evaluate_checkpoint  # This imports torch, which would delay the start.
 
     if call_in_subprocess is None:
         return evaluate_checkpoint(folder, episodes, seed, progress=progress)

@@ -19,7 +19,7 @@ from rltune.records import CheckpointRecord, TrialRecord, trial_dir_of
 logger = logging.getLogger(__name__)
 DEPTH = 4  # The parts of a checkpoint's path: kind, number, attempt, name.
 BATCH = 20  # Checkpoints that are dropped after one look at the lease; with remote storage this takes about a second.
-DROP_S = 1.0  # How long one run of the chore takes at most.
+DROP_S = 1.0  # The longest time that one run of the chore takes.
 
 
 class Retention:

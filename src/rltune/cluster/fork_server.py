@@ -195,7 +195,7 @@ def begin_fork_server() -> None:
     """
     if _early or not are_replacements_on():
         return
-    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mode 0700
+    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # The folder has mode 0700.
     if sys.platform != "linux" or len(str(folder / "socket")) > MAX_PATH_LENGTH:
         folder.rmdir()
         return

@@ -33,7 +33,7 @@ def peak_gb() -> float:
         # On Linux, ru_maxrss would include the size of the process that started this one.
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(fields["VmHWM"].split()[0]) * 1024 / GB
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes, other systems in KiB
+    unit = 1 if sys.platform == "darwin" else 1024  # The unit is bytes on macOS and KiB elsewhere.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GB
 
 

@@ -59,7 +59,7 @@ def check_address(cluster: ClusterConfig) -> None:
     if cluster.address is None:
         return
     key, address = "cluster.address", cluster.address
-    if address == "auto":  # then Ray reads it from here
+    if address == "auto":  # Ray reads the address from the environment then.
         key, address = "RAY_ADDRESS", os.environ.get("RAY_ADDRESS", "")
         if address in ("", "auto"):
             return
@@ -153,7 +153,7 @@ def ensure_ray() -> None:
 def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None) -> None:
     """Start or join Ray; if there is a fork server, it forks the workers."""
     with contextlib.ExitStack() as stack:
-        if fork_server:  # its workers are ready as soon as there is a raylet
+        if fork_server:  # Workers are ready as soon as there is a raylet.
             script = stack.enter_context(fork_server.publish_address(modules))
             stack.enter_context(start_workers_by(script, fork_server.prepare))
         _start(cluster, modules)
@@ -188,7 +188,12 @@ def _join(address: str) -> None:
             host, _, port = target.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (AuthenticationError, OSError, RuntimeError, ValueError) as error:  # a ConnectionError is an OSError
+    except (
+        AuthenticationError,
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # ConnectionError is an OSError.
         raise _explain_failed_join(address, error) from None
 
 

@@ -183,7 +183,7 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
     Raises:
         ResourceError: Not even one trial fits, or a GPU fraction cannot be placed.
     """
-    gpus = [node.gpus for node in nodes]  # one process needs all of its own on one node, learners may lie on several
+    gpus = [node.gpus for node in nodes]  # A process needs all of its GPUs on one node, but learners may be on several.
     machine = Machine(
         cpus=sum(node.cpus for node in nodes), gpus=sum(gpus) if request.learners > 1 else max(gpus, default=0)
     )

@@ -34,7 +34,7 @@ def skip_needless_work(compiling: bool) -> None:
         compiling: Whether torch's compiler will be used, which then has to know.
     """
     connector_v2.inspect = _replace_in(inspect, stack=stack)
-    if not is_tested("torch"):  # rltune installs with other versions of it, too
+    if not is_tested("torch"):  # Other versions of torch can be installed, too.
         return
     for method in filter(_is_left_out, vars(torch.optim.Optimizer).values()):
         if compiling:

@@ -16,14 +16,14 @@ import tempfile
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
-MARK = ".made-by"  # the file with the mark, in the sweep's folder and in its bucket
+MARK = ".made-by"  # The mark's file, in the sweep's folder and in its bucket.
 KEY_BYTES = 32
 
 
 def find_key_file() -> Path:
     """Return where the key is: among this user's own state, made at the first use; a path with ~ without a home."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(os.path.expanduser(state)) / "rltune" / "key"  # pathlib raises without one
+    return Path(os.path.expanduser(state)) / "rltune" / "key"  # pathlib raises this error without a home.
 
 
 def mark_own(folder: Path, digest: str) -> None:
@@ -81,10 +81,10 @@ def _make_key() -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists() and not _read_key():
         path.unlink()
-    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # mode 0600
+    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # The key's file has mode 0600.
         draft.write(secrets.token_bytes(KEY_BYTES))
         draft.flush()
         os.fsync(draft.fileno())
-        with contextlib.suppress(FileExistsError):  # another driver was first
+        with contextlib.suppress(FileExistsError):  # Another driver has made the key first.
             os.link(draft.name, path)
     return path.read_bytes()

@@ -8,7 +8,7 @@ from rltune.config.schema import RunConfig
 
 STEPS_SPENT = "budget.total_env_steps is spent"
 FIVE_SEEDS_FROM = 40  # Fewer trials are certified by three seeds, which cost less and tell less.
-THREE_FINALISTS_FROM = 50  # Of fewer trials only the best one is retrained beside the baseline.
+THREE_FINALISTS_FROM = 50  # A sweep of fewer trials retrains only the best one beside the baseline.
 
 
 def size_certification(trials: int) -> tuple[int, int]:

@@ -63,7 +63,7 @@ _UNREAD_BY_PPO = (Unread("training.vf_share_layers", "algo.rl_module.model_confi
 _UNREAD_BY_IMPALA = _list_unread(
     "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager learner_queue_timeout"
 )
-_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")  # vtrace=false is refused by RLlib
+_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")  # RLlib refuses vtrace=false.
 _HEADS = "algo.rl_module.model_config.head_fcnet_hiddens"
 _UNREAD_BY_DQN = (
     Unread("training.noisy", "algo.training.epsilon to explore: there are no noisy layers"),
@@ -133,7 +133,7 @@ _PPO_NETWORK = PolicyNetwork(
 _SAC_NETWORK = PolicyNetwork(
     f"{_RLLIB}.sac.torch.default_sac_torch_rl_module:DefaultSACTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
 )
-_TQC_NETWORK = PolicyNetwork(  # the actor of SAC, in a module that is not derived from SAC's
+_TQC_NETWORK = PolicyNetwork(  # The actor is that of SAC, in a module that is not derived from SAC's.
     f"{_RLLIB}.tqc.torch.default_tqc_torch_rl_module:DefaultTQCTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
 )
 _BC_NETWORK = PolicyNetwork(
@@ -174,7 +174,7 @@ TABLE: dict[str, Capabilities] = {
         statistics=_V_TRACE,
         unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_IMPALA),
     ),
-    f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(  # rainbow is these with other settings
+    f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(  # Rainbow is DQN with other settings.
         "dqn",
         engine="rltune.engine.off_policy.dqn:FastDQN",
         actions="discrete",
@@ -249,7 +249,7 @@ TABLE: dict[str, Capabilities] = {
         statistics=("policy_loss", "qf_loss", "total_loss"),
     ),
 }
-UNKNOWN = Capabilities(unread=())  # an algorithm of its own may read what RLlib's do not
+UNKNOWN = Capabilities(unread=())  # A user's algorithm may read settings that RLlib's do not.
 
 
 def capabilities_of(config: type) -> Capabilities:

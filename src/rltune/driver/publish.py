@@ -29,7 +29,7 @@ from rltune.views.sweep_view import read_folder
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE_NAME}.json", "type": "table"}])}
 CRASH_CLOSE_S = 12.0  # The longest time that trackers, the notification among them, delay the end after an error.
-RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # By our status; MLflow's status of all others is FINISHED.
+RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's status by ours; all others are FINISHED.
 
 
 def start_console(sweep: OpenSweep) -> None:

@@ -50,7 +50,7 @@ class SweepStopper(Stopper):
         self.signal: int | None = None
         self.interrupted = False  # Whether the cause of the end may be gone at the next attempt: the exit code is 75.
         self.head_gone = False  # Whether the cluster's head is lost, so that Ray answers no call any more.
-        self.active_trial_dirs: set[str] = set()  # Of the trials whose workers run and have a state to save.
+        self.active_trial_dirs: set[str] = set()  # The trials whose workers run and have a state to save.
         if lease:
             lease.on_lost = self.lose_lease
             if lease.is_lost:

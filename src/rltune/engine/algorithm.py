@@ -88,7 +88,7 @@ class FastAlgorithm(StockCheckpoint):
         self._set_up_metrics()
         try:
             self.build_loop()
-        except BaseException:  # stock RLlib is built next: the environments of this attempt must not stay open
+        except BaseException:  # Stock RLlib is built next, so this attempt's environments must not stay open.
             self.env_runner_group.stop()
             raise
         self.publish_weights()
@@ -142,7 +142,7 @@ class FastAlgorithm(StockCheckpoint):
                 else:
                     param.copy_(source[name])
         if self.device.type == "cpu":
-            runner.bind_module()  # its network's views still look at the old memory
+            runner.bind_module()  # The network's views still point to the old memory.
 
     def count(self, steps: int, episodes: list[tuple[float, int]]) -> None:
         """Count sampled environment steps and ended episodes.
@@ -199,7 +199,7 @@ class FastAlgorithm(StockCheckpoint):
                 break
         normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
         if normaliser is not None:
-            normaliser.flush()  # saving does so, too: whether a checkpoint is written must change nothing
+            normaliser.flush()  # Saving does so, too, so that training is the same with and without a checkpoint.
         ended, self._ended = self._ended, []
         return {
             "env_runners": {
@@ -272,7 +272,7 @@ class FastAlgorithm(StockCheckpoint):
         # The learner ignores weights whose number is not higher than its own, also when going back is meant.
         self.learner._weights_seq_no = 0
         super().set_state(state)
-        if ENGINE_STATE not in state:  # stock RLlib's: it counts in its metrics alone
+        if ENGINE_STATE not in state:  # The state is stock RLlib's, which counts in its metrics alone.
             for name in COUNTERS:
                 self.counters[name] = int(self.metrics.peek(("env_runners", name), default=0))
         self._rebuild_loop(state.get(ENGINE_STATE))
@@ -281,7 +281,7 @@ class FastAlgorithm(StockCheckpoint):
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """Restore a checkpoint of ours or of stock RLlib, or one component of it."""
         self.learner._weights_seq_no = 0
-        super().restore_from_path(path, *args, **kwargs)  # a whole checkpoint goes through set_state()
+        super().restore_from_path(path, *args, **kwargs)  # Whole checkpoints are restored by set_state().
         if kwargs.get("component") is not None:
             self._rebuild_loop(self.engine_state())
 

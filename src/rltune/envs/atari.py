@@ -70,7 +70,7 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
         use_fire_reset=FIRE_ON_RESET in points,
         reward_clipping=False,
         stack_num=1,
-        num_threads=1,  # a trial has its share of the cores, and others have theirs
+        num_threads=1,  # The other cores belong to other trials.
     )
     return StandardAtari(games, stack["stack_size"], frames["scale_obs"], spec.rewards)
 

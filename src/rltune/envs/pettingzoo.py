@@ -17,7 +17,7 @@ from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.errors import ConfigError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
-FACTORIES = ("parallel_env", "env")  # the functions of PettingZoo's modules that build an environment
+FACTORIES = ("parallel_env", "env")  # The functions by which PettingZoo's modules build an environment.
 USAGE = "shared, separate, or a mapping {agent: policy}, whose agents may be patterns such as agent_*"
 EXTRA = "pip install 'rltune[multiagent]'"
 
@@ -161,7 +161,7 @@ def check_agents(spec: EnvSpec) -> None:
         then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
     except ConfigError:
         raise
-    except Exception as error:  # an environment raises whatever it likes
+    except Exception as error:  # An environment may raise any exception.
         raise ConfigError(
             f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",

@@ -132,7 +132,7 @@ def read_reward_moments(envs: Any) -> list[Moments]:
     """
     try:
         return list(envs.unwrapped.get_attr("reward_moments"))
-    except AttributeError:  # native ones, whose rewards are not normalised
+    except AttributeError:  # Native environments' rewards are not normalised.
         return []
 
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rltune.errors import ConfigError
 
-MAX_FLAT_ACTIONS = 4096  # a network has an output for each combination of discrete actions
+MAX_FLAT_ACTIONS = 4096  # A network has an output for each combination of discrete actions.
 SLACK = 1e-5  # Rounding may carry an observation beyond a bound by this share of max(1, |bound|).
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 

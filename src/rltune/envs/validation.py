@@ -50,7 +50,7 @@ def check_env(spec: EnvSpec) -> Any:
             if error.what.startswith("env.")
             else ConfigError(f"env.id={spec.id}: {error.what}", error.allowed, error.fix)
         ) from None
-    except Exception as error:  # a wrapper raises whatever it likes
+    except Exception as error:  # A wrapper may raise any exception.
         raise ConfigError(
             f"env.wrappers of {spec.id}: {describe_exception(error)}",
             "arguments that the wrappers take",
@@ -102,7 +102,7 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
                 return
     except ConfigError:
         raise
-    except Exception as error:  # an environment raises whatever it likes
+    except Exception as error:  # An environment may raise any exception.
         # Gymnasium's checker and wrappers look at what the environment returned before we do.
         if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(error)):
             _read_returned(key, done, error)
@@ -189,7 +189,7 @@ def _make_bare_env(spec: EnvSpec) -> Any:
         raise ConfigError(
             f"env.id={spec.id}: {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
-    except gymnasium.error.Error as error:  # unknown, or no id at all
+    except gymnasium.error.Error as error:  # The id is unknown, or there is none.
         raise _explain_unknown(spec.id, describe_exception(error)) from None
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -197,7 +197,7 @@ def _make_bare_env(spec: EnvSpec) -> Any:
             "the packages that the environment imports, installed",
             f"pip install the package that has the module {error.name}",
         ) from None
-    except Exception as error:  # an environment raises whatever it likes
+    except Exception as error:  # An environment may raise any exception.
         raise ConfigError(
             f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",

@@ -216,7 +216,7 @@ def make_storage_error(url: str, error: Exception) -> StudyError:
 
     It is unavailable if the disk is full or the server is down, but not if the server refuses the login.
     """
-    if isinstance(error, StudyError):  # Damage is named already.
+    if isinstance(error, StudyError):  # An error about damage names it already.
         return error
     is_away = isinstance(error, (OperationalError, InterfaceError)) and not url.startswith("sqlite")
     is_unavailable = is_disk_full(error) or (is_away and not _REFUSED.search(str(error)))

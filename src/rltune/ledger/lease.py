@@ -37,7 +37,7 @@ LEASE_S = 20.0  # A counter that stands still for so long, on the observer's mon
 MAX_STEP_S = 2.0  # The most that one look adds to this time: a suspended observer has not watched meanwhile.
 LOOK_S = 0.5  # Between two looks of an observer that waits.
 END_S = 5.0  # The longest wait until a lease is given back; a server that is away keeps no driver from ending.
-# As text, because SQLAlchemy would take longer to look a statement up than SQLite takes to execute this one.
+# They are text, because SQLAlchemy would look a statement up for longer than SQLite takes to execute this one.
 _CHECKS = {
     "sqlite": "UPDATE leases SET counter = counter WHERE sweep_id = ? AND driver_id = ?",
     "postgresql": "UPDATE rltune.leases SET counter = counter WHERE sweep_id = %s AND driver_id = %s",

@@ -74,7 +74,7 @@ class OptunaStudy:
             self._study.add_trial(self._make_trial(record, self._view_trial(record)))
         records = self._trials.records()
         trial_states, self._study_state = self._trials.read_sampler_states()
-        # What the sampler sees of a trial depends on the trials that ended before it.
+        # The sampler's view of a trial depends on the trials that ended before it.
         ended = sorted((record for record in records if record.state != "RUNNING"), key=lambda end: end.ended_s or 0.0)
         views = {record.number: self._view_trial(record) for record in ended}
         for record in records:

@@ -154,7 +154,7 @@ def _add_reports(
         report = make_report(trial.record.number, nominal_steps, env_steps, score, {}, time_s)
         trial.reports.append((report_id, report))
         grown.add(row_id)
-    if len(grown) > 100:  # As in a first read, where a list of all ids would be too long for a statement.
+    if len(grown) > 100:  # A list of all ids would be too long for a statement, for example in a first read.
         has_grown = SWEEP_TRIALS.c.sweep_id.in_({changed[row_id].sweep_id for row_id in grown})
     else:
         has_grown = SWEEP_TRIALS.c.id.in_(grown)

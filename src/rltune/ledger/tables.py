@@ -81,7 +81,7 @@ SWEEPS = Table(
     Column("model", _Json),
     Column("certification", _Json),
     Column("mlflow_run_id", String(64)),
-    Column("sampler_state", _Json),  # What the sampler remembers in Optuna's study.
+    Column("sampler_state", _Json),  # The sampler's attributes of Optuna's study.
 )
 
 LEASES = Table(
@@ -105,7 +105,7 @@ SWEEP_TRIALS = Table(
     Column("params", _Json, nullable=False),
     Column("drawn", _Json),
     Column("origin", String(16)),
-    Column("sampler_state", _Json),  # What the sampler remembers in Optuna's trial.
+    Column("sampler_state", _Json),  # The sampler's attributes of Optuna's trial.
     Column("seeds", _Json, nullable=False),
     Column("env_steps", BigInteger, nullable=False, default=0),
     Column("train_s", Float, nullable=False, default=0.0),
@@ -141,7 +141,7 @@ REPORTS = Table(
     sqlite_autoincrement=True,  # Ids only grow, so that one of them marks how far a tracker has come.
 )
 
-DELIVERIES = Table(  # What each tracker has of a sweep.
+DELIVERIES = Table(  # How much of a sweep each tracker has received.
     "deliveries",
     _metadata,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
@@ -149,7 +149,7 @@ DELIVERIES = Table(  # What each tracker has of a sweep.
     Column("report", _ID, nullable=False),  # It has the reports up to this row's id.
 )
 
-TRIAL_DELIVERIES = Table(  # What each tracker has of a trial besides reports.
+TRIAL_DELIVERIES = Table(  # How much of a trial besides reports each tracker has received.
     "trial_deliveries",
     _metadata,
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), primary_key=True, autoincrement=False),

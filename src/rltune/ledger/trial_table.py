@@ -33,7 +33,7 @@ REPORT_COLUMNS = (
     REPORTS.c.score,
     REPORTS.c.numbers,
     REPORTS.c.time_s,
-)  # In the order of the arguments of `make_report`.
+)  # The order is that of the arguments of `make_report`.
 
 # These statements are built once, because SQLAlchemy is slow to recognize an equal one at each report.
 _ADD_REPORT = insert(REPORTS)

@@ -186,7 +186,7 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     if rule.positive and min(args) <= 0:
         raise ConfigError(f"{setting}: arguments must be above 0", rule.usage, fix)
     if args[0] > args[1]:
-        turned = format_yaml_value([kind, args[1], args[0], *args[2:]]).replace(" ", "")  # a shell's one word
+        turned = format_yaml_value([kind, args[1], args[0], *args[2:]]).replace(" ", "")  # This is one word to a shell.
         raise ConfigError(f"{setting}: its ends are exchanged", "low <= high", f"space.{name}={turned}")
     if kind == "quniform" and args[2] <= 0:
         raise ConfigError(f"{setting}: the range is empty", "step > 0", fix)

@@ -37,7 +37,7 @@ class MedianStopping(StoppingRule):
             raise make_argument_error("min_trials", min_trials, "at least 1", 5)
         self.min_trials = min_trials
         self._first, self._budget = env_steps * grace_fraction - 1e-9 * env_steps, env_steps
-        # For each mark, the sorted running averages of the trials that have reached it.
+        # The sorted running averages of the trials that have reached each mark.
         self._averages: dict[int, list[float]] = defaultdict(list)
         self._trials: dict[int, _Progress] = {}
 

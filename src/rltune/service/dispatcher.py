@@ -66,7 +66,7 @@ def decide_state(submission: Submission, ending: Ending) -> tuple[str, str | Non
             return INTERRUPTED, ON_REQUEST
         if submission.is_adopted and ending.status == "interrupted":
             return INTERRUPTED, "whoever started it has ended it"
-        # Without a request to stop, the shutdown of the service's machine may have ended the sweep, too.
+        # If nobody asked it to stop, the shutdown of the service's machine may have ended the sweep, too.
         return QUEUED, "its process is gone"
     if code == EXIT_WINNER:
         return COMPLETE, None

@@ -96,7 +96,7 @@ class SweepProcesses:
     def __init__(self, folder: ServiceFolder, share: Mapping[str, Any], program: Sequence[str] | None = None) -> None:
         self._folder, self._share = folder, share
         self._program = program or (sys.executable, "-m", "rltune", "run")
-        self._children: dict[int, subprocess.Popen[bytes]] = {}  # By the submission's id.
+        self._children: dict[int, subprocess.Popen[bytes]] = {}  # The processes by their submission's id.
         self._watches: dict[int, LeaseWatch] = {}
 
     def format_request(self, submission: Submission) -> str:

@@ -140,7 +140,7 @@ class DashboardTracker(Tracker):
             distributions={label: self._distributions[label] for label in drawn},
             user_attrs=attributes | {"end": _get_key(record)},
             intermediate_values=thin_curve(record.scores),
-            # What was never measured counts as broken.
+            # A constraint whose number was never measured counts as broken.
             constraints={check.name: 1.0 if math.isnan(check.excess) else check.excess for check in record.checks},
         )
         if record.began_s and record.ended_s:

@@ -98,9 +98,9 @@ class Feed:
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self._ending: tuple[str, Outcome | None] = ("KILLED", None)
         self._is_open = self._is_delivered = self._has_warned = False
-        self._failures = 0  # In a row.
-        self._failing_since = 0.0  # Since when it has taken nothing.
-        self._refusals: Counter[str] = Counter()  # In a row, by operation.
+        self._failures = 0  # Consecutive failures.
+        self._failing_since = 0.0  # The time of the first of them.
+        self._refusals: Counter[str] = Counter()  # Consecutive refusals by operation.
         self._skipped: set[str] = set()  # Checkpoints that the tracker refused; the next driver offers them again.
         self._thread = threading.Thread(target=self._run, name=f"feed-{tracker.name}", daemon=True)
         self._thread.start()
@@ -149,7 +149,7 @@ class Feed:
             self._woken.set()
         while not task.done.wait(min(POLL_S, max(0.0, deadline - time.monotonic()))):
             if is_urgent() or time.monotonic() >= deadline:
-                task.done.set()  # The thread skips it.
+                task.done.set()  # The thread skips a task that nobody waits for any more.
                 reason = "the sweep ends" if is_urgent() else task.error or f"no answer within {timeout_s:.0f} s"
                 self.messages.put(f"{self.tracker.name} did not take {name} ({reason})")
                 return None
@@ -247,7 +247,7 @@ class Feed:
         if not self._is_open:
             self.tracker.open()
             self._is_open = True
-        tasks = list(self._tasks)  # What was in the ledger before a task came is delivered before the task.
+        tasks = list(self._tasks)  # Rows that the ledger had before a task came are delivered before the task.
         self._deliver_ledger()
         for task in tasks:
             self._carry_out(task)
@@ -335,7 +335,7 @@ class Feed:
         self._ledger.mark_trial(self.tracker.name, record.kind, record.number, checkpoint=path)
 
     def _carry_out(self, task: _Task) -> None:
-        if not task.done.is_set():  # Else its caller waits no more.
+        if not task.done.is_set():  # Its caller waits no more if it is set.
             try:
                 self._attempt(task.name, lambda: setattr(task, "result", task.function()))
             except BaseException as error:

@@ -21,9 +21,9 @@ from rltune.formatting import name_user
 from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 from rltune.tracking.model_registry import ModelRegistry
 
-MAX_NAME, MAX_VALUE = 250, 6000  # In characters.
+MAX_NAME, MAX_VALUE = 250, 6000  # Lengths in characters.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-# In an address; without it MLflow opens its pages for prompts.
+# This part of an address keeps MLflow from opening its pages for prompts.
 AS_TRAINING = {"workflowType": "machine_learning"}
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")  # A server that answers so works.
 Point = tuple[str, float, int, int]  # Name, value, step, and milliseconds of the epoch.

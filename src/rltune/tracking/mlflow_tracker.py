@@ -92,8 +92,8 @@ class MLflowTracker(Tracker):
         self._ledger = sweep.ledger
         self._runs = MLflowRuns(resolve_uri(sweep.uri), sweep.experiment)
         self._is_connected = False
-        self._ids: dict[str, str] = {}  # Of the runs that the server has as far as we know, by entry.
-        self._ended: set[str] = set()  # The entries of those that were ended.
+        self._ids: dict[str, str] = {}  # Ids by entry, of the runs that the server is known to have.
+        self._ended: set[str] = set()  # The entries whose MLflow runs were ended.
         self._may_miss_runs = False  # Whether the server may have runs whose ids are not in the ledger.
         self._sweep_run_id = ""
         self._curve: BestScoreCurve | None = None

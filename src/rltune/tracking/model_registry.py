@@ -104,7 +104,7 @@ class ModelRegistry:
         )
 
     def _log_files(self, logged: Any, run_id: str, model: Mapping[str, Any]) -> None:
-        # What mlflow.pyfunc.log_model does, without global state and without reading the history of every metric.
+        # This does as mlflow.pyfunc.log_model, without global state and without reading the history of every metric.
         import mlflow.pyfunc
         from mlflow.models import Model
 

@@ -9,8 +9,8 @@ from typing import Any
 from rltune.records import Report, RunKey, TrialRecord
 from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_score
 
-FOLDER = "tensorboard"  # In the sweep's folder.
-OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # What the HParams tab shows beside the values.
+FOLDER = "tensorboard"  # Its name in the sweep's folder.
+OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # The HParams tab shows them beside the values.
 
 
 class TensorBoardTracker(Tracker):

@@ -71,7 +71,7 @@ class AlgorithmRunner:
         self._true: Episodes = deque()  # Those of shaped environments that ended in the iteration under way.
         with collect_returns(self._true):
             self.algorithm = build_algorithm(self.config, engine, build.precision)
-        if build.gpus and self.config.num_learners == 1:  # several have whole GPUs
+        if build.gpus and self.config.num_learners == 1:  # Several learners have whole GPUs.
             cap = functools.partial(_cap_learner, share=build.gpus)
             self.algorithm.learner_group.foreach_learner(cap)
         self._count_steps()
@@ -83,7 +83,7 @@ class AlgorithmRunner:
         self._statistics, self._data = able.statistics, able.data
         self._observation_space = None
         if build.env.policies is None:
-            env = make_env(build.env)  # the environment's own space: connectors may change it before the network
+            env = make_env(build.env)  # Connectors may change the environment's space for the network.
             self._observation_space = env.observation_space
             env.close()
 
@@ -199,7 +199,7 @@ class AlgorithmRunner:
 
     def restore(self, folder: Path) -> None:
         """Load what `save` wrote."""
-        with collect_returns(self._true):  # a restore may build the environments anew
+        with collect_returns(self._true):  # A restore may rebuild the environments.
             self.algorithm.restore_from_path(folder / "algorithm")
         self._count_steps()
         self._load_episodes(folder)

@@ -142,7 +142,7 @@ class TrialCheckpoints:
         task = self._task
         content: dict[str, Any] = {
             "env_steps": state.env_steps,
-            "objective": objective if math.isfinite(objective) else None,  # JSON has no NaN
+            "objective": objective if math.isfinite(objective) else None,  # JSON has no NaN.
             "number": task.number,
             "params": dict(task.params),
             "seeds": list(task.seeds),

@@ -95,7 +95,7 @@ def measure_gpu(cuda: Any = None) -> dict[str, float]:
         return {}
     numbers = {GPU_MEMORY: cuda.max_memory_allocated() / 1e6}
     for name, read, unit in ((GPU_USED, cuda.device_memory_used, 1e6), (GPU_UTILISATION, cuda.utilization, 1)):
-        with contextlib.suppress(Exception):  # torch raises errors of NVML and of its own
+        with contextlib.suppress(Exception):  # torch raises NVML's errors and its own.
             numbers[name] = read() / unit
     return numbers
 

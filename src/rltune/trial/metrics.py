@@ -126,7 +126,7 @@ def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statis
     learner = {}
     for name in names:
         values = [float(module[name]) for module in modules if module.get(name) is not None]
-        if values:  # one per policy, and several policies only where several agents learn
+        if values:  # There is one for each policy, and several policies only if several agents learn.
             learner[name] = statistics.fmean(values)
     return Progress(**numbers, learner=learner)
 

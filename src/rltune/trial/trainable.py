@@ -174,7 +174,7 @@ class Trial(tune.Trainable):
         """Return the state between two marks. It is not a report, because no other trial reports at the same step."""
         state = self._state
         report, sampled = self._merge_seeds(), self._count_steps_of_each_seed()
-        # Without a step there is nothing to save.
+        # A trial that has taken no step has nothing to save.
         records = self._checkpoints.save_latest(state, self._runners) if sampled or report["env_steps"] else {}
         if interrupted:  # Steps of an unfinished iteration have been sampled, too, and count against the budget.
             report["env_steps"] = max(report["env_steps"], sampled)

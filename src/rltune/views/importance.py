@@ -110,7 +110,7 @@ def measure_importance(space: Space, trials: Sequence[TrialRecord], direction: D
 
 def _permute(forest: _OutOfBagForest, places: Array, rng: np.random.Generator) -> Array:
     """Return each parameter's increase of the error, of a forest that is grown on trials at these places."""
-    from sklearn.inspection import permutation_importance  # Takes a second to import.
+    from sklearn.inspection import permutation_importance  # This import takes a second.
 
     seed = int(rng.integers(2**31))
     importance: Any = permutation_importance(

@@ -93,7 +93,7 @@ def enqueue_configuration(ref: SweepRef, values: Mapping[str, Any], *, stream: T
         spent = sweep.compute_spent()
         larger = spent.spell_larger(num_waiting + 1)
         driver = sweep.find_driver()
-        # Without the sweep's folder the settings are those of its start, and the budget may have grown since.
+        # If the sweep's folder is not here, the settings are those of its start, and the budget may have grown since.
         if driver and sweep.folder and (reason := spent.explain(num_waiting)):
             raise StudyError(
                 f"sweep={sweep.name}: {reason}",

@@ -19,7 +19,7 @@ from rltune.formatting import first_line
 from rltune.ledger.disk_full import DISK_FULL, names_full_disk
 from rltune.trial.supervisor import STACK_FILE, STOP_FILE
 
-FAILURE_FILE = "failure.txt"  # In the trial's folder.
+FAILURE_FILE = "failure.txt"  # Its name in the trial's folder.
 MAX_TRACE = 4000  # The characters that the ledger and MLflow keep.
 MAX_LOG = 20_000
 EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # How the last line of a traceback begins.

@@ -46,7 +46,7 @@ class FlatParameters:
         with torch.no_grad():
             for param, view in zip(self.params, self.views(self.data), strict=True):
                 view.copy_(param)
-                param.data = view  # the Parameter object stays: RLlib's optimizer and state dicts know it by identity
+                param.data = view  # RLlib's optimizer and state dicts know the Parameter by identity, so it stays.
 
     @property
     def spans(self) -> Array:

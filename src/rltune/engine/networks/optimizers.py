@@ -34,7 +34,7 @@ def clip_gradients(flat: FlatParameters, limit: float | None, by: str) -> Tensor
         flat.grad.clamp_(-limit, limit)
         return None
     if by == "norm":
-        # torch.where instead of an if for each tensor, which would read a number off the device.
+        # An `if` for each tensor would read a number off the device; torch.where does not.
         norms = torch.stack(torch._foreach_norm(flat.grads))
         factors = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
         torch._foreach_mul_(flat.grads, list(factors.unbind()))

@@ -154,9 +154,9 @@ class OffPolicy(FastAlgorithm):
         # RLlib counts a fragment for each environment.
         self.fragment = config.get_rollout_fragment_length() * config.num_envs_per_env_runner
         if not hasattr(self, "replay"):
-            self.replay = self._make_replay()  # a restore builds the loop anew, and the memory must survive that
+            self.replay = self._make_replay()  # A restore rebuilds the loop, but the memory must survive.
         self.loop = self.make_update()
-        self.target_updated_at = 0  # environment steps
+        self.target_updated_at = 0  # The unit is environment steps.
 
     def _make_replay(self) -> Replay:
         settings = dict(self.config.replay_buffer_config)
@@ -189,7 +189,7 @@ class OffPolicy(FastAlgorithm):
         sampled = time.perf_counter()
         self.timers_s["env_runner_sampling_timer"] += sampled - start
         clock = self.counters["num_env_steps_sampled_lifetime"]
-        # By the steps that the memory has seen, not by the trial's: after a restore without a copy of the memory the
+        # The steps that the memory has seen count, not the trial's: after a restore without a copy of the memory the
         # first batches would be drawn from a few rows, over and over.
         if self.replay.env_steps >= self.config.num_steps_sampled_before_learning_starts and self.replay.size:
             with torch.no_grad():
@@ -208,7 +208,7 @@ class OffPolicy(FastAlgorithm):
         stepper, taken = self.env_runner_group.local_env_runner.stepper, 0
         with torch.no_grad():
             while taken < steps:
-                rows, count = stepper.step(clock + taken)  # rows are overwritten by the next step: stored at once
+                rows, count = stepper.step(clock + taken)  # The next step overwrites the rows.
                 self.replay.extend(rows)
                 taken += count
         self.count(taken, stepper.take_episodes() if stepper.episodes else [])

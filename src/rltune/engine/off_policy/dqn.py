@@ -95,7 +95,7 @@ class DQNUpdate:
         """Do by torch what `update` does."""
         obs, after, action, rewards, discounts = self.layout.views(rows)
         values = self.target.forward(after)
-        if self._loss.double:  # the online network chooses, the target network judges (van Hasselt et al. 2016)
+        if self._loss.double:  # The online network chooses, the target network judges (van Hasselt et al. 2016).
             best = values.gather(1, self.online.forward(after).argmax(1, keepdim=True)).squeeze(1)
         else:
             best = values.amax(1)

@@ -136,7 +136,7 @@ class Replay:
         """Append transitions, over the oldest ones when full."""
         rows = rows[-self.capacity :]  # The ends of many episodes at once may fill more than a small memory.
         count, start = len(rows), self._next
-        if count == 0:  # n-step windows complete no transition on an episode's first steps
+        if count == 0:  # The first steps of an episode complete no n-step window.
             return
         first = min(count, self.capacity - start)
         self.rows[start : start + first] = rows[:first]
@@ -170,7 +170,7 @@ class Replay:
         """Set the priorities of the batch drawn last to its absolute temporal-difference errors."""
         if self.tree is None or self.alpha is None:
             return
-        errors = np.maximum(errors.astype(np.float64), 1e-12)  # a priority of zero would never be drawn again
+        errors = np.maximum(errors.astype(np.float64), 1e-12)  # A priority of zero would never be drawn again.
         self._max_priority = max(self._max_priority, float(errors.max()))
         self.tree.set(self._drawn, errors**self.alpha)
 
@@ -196,7 +196,7 @@ class Replay:
     def set_state(self, state: dict[str, Any]) -> None:
         """Replace the contents by what `get_state` returned; a smaller memory takes the newest transitions."""
         rows, priorities = state["rows"], state.get("priorities")
-        if len(rows) != self.capacity and (oldest := state["next"] % max(1, len(rows))):  # a full ring of another size
+        if len(rows) != self.capacity and (oldest := state["next"] % max(1, len(rows))):  # A full ring of another size.
             rows = np.roll(rows, -oldest, axis=0)[-self.capacity :]
             priorities = None if priorities is None else np.roll(priorities, -oldest)[-self.capacity :]
         self.size = min(len(rows), self.capacity)

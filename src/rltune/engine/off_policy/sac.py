@@ -181,7 +181,7 @@ class SACUpdate:
         for flat in self.flats.values():
             flat.attach_grads()
         critics = [param for name in self._names for param in self.flats[name].params]
-        torch.autograd.backward([losses[0]], inputs=critics, retain_graph=True)  # compiled, both losses share one
+        torch.autograd.backward([losses[0]], inputs=critics, retain_graph=True)  # Compiled losses share one graph.
         torch.autograd.backward([losses[1]], inputs=self.flat.params)
         # The temperature's loss is log_alpha * surplus, so its gradient is the surplus itself.
         surplus = -(logp.detach() + self.target_entropy).mean()

@@ -53,11 +53,11 @@ class Chunks:
 def find_chunks(rollout: Rollout) -> Chunks:
     """Return the rollout's episode chunks."""
     steps = len(rollout.valid)
-    start = np.where(rollout.valid[0], 0, 1)  # each environment's first step of its present chunk
+    start = np.where(rollout.valid[0], 0, 1)  # The first step of each environment's present chunk.
     chunks = []
     for step, env in zip(*np.nonzero(rollout.terminated | rollout.truncated), strict=True):
         chunks.append((env, start[env], step))
-        start[env] = step + 2  # the step between only resets
+        start[env] = step + 2  # The step between two episodes only resets.
     # One that has just been reset has no step yet.
     chunks.extend((env, start[env], steps - 1) for env in np.flatnonzero(start < steps))
     return Chunks(*np.array(chunks, np.int64).T)

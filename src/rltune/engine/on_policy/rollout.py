@@ -109,7 +109,7 @@ class Collector:
         self._episodes = EpisodeTracker(envs.num_envs)
         self._started = False
         self._rows = 0
-        self._last = 0  # row of the newest observation before this rollout
+        self._last = 0  # The row of the newest observation before this rollout.
         self._row = self._taken = 0  # Rows and environment steps of a rollout that ended early.
 
     def _allocate(self, rows: int) -> None:
@@ -143,7 +143,7 @@ class Collector:
 
     def load(self, state: dict[str, Any]) -> None:
         """Set what `state` returned; the environments are as they were then."""
-        part = state.get("part", {})  # older checkpoints have none
+        part = state.get("part", {})  # Older checkpoints lack this entry.
         self._row, self._taken = len(part.get("rewards", ())), state.get("taken", 0)
         self._allocate(self._row + 1)
         self._obs[0], self._over[0] = state["obs"], state["over"]
@@ -186,7 +186,7 @@ class Collector:
             self._allocate(math.ceil(steps / envs * 1.25) + 2)
         if not self._started:
             self._start()
-        elif self._last:  # the last observation of the previous rollout begins this one
+        elif self._last:  # The last observation of the previous rollout is the first of this one.
             self._obs[0] = self._obs[self._last]
             self._over[0] = self._over[self._last]
             self._last = 0

@@ -11,7 +11,7 @@ import io
 import pickle
 from typing import Any
 
-MAX_BYTES = 16 * 2**20  # a checkpoint is written every minute or so, and its size is mostly networks
+MAX_BYTES = 16 * 2**20  # Checkpoints are written about once a minute, and networks are most of their size.
 
 KNOWN_PACKAGES = {"builtins", "collections", "copyreg", "enum", "functools", "gymnasium", "minigrid", "numpy", "rltune"}
 """Packages whose objects come out of a pickle as they went in."""
@@ -22,7 +22,7 @@ class _Pickler(pickle.Pickler):
         """Refuse what would not come back as it is; pickle anything else as usual."""
         if any(base.__name__ == "EzPickle" for base in type(obj).__mro__):
             raise pickle.PicklingError(f"{type(obj).__name__} is pickled without its state")
-        kind = obj if hasattr(obj, "__qualname__") else type(obj)  # a class or a function is pickled by its name
+        kind = obj if hasattr(obj, "__qualname__") else type(obj)  # Classes and functions are pickled by name.
         if str(kind.__module__).partition(".")[0] not in KNOWN_PACKAGES:
             raise pickle.PicklingError(f"{kind.__module__}.{kind.__qualname__} is not known to be pickled whole")
         return NotImplemented
@@ -46,6 +46,6 @@ def pickle_envs(envs: Any) -> bytes:
         _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(envs)
     except pickle.PicklingError:
         raise
-    except Exception as error:  # an object that cannot be pickled raises whatever it likes
+    except Exception as error:  # Objects that cannot be pickled may raise any exception.
         raise pickle.PicklingError(str(error)) from error
     return file.getvalue()

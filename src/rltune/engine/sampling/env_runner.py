@@ -115,7 +115,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         self._collector = Collector(
             self.env,
             self.actions,
-            lambda obs: self.network.dist_inputs(obs),  # looked up at each call: bind_module() replaces the network
+            lambda obs: self.network.dist_inputs(obs),  # bind_module() replaces the network.
             normaliser=self.normaliser,
             seeds=self.derive_seeds(),
             explore=self.config.explore,
@@ -146,7 +146,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         """Take at least ``steps`` environment steps; the arrays are overwritten by the next call."""
         if self._collector is None:
             raise RuntimeError("this env runner has no environments")
-        with torch.inference_mode():  # once around the loop instead of at each step
+        with torch.inference_mode():  # Entering it once around the loop is faster than at each step.
             rollout = self._collector.collect(steps)
         self.num_env_steps_sampled_lifetime += rollout.num_steps
         return rollout
@@ -170,7 +170,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
             try:
                 state |= {"envs": pickle_envs(self.env), "episodes": self.sampler.state()}
             except pickle.PicklingError as error:
-                self._not_kept = str(error)  # and will say so each time
+                self._not_kept = str(error)  # Each later state gives this reason, too.
         return state | {"not_kept": self._not_kept}
 
     def load_sampling_state(self, state: dict[str, Any], steps: int) -> str | None:

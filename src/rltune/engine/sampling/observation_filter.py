@@ -88,7 +88,7 @@ class RunningMoments:
 
     def __call__(self, raw: Array, out: Array) -> None:
         """Learn from ``raw`` [envs, ...] and write it normalised into ``out`` (float32)."""
-        self._pending[self._filled] = raw  # copied: environments may overwrite what they gave
+        self._pending[self._filled] = raw  # Environments may overwrite returned arrays, so this is a copy.
         self._filled += 1
         if self._filled >= self._refresh_at:
             self.flush()
@@ -126,7 +126,7 @@ class RunningMoments:
         stat = RunningStat(self.shape)
         stat.num_pushes = self.count
         stat.mean_array, stat.sum_sq_diff_array = self.mean.copy(), self.sum_squares.copy()
-        connector.get_state()  # creates the filter
+        connector.get_state()  # The call creates the filter.
         connector._filters[None].running_stats = stat  # None is the agent of a single-agent environment
 
     def from_filter(self, connector: MeanStdFilter) -> None:

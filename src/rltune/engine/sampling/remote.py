@@ -34,7 +34,7 @@ class RemoteRunners(EnvRunnerGroup):
         idle = _idle[self._key(kwargs["worker_index"])]
         while idle:
             actor = idle.pop()
-            with contextlib.suppress(ray.exceptions.RayActorError):  # it died meanwhile
+            with contextlib.suppress(ray.exceptions.RayActorError):  # The actor has died meanwhile.
                 # Waited for one by one: what an environment raises is raised here, as by a process that starts.
                 ray.get(actor.begin_anew.remote(**kwargs, tune_trial_id=self._tune_trial_id))
                 return actor

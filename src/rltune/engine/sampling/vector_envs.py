@@ -78,7 +78,7 @@ class SyncEnvs:
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
-        self._done = [False] * num_envs  # a list: reading one element of an array makes an object each time
+        self._done = [False] * num_envs  # A list is faster here: reading an element of an array makes a new object.
 
     @property
     def unwrapped(self) -> SyncEnvs:
@@ -212,7 +212,7 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
 
     if mode == gym.VectorizeMode.ASYNC:
         makers = [lambda index=index: make(index) for index in range(count)]
-        # copy=False: the sampler copies observations out of the shared memory anyway, before it steps again.
+        # The sampler copies observations out of the shared memory before it steps again, hence copy=False.
         return VectorEnvs(gym.vector.AsyncVectorEnv(makers, copy=False))
     return SyncEnvs(make, count)
 
@@ -240,7 +240,7 @@ def _has_native(env_id: str, kwargs: dict[str, Any]) -> bool:
     """Return whether the id has a vector entry point that can be imported and takes these arguments."""
     module, _, name = env_id.rpartition(":")
     if module:
-        importlib.import_module(module)  # registers it; gym.spec, unlike gym.make, does not know the form module:Name
+        importlib.import_module(module)  # gym.spec, unlike gym.make, does not import module:Name.
     spec = gym.spec(name)
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return False

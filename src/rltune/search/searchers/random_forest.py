@@ -124,7 +124,7 @@ def grow_trees(
 
     trees, trials = [], owners.max() + 1
     times_drawn = np.zeros((num_trees, trials), dtype=np.intp)
-    inputs = np.ascontiguousarray(examples, dtype=np.float32)  # As a tree takes them, or each would check and convert.
+    inputs = np.ascontiguousarray(examples, dtype=np.float32)  # Trees take this type; each would convert others.
     for drawn in times_drawn:
         drawn[:] = np.bincount(rng.integers(trials, size=trials), minlength=trials)
         seed = int(rng.integers(2**31))
