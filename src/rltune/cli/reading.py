@@ -121,7 +121,7 @@ def watch(settings: DictConfig) -> Answer:
 
 @command("report sweep=latest", SweepConfig)
 def report(settings: DictConfig) -> Answer:
-    """Write the report of a sweep's present state, also while the sweep runs."""
+    """Write the report page of a sweep's present state, also while the sweep runs."""
     ref = make_sweep_ref(settings)
     folder = ref.folder()
     from rltune.views import html  # Brings SQLAlchemy, for which a wrong name need not wait.

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 def write_report(
     sweep: Path, ledger: Ledger | None = None, ledger_url: str | None = None, status: str | None = None
 ) -> Path:
-    """Write the report of a sweep into its folder, in place of an earlier one.
+    """Write the report page of a sweep into its folder, in place of an earlier one.
 
     Args:
         sweep: The sweep's folder.

@@ -171,7 +171,7 @@ class Sweep:
         return load_policy(f"sweep:{path}", output_dir=self.folder.parent, ledger_url=self._ref.ledger_url)
 
     def report(self) -> Path:
-        """Write the report of the sweep's present state, and return the page's path."""
+        """Write the report page of the sweep's present state, and return its path."""
         from rltune.views import html
 
         return html.write_report(self.folder, ledger_url=self._ref.ledger_url) / html.PAGE
