@@ -322,7 +322,7 @@ class Store:
             if not self._download(path, draft, digest):
                 return None
             shutil.rmtree(target, ignore_errors=True)
-            with contextlib.suppress(OSError):  # Another thread has fetched it meanwhile.
+            with contextlib.suppress(OSError):  # Another thread has fetched the checkpoint meanwhile.
                 draft.rename(target)
         return target
 

@@ -89,7 +89,8 @@ def show(settings: DictConfig) -> Answer:
     try:
         view = read_sweep(make_sweep_ref(settings))
     except StudyError:
-        if (submission := find_submission(settings)) and not submission["has_folder"]:  # It has not begun.
+        # The submitted sweep has not started.
+        if (submission := find_submission(settings)) and not submission["has_folder"]:
             return Answer(submission, lambda: print_submission(submission))
         raise
     from rltune.views.plain import describe_with_trials
@@ -124,7 +125,7 @@ def report(settings: DictConfig) -> Answer:
     """Write the report page of a sweep's present state, also while the sweep runs."""
     ref = make_sweep_ref(settings)
     folder = ref.folder()
-    from rltune.views import html  # Brings SQLAlchemy, for which a wrong name need not wait.
+    from rltune.views import html  # Importing SQLAlchemy takes long; a wrong name is refused before.
 
     page = html.write_report(folder, ledger_url=ref.ledger_url) / html.PAGE
     return Answer({"report": page}, lambda: print(page))
@@ -149,7 +150,8 @@ def compare(settings: DictConfig) -> Answer:
     from rltune.ledger.sweep_ref import SweepRef
 
     folders = [SweepRef.of(sweep, settings.output_dir, settings.storage).folder("sweeps") for sweep in sweeps]
-    from rltune.views.comparison import compare_sweeps  # Brings SQLAlchemy, for which a wrong name need not wait.
+    # Importing SQLAlchemy takes long; a wrong name is refused before.
+    from rltune.views.comparison import compare_sweeps
 
     comparison = compare_sweeps(folders, ledger_url=settings.study.storage)
     files = comparison.save(Path(settings.out).expanduser().absolute())

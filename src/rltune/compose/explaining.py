@@ -64,7 +64,8 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
-        subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}  # Its key was left out.
+        # The key of a name was left out.
+        subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
         is_bare = subject and "=" not in error.override
         fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
         redacted = redact_address(error.override)

@@ -53,7 +53,7 @@ def end_sweep(sweep: OpenSweep) -> Outcome:
     Raises:
         LeaseLostError: Another driver has taken the sweep over.
     """
-    sweep.ending.acquire()  # This is never released: a sweep ends once.
+    sweep.ending.acquire()  # The lock is never released, because a sweep ends once.
     try:
         return _end(sweep)
     finally:

@@ -111,7 +111,7 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
     ledger = start_ledger(context.config.study.storage, folder, new=not context.resumed)
     with contextlib.closing(ledger), take_lease(ledger) as lease:
         if not context.resumed:
-            ledger.require_new()  # Another driver may have begun it in between.
+            ledger.require_new()  # Another driver may have started the sweep meanwhile.
         set_journal(ledger, context.is_folder_shared())
         if lease.previous:
             end_stale_processes(lease.previous.sessions)

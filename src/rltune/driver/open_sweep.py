@@ -201,7 +201,8 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
                 if ledger.has_lost_lease():
                     sweep.tracker.abandon()
                 else:
-                    sweep.tracker.close(status, timeout_s=5.0)  # This has no effect after a sweep's proper end.
+                    # Closing again has no effect after a sweep's proper end.
+                    sweep.tracker.close(status, timeout_s=5.0)
     finally:
         sweep.retention.drop_pending(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
         ledger.close()

@@ -175,7 +175,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec = _check_env(config)
-    from rltune.driver.trackers import check_trackers  # It imports SQLAlchemy, which takes a moment.
+    from rltune.driver.trackers import check_trackers  # The module imports SQLAlchemy, which takes a moment.
 
     check_trackers(config)
     check_sampler(config.searcher.kind, config.searcher.args, space)
@@ -212,7 +212,7 @@ def _check_places(config: RunConfig) -> None:
     """Check that the sweep's folder, ledger and storage can be written."""
     _check_writable(Path(config.output_dir).expanduser().absolute())
     if config.study.storage:
-        from rltune.ledger.database import check_storage  # It imports SQLAlchemy, which takes a moment.
+        from rltune.ledger.database import check_storage  # The module imports SQLAlchemy, which takes a moment.
 
         check_storage(config.study.storage)
     if config.storage:

@@ -96,7 +96,7 @@ def _describe(sweep: OpenSweep) -> SweepDescription:
         ledger=sweep.ledger,
         experiment=config.tracking.experiment or config.env.name,
         uri=config.tracking.uri,
-        params={  # These distinguish sweeps in MLflow's table.
+        params={  # The columns that distinguish sweeps in MLflow's table.
             "algo": config.algo["name"],
             "env": config.env.id,
             "searcher": config.searcher.kind,

@@ -177,7 +177,7 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
                 "sweeps whose algorithm, environment and objective are this one's",
                 f"leave {name} out of {FROM_SWEEPS}",
             )
-    from rltune.ledger.storage import open_ledger  # It imports SQLAlchemy, which takes a moment.
+    from rltune.ledger.storage import open_ledger  # The module imports SQLAlchemy, which takes a moment.
 
     with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
         return settings, ledger.trials.records()
@@ -207,7 +207,7 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
         env_steps=min(budget, record.env_steps),
         train_s=record.train_s * min(1.0, budget / max(1, record.env_steps)),
     )
-    if placed.score is None and not placed.diverged:  # Its first report is from beyond this budget.
+    if placed.score is None and not placed.diverged:  # The trial's first report is from beyond this budget.
         return None
     return read_criteria(asdict(config)).judge(placed)
 

@@ -99,7 +99,7 @@ class BestSoFar:
         """
         if math.isfinite(objective):
             self._scores[number] = objective
-            if self._best == number:  # Another trial may be better now.
+            if self._best == number:  # The score of the best trial changed, so another trial may be better now.
                 self._best = max(self._scores, key=lambda trial: self._direction.sign * self._scores[trial])
             elif self._best is None or self._direction.is_better(self._scores[number], self._scores[self._best]):
                 self._best = number

@@ -115,7 +115,8 @@ class SweepRef:
             StudyError: There is no such sweep, its ledger cannot be read, or the ledger's address needs a login.
         """
         folder = self.folder()
-        from rltune.ledger.storage import open_ledger  # Brings SQLAlchemy, for which a wrong name need not wait.
+        # Importing SQLAlchemy takes long; a wrong name is refused before.
+        from rltune.ledger.storage import open_ledger
 
         return open_ledger(folder, self.ledger_url)
 

@@ -146,7 +146,7 @@ DELIVERIES = Table(  # How much of a sweep each tracker has received.
     _metadata,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
-    Column("report", _ID, nullable=False),  # It has the reports up to this row's id.
+    Column("report", _ID, nullable=False),  # The tracker has the reports up to this row's id.
 )
 
 TRIAL_DELIVERIES = Table(  # How much of a trial besides reports each tracker has received.

@@ -436,7 +436,7 @@ class BundlePolicy:
             ValueError: ``obs`` fits neither one observation nor a batch.
         """
         actions, self._memory = self.predict(obs, self._memory, deterministic=deterministic, rng=rng)
-        return actions[()]  # Turns an array of one action into a scalar.
+        return actions[()]  # The index turns an array of one action into a scalar.
 
     def predict(
         self,

@@ -46,7 +46,7 @@ class RLlibPolicy:
     gives the same episodes, deterministic or not.
     """
 
-    is_trusted: Callable[[], bool] = staticmethod(lambda: True)  # Its pickles have been loaded already.
+    is_trusted: Callable[[], bool] = staticmethod(lambda: True)  # The policy's pickles have been loaded already.
 
     def __init__(self, folder: Path) -> None:
         """Load the module and the connectors of a checkpoint.
@@ -101,7 +101,7 @@ class RLlibPolicy:
         Returns:
             The actions, and the state for the next call: one object an episode.
         """
-        import torch  # Takes long, and `is_rllib_policy` does not need it.
+        import torch  # This import takes long, and `is_rllib_policy` does not need it.
 
         begins = np.ones(len(obs), dtype=bool) if state is None else np.asarray(episode_start, dtype=bool)
         episodes = [

@@ -205,7 +205,7 @@ def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
 
 def _read_trials(folder: Path, source: Source) -> tuple[Sequence[TrialRecord], Direction]:
     """Read a sweep's trials, and which scores are better, from its ledger in the sweep's folder or in a database."""
-    from rltune.ledger.storage import open_ledger  # Brings SQLAlchemy, which no other form of URI needs.
+    from rltune.ledger.storage import open_ledger  # Only this form of URI needs SQLAlchemy.
 
     try:
         ledger = open_ledger(folder, source.sweeps.ledger_url)

@@ -74,7 +74,7 @@ _KNOWN = (
         f"{_OPTUNA}:CmaEsSampler",
         handles_conditions=False,
         models_choices=False,
-        learns_from_others=False,  # It learns from its own generations alone.
+        learns_from_others=False,  # CMA-ES learns from its own generations alone.
         package="cmaes",
     ),
     SamplerTraits(
@@ -164,7 +164,8 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
         raise ConfigError(
             f"searcher={name}: the space has choices alone", f"a range of numbers, which {name} searches", "searcher=rf"
         )
-    if traits.package and find_spec(traits.package) is None:  # Optuna imports it only when it has trials to learn from.
+    # Optuna imports the package only when it has trials to learn from.
+    if traits.package and find_spec(traits.package) is None:
         raise ConfigError(
             f"searcher={name}: {traits.package} is not installed",
             f"the extra {traits.package}",

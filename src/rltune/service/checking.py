@@ -83,7 +83,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(cast(int, child.pid), signal.SIGKILL)
-            child.kill()  # It may not lead a session yet.
+            child.kill()  # The process may not lead a session yet.
             child.join()
     if "refused" in answer:
         raise getattr(errors, answer["type"])(*answer["refused"])

@@ -157,7 +157,7 @@ class Dispatcher:
         if self._is_closed.is_set():
             return
         if ending is None:
-            if submission.is_stopping:  # Its driver may have started after the user's request.
+            if submission.is_stopping:  # The driver may have started after the user's request to stop.
                 with contextlib.suppress(StudyError):
                     self._processes.request_stop(submission)
             return

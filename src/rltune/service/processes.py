@@ -102,7 +102,8 @@ class SweepProcesses:
     def format_request(self, submission: Submission) -> str:
         """Format the input of a sweep's process: its settings, and the command that submits the same sweep by hand."""
         settings = load_settings(submission.settings)
-        settings["output_dir"] = str(self._folder.sweeps)  # It may have been moved since the sweep was submitted.
+        # The folder may have been moved since the sweep was submitted.
+        settings["output_dir"] = str(self._folder.sweeps)
         if not any(word.lstrip("+~").startswith(("cluster=", "cluster.")) for word in submission.overrides):
             settings["cluster"] = {**settings.get("cluster", {}), **self._share}
         typed = shlex.join(["run", *map(redact_address, submission.overrides)])

@@ -56,7 +56,7 @@ TABLE = Table(
     Column("service", String(64), nullable=False),  # Several services may share a database.
     Column("name", String(255), nullable=False),
     Column("group", String(255)),
-    Column("overrides", JSON, nullable=False),  # These are displayed only; the sweep runs with its settings.
+    Column("overrides", JSON, nullable=False),  # The overrides are only displayed; the sweep runs with its settings.
     Column("settings", Text, nullable=False),
     Column("state", String(16), nullable=False),
     Column("position", BigInteger, nullable=False),  # A new position is larger than all others.
@@ -232,7 +232,8 @@ class Submissions:
     def change(self, submission: Submission, **values: Any) -> bool:
         """Change a row, if it still has the state and position of ``submission``; return whether it had."""
         is_same = (TABLE.c.id == submission.id) & (TABLE.c.state == submission.state)
-        is_same &= TABLE.c.position == submission.position  # It may have been resumed and have ended again meanwhile.
+        # The sweep may have been resumed and have ended again meanwhile.
+        is_same &= TABLE.c.position == submission.position
         with self._engine.begin() as connection:
             return bool(connection.execute(update(TABLE).where(is_same).values(**values)).rowcount)
 

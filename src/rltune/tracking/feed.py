@@ -335,7 +335,7 @@ class Feed:
         self._ledger.mark_trial(self.tracker.name, record.kind, record.number, checkpoint=path)
 
     def _carry_out(self, task: _Task) -> None:
-        if not task.done.is_set():  # Its caller waits no more if it is set.
+        if not task.done.is_set():  # If it is set, the task's caller waits no more.
             try:
                 self._attempt(task.name, lambda: setattr(task, "result", task.function()))
             except BaseException as error:

@@ -82,10 +82,10 @@ def make_store(uri: str) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         draft = Path(folder) / path.name
         MlflowClient(f"{PREFIX}{draft}").search_experiments(max_results=1)
-        draft.chmod(0o600)  # Its tables contain what the sweep's folder keeps private.
+        draft.chmod(0o600)  # The store's tables contain what the sweep's folder keeps private.
         try:
             os.link(draft, path)
         except FileExistsError:
-            pass  # Another sweep was faster.
+            pass  # Another sweep has created the store meanwhile.
         except OSError:  # The file system has no hard links.
             draft.rename(path)

@@ -67,11 +67,11 @@ class MLflowRuns:
         if experiment is None:
             try:
                 self._client.create_experiment(self._experiment_name, tags=EXPERIMENT_TAGS)
-            except Exception as error:  # Another sweep may have created it meanwhile.
+            except Exception as error:  # Another sweep may have created the experiment meanwhile.
                 if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
                     raise
             experiment = self._client.get_experiment_by_name(self._experiment_name)
-        if experiment.lifecycle_stage == "deleted":  # Its name stays taken, so that it must be restored.
+        if experiment.lifecycle_stage == "deleted":  # A deleted experiment keeps its name and must be restored.
             self._client.restore_experiment(experiment.experiment_id)
         self._experiment = str(experiment.experiment_id)
         make_artifact_folder(experiment.artifact_location)

@@ -150,7 +150,7 @@ class MLflowTracker(Tracker):
         """Add points to a trial's run, create or continue it, and end it with the reason."""
         entry, status, points = _name_entry(trial), _status_of(trial), _to_points(reports)
         if status == "RUNNING" and entry in self._ended:
-            self._ids.pop(entry, None)  # It goes on, so that its run is looked up and shown as running.
+            self._ids.pop(entry, None)  # The trial continues, so its run is looked up and shown as running.
         params, tags = ({}, {}) if entry in self._ids else self._open_trial(trial)
         if status != "RUNNING":
             tags |= self._make_state_tags(trial) | _make_end_tags(trial)
@@ -320,7 +320,7 @@ class MLflowTracker(Tracker):
         tags["rltune.seeds"] = ",".join(str(seed) for seed in trial.seeds)
         run = self._runs.read(trial.mlflow_run_id)
         is_lost = run is None and trial.mlflow_run_id is not None
-        if run is None and self._may_miss_runs:  # It may have been created by a request whose answer was lost.
+        if run is None and self._may_miss_runs:  # A request whose answer was lost may have created the run.
             run = next(iter(self._runs.search(ENTRY_TAG, tags[ENTRY_TAG])), None)
         params: dict[str, Any] = dict(trial.params)
         if run is None:
@@ -331,7 +331,7 @@ class MLflowTracker(Tracker):
             params, tags = self._runs.compare(run, params, tags)
             if run.info.status != "RUNNING" and _status_of(trial) == "RUNNING":
                 self._runs.reopen(run_id)
-                for tag in FAILURE_TAGS & run.data.tags.keys():  # It is tried again after a failure.
+                for tag in FAILURE_TAGS & run.data.tags.keys():  # The trial is tried again after a failure.
                     self._runs.drop_tag(run_id, tag)
         if is_lost:  # Somebody has erased the run in MLflow.
             self._runs.log(run_id, {}, {}, _to_points(self._ledger.table(trial.kind).read_reports(trial.number)))

@@ -72,7 +72,7 @@ class NotificationTracker(Tracker):
             else:
                 run_command(target, summary, describe_in_variables(outcome), self._limit_s, self._keep)
         except Exception as error:
-            if self._is_given_up:  # A person reads of it already.
+            if self._is_given_up:  # The user has been told already.
                 return
             reason = describe_exception(error)
             if isinstance(error, TimeoutError | subprocess.TimeoutExpired):

@@ -9,7 +9,7 @@ from typing import Any
 from rltune.records import Report, RunKey, TrialRecord
 from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_score
 
-FOLDER = "tensorboard"  # Its name in the sweep's folder.
+FOLDER = "tensorboard"  # The folder's name in the sweep's folder.
 OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # The HParams tab shows them beside the values.
 
 

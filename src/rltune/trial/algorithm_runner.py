@@ -68,7 +68,7 @@ class AlgorithmRunner:
             cap_memory(build.gpus)
         self.config = build_config(build, params, seed)
         self._recent = RecentEpisodes(scored_steps)
-        self._true: Episodes = deque()  # Those of shaped environments that ended in the iteration under way.
+        self._true: Episodes = deque()  # Episodes of shaped environments that ended in the present iteration.
         with collect_returns(self._true):
             self.algorithm = build_algorithm(self.config, engine, build.precision)
         if build.gpus and self.config.num_learners == 1:  # Several learners have whole GPUs.

@@ -34,7 +34,7 @@ from rltune.records import Report
 # MLflow shows names that begin with "system/" on a tab of their own.
 CPU, MEMORY = "system/process_cpu_percentage", "system/process_memory_megabytes"
 GPU_MEMORY = "system/process_gpu_memory_megabytes"  # The most that torch has allocated since the trial began.
-# These two count all processes on the GPU.
+# The next two metrics count all processes on the GPU.
 GPU_USED, GPU_UTILISATION = "system/gpu_memory_usage_megabytes", "system/gpu_utilization_percentage"
 TRIAL_NUMBERS = (
     *("return_std_over_seeds", "env_steps_per_s", "train_s", CPU, MEMORY),

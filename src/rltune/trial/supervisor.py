@@ -65,7 +65,7 @@ class Supervisor:
         self._counted_steps, self._stepped_s = STEPS.steps, -math.inf
         self._is_stopping = False
         self._closed, self._ending = threading.Event(), threading.Lock()
-        STEPS.is_ending = False  # An earlier trial of this process may have set it.
+        STEPS.is_ending = False  # An earlier trial of this process may have set the flag.
         self._look_for_stop()
         threading.Thread(target=self._run, name="supervisor", daemon=True).start()
 

@@ -62,7 +62,7 @@ class Trial(tune.Trainable):
 
     def build_runner(self, seed: int) -> Runner:
         """Build the runner that trains one seed; tests replace this method."""
-        from rltune.trial.algorithm_runner import AlgorithmRunner  # It imports RLlib and torch.
+        from rltune.trial.algorithm_runner import AlgorithmRunner  # The module imports RLlib and torch.
 
         task = self.task
         return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads, task.scored_steps)

@@ -105,7 +105,8 @@ def render_page(view: SweepView) -> str:
         },
         # <!--<script> or </script> in a value would swallow the page or end the script. Plotly (7.1) escapes, too.
         plots_json=f"[{','.join(str(figure.to_json()) for _, (_, figure) in numbered)}]".replace("<", "\\u003c"),
-        plotly=_read_plotly().replace("</script", "<\\/script"),  # Its own closing tag would end the script.
+        # A closing tag in Plotly's source would end the script.
+        plotly=_read_plotly().replace("</script", "<\\/script"),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 

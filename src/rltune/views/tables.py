@@ -31,7 +31,8 @@ def read_sweeps(ref: SweepRef) -> dict[Path, SweepView | RltuneError]:
         ref: Says where the sweeps are; its name is not used.
     """
     folders = ref.list_folders()
-    from rltune.views.sweep_reader import SweepReader  # Brings SQLAlchemy, for which a wrong setting need not wait.
+    # Importing SQLAlchemy takes long; a wrong setting is refused before.
+    from rltune.views.sweep_reader import SweepReader
 
     views = SweepReader(ref.ledger_url).read(folders)
     return {folder: views[folder] for folder in folders}
@@ -101,7 +102,7 @@ def read_sweep(ref: SweepRef) -> SweepView:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
     folder = ref.folder()
-    from rltune.ledger.storage import open_ledger  # Brings SQLAlchemy, for which a wrong name need not wait.
+    from rltune.ledger.storage import open_ledger  # Importing SQLAlchemy takes long; a wrong name is refused before.
     from rltune.views.sweep_view import read_folder
 
     with closing(open_ledger(folder, ref.ledger_url)) as ledger:

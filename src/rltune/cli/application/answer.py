@@ -88,11 +88,11 @@ def explain_crash(error: Exception) -> UnexpectedError:
     """Explain an exception that nothing in rltune expects, and write its traceback to a file without logins."""
     text = redact("".join(traceback.format_exception(error)))
     try:
-        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # Only its user can read it.
+        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # Only this user can read the file.
         with os.fdopen(handle, "w") as file:
             file.write(text)
         fix = f"see {path}"
-    except OSError:  # Such as a full disk.
+    except OSError:  # The disk may be full, for example.
         print(text, end="", file=sys.stderr)
         fix = "see the traceback above"
     return UnexpectedError(redact(describe_exception(error)), "a fault of rltune, or of code that it called", fix)

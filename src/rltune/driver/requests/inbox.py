@@ -30,7 +30,8 @@ class Inbox:
 
     def __init__(self, ledger: Ledger, stopper: SweepStopper) -> None:
         self._ledger, self._stopper = ledger, stopper
-        self._waiting: frozenset[str] = frozenset((ENQUEUE, RETRY))  # Both kinds may wait before the first read.
+        # Requests of both kinds may wait before the first read.
+        self._waiting: frozenset[str] = frozenset((ENQUEUE, RETRY))
 
     def read(self) -> None:
         """Read the waiting requests, and stop the sweep if one of them asks for it."""

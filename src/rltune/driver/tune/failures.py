@@ -19,11 +19,11 @@ from rltune.formatting import first_line
 from rltune.ledger.disk_full import DISK_FULL, names_full_disk
 from rltune.trial.supervisor import STACK_FILE, STOP_FILE
 
-FAILURE_FILE = "failure.txt"  # Its name in the trial's folder.
+FAILURE_FILE = "failure.txt"  # The file's name in the trial's folder.
 MAX_TRACE = 4000  # The characters that the ledger and MLflow keep.
 MAX_LOG = 20_000
 EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # How the last line of a traceback begins.
-# Not OOM, which is among the causes that Ray guesses for any death.
+# The word OOM is left out: Ray names it among the possible causes of any death.
 OUT_OF_MEMORY = ("OutOfMemory", "low on memory")
 LOST_ENV_RUNNER = ("ActorDiedError", "ActorUnavailableError", "NodeDiedError")  # Raised if an env runner is gone.
 

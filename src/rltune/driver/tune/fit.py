@@ -74,7 +74,8 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
             callbacks=[Recorder(sweep, stages, scheduler, attempts, assignments)],
             stop=sweep.stopper,
             verbose=0,
-            progress_reporter=tune.CLIReporter(),  # It prints nothing here; Tune's own choice clears a notebook's cell.
+            # CLIReporter prints nothing here; Tune's own choice clears a notebook's cell.
+            progress_reporter=tune.CLIReporter(),
             failure_config=FailureConfig(max_failures=0),  # The recorder tries trials again.
             checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
@@ -85,7 +86,8 @@ def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
     """Run Tune until the searcher has nothing left or the stopper ends it; leave nothing of Tune's on disk."""
     stopper, joined = sweep.stopper, sweep.config.cluster.address is not None
     logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # At its end it lists the trials that failed.
-    logging.getLogger("ray.tune").propagate = False  # Its tracebacks belong into the sweep's log, not on the terminal.
+    # Tune's tracebacks belong into the sweep's log, not on the terminal.
+    logging.getLogger("ray.tune").propagate = False
     try:
         with adapt_tune(one_process=not joined and len(sweep.share.bundles) == 1):
             tuner.fit()

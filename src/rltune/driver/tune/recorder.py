@@ -157,7 +157,8 @@ class Recorder(Callback):
                 raise self._store.make_unshared_error(f"{checkpoint.path} lies on node {result.get('node')} alone")
         costs, is_new = self._charge(event), False
         if is_report(result):
-            is_new = table.add_report(make_report(result), checkpoints, **costs)  # Not if the steps were trained again.
+            # A report of steps that were trained again is not new.
+            is_new = table.add_report(make_report(result), checkpoints, **costs)
         else:
             table.change(event.number, **checkpoints, **costs)
         self._incomplete.discard(event.key)
@@ -176,7 +177,8 @@ class Recorder(Callback):
         self.stopper.active_trial_dirs.discard(event.trial_dir)
         reason = self._scheduler.pop_reason(event.number) if event.is_search else None
         if event.key in self._incomplete:
-            event.stage.table.interrupt(event.number)  # It goes on from its recorded checkpoint, and reports again.
+            # The trial continues from its recorded checkpoint and reports again.
+            event.stage.table.interrupt(event.number)
             self._tracker.wake()
         elif result.get("failed"):
             failure = explain_error(str(result["failed"]), str(result.get("traceback", "")))

@@ -117,7 +117,7 @@ def _warm_up(algorithm: str) -> None:
         module = importlib.import_module(f"{__package__}.{name}")
         try:
             module.warm_up()
-        except OSError:  # Such as a full disk.
+        except OSError:  # The disk may be full, for example.
             raise
         except Exception:  # A damaged file. If it is a kernel that is wrong, then the error comes again.
             if folder is None:

@@ -161,7 +161,7 @@ def _find_least(pair, layers, first, second, count, outputs, least):  # type: ig
     if count == 2:
         values = forward(pair, layers, second, outputs[1])
         for i in range(whose.size):
-            if not least[i] <= values[i, 0]:  # One that is NaN is the smaller, as for torch.
+            if not least[i] <= values[i, 0]:  # NaN counts as the smaller value, as in torch.
                 whose[i] = 1
                 least[i] = values[i, 0] if least[i] == least[i] else least[i]
     return whose

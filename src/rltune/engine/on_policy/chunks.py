@@ -58,6 +58,6 @@ def find_chunks(rollout: Rollout) -> Chunks:
     for step, env in zip(*np.nonzero(rollout.terminated | rollout.truncated), strict=True):
         chunks.append((env, start[env], step))
         start[env] = step + 2  # The step between two episodes only resets.
-    # One that has just been reset has no step yet.
+    # An environment that has just been reset has no step yet.
     chunks.extend((env, start[env], steps - 1) for env in np.flatnonzero(start < steps))
     return Chunks(*np.array(chunks, np.int64).T)

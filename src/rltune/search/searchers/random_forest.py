@@ -120,7 +120,8 @@ def grow_trees(
     Returns:
         The trees; and how often each of them has drawn each trial, shape (trees, trials).
     """
-    from sklearn.tree import ExtraTreeRegressor  # It takes seconds, for which a check of the settings need not wait.
+    # Importing scikit-learn takes seconds; a check of the settings need not wait for it.
+    from sklearn.tree import ExtraTreeRegressor
 
     trees, trials = [], owners.max() + 1
     times_drawn = np.zeros((num_trees, trials), dtype=np.intp)

@@ -52,7 +52,8 @@ class SobolSampler(BaseSampler):
         """Return the trial's point of the sequence."""
         if not search_space:
             return {}
-        from scipy.stats.qmc import Sobol  # It takes seconds, for which a check of the settings need not wait.
+        # Importing SciPy takes seconds; a check of the settings need not wait for it.
+        from scipy.stats.qmc import Sobol
 
         sequence = Sobol(len(search_space), scramble=True, rng=self._sweep_seed)
         if trial.number > 1:  # A move by zero points is an error.
