@@ -65,7 +65,7 @@ def test_every_choice_of_every_group_composes_to_a_sweep(overrides, options):
     searched = parse_space(config.space)
     assert set(values_of(config.algo, searched.names)) == set(searched.names)
     for option in options:
-        place = chosen if option.parts[0] in ("tuned", "recipe") else chosen[option.parts[0]]
+        place = chosen if option.parts[0] in ("tuned", "portfolio", "recipe") else chosen[option.parts[0]]
         assert set(OmegaConf.load(CONF / option)) <= set(place), f"what {option} sets is what the sweep gets"
 
 

@@ -169,8 +169,6 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     searcher_notes = check_searcher(config.searcher.kind, space)
     earlier, earlier_notes = collect_earlier_trials(config, space, resumed)
     warm_starts, notes = collect_warm_starts(config, space)
-    tried = [*map(space.encode, warm_starts), *(trial.drawn or {} for trial in earlier)]
-    portfolio, portfolio_notes = collect_portfolio(config, space, tried)
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
@@ -179,6 +177,8 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
 
     check_trackers(config)
     check_sampler(config.searcher.kind, config.searcher.args, space)
+    tried = [*map(space.encode, warm_starts), *(trial.drawn or {} for trial in earlier)]
+    portfolio, portfolio_notes = collect_portfolio(config, space, tried)
     budget_notes = [_describe_few_steps(config), _describe_late_episodes(config, spec, request.env_runners)]
     config, grid_notes = fit_sizes(config)
     idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
