@@ -76,7 +76,7 @@ def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed)
     with pytest.raises(StudyError):
         check_changes("mine", before, settings_of(composed))
     told = " ".join((ROOT / "CHANGELOG.md").read_text().split())
-    (words,) = re.findall(r"has to say so: `(searcher=tpe [^`]+)`", told)
+    (words,) = re.findall(r"`(searcher=tpe [^`]+)`", told)
     assert check_changes("mine", before, parse_config(compose("run", *words.split()))) is False
 
 
