@@ -38,7 +38,6 @@ CASES: Mapping[str, tuple[str, ...]] = {  # each may search for as much as 20 wh
 }
 COMMON = (
     "~tuned",
-    "~portfolio",
     "warm_start=[]",
     "budget.trials=500",
     "certify.champion_episodes=1",

@@ -26,7 +26,7 @@ GROUPS = {
     "experiment": "Whole recipes.",
     "env": "What is learned in.",
     "tuned": "Known-good settings of an algorithm and an environment, tried first.",
-    "portfolio": "Configurations that do well on many environments, tried after the tuned settings.",
+    "portfolio": "Configurations that do well on other environments, tried after the tuned settings.",
     "space": "What is searched; it follows the algorithm.",
     "algo": "What learns.",
 }

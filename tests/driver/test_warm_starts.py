@@ -57,7 +57,7 @@ def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_fac
     own = tmp_path_factory.mktemp("conf")
     (own / "space").mkdir()
     (own / "space" / "mine.yaml").write_text("lr: [loguniform, 1e-4, 1e-2]\nentropy_coeff: [uniform, 0.001, 0.1]\n")
-    settings = compose("run", *SAFE, "~portfolio", "space=mine", f"hydra.searchpath=[{own}]")
+    settings = compose("run", *SAFE, "space=mine", f"hydra.searchpath=[{own}]")
     made = make_plan(parse_config(settings))
     assert made.config.space == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
     assert made.notes == (), "nobody typed the value that lies outside of it"
@@ -102,10 +102,9 @@ def test_a_search_begins_with_tuned_settings_then_the_portfolio(make):
     assert typed.notes == ()
 
 
-def test_a_sweep_has_its_algorithms_portfolio_or_none(make, request_of):
-    assert make().portfolio
-    for words in (("portfolio=off",), ("~portfolio",), ("algo=a2c",)):
-        assert make_plan(request_of("tracking=off", *words)).portfolio == ()
+def test_a_sweep_has_the_portfolio_that_is_chosen_or_none(request_of):
+    assert make_plan(request_of("tracking=off", "portfolio=ppo")).portfolio
+    assert make_plan(request_of("tracking=off")).portfolio == ()
 
 
 def test_a_configuration_is_completed_by_the_algorithms_file(make):
@@ -134,7 +133,7 @@ def test_configurations_outside_of_a_typed_range_are_left_out_with_a_note(make):
 
 def test_a_resumed_and_extended_sweep_goes_on_in_its_portfolio(open_mine):
     for trials, resumed in ((3, False), (5, True), (12, True)):
-        with open_mine(f"budget.trials={trials}", "searcher=random", resumed=resumed) as sweep:
+        with open_mine(f"budget.trials={trials}", "searcher=random", "portfolio=ppo", resumed=resumed) as sweep:
             proposals = SearchProposals(sweep)
             while record := proposals.propose(False):
                 sweep.ledger.trials.end(record.number, "FAIL", "done")
@@ -159,7 +158,7 @@ def test_a_portfolio_with_a_typing_error_is_refused(make, portfolio, what):
 @pytest.mark.parametrize("path", sorted((conf_dir() / "portfolio").glob("[!o]*.yaml")), ids=lambda path: path.stem)
 def test_shipped_portfolios_lie_in_the_shipped_space(path, request_of):
     algo, env = path.stem, "pendulum" if path.stem == "sac" else "cartpole"
-    plan = make_plan(request_of("tracking=off", f"algo={algo}", f"env={env}", "~tuned"))
+    plan = make_plan(request_of("tracking=off", f"algo={algo}", f"env={env}", f"portfolio={algo}", "~tuned"))
     assert plan.notes == ()
     assert len(plan.portfolio) == len(plan.config.portfolio)
     names = {dimension.name for dimension in plan.space.dimensions}
@@ -180,7 +179,7 @@ def write_earlier(request_of, name, *overrides, trials=(), changed=None):
                 ledger.trials.end(number, "PRUNED" if state == "diverged" else state, "", diverged=state == "diverged")
 
 
-OVER_LR = ("~tuned", "~portfolio", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
+OVER_LR = ("~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
 WHOLE, HALF = {500: 1.0, 1000: 2.0}, {500: 1.5}
 TRIALS = [
     ("COMPLETE", {"lr": 1e-3}, WHOLE),
