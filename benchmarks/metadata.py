@@ -22,6 +22,7 @@ import gzip
 import json
 import shutil
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ from rltune.trial.metrics import CPU
 FOLDER = RESULTS / "metadata"
 WORK = ROOT / "outputs" / "metadata"
 MARKS, SEEDS = 20, 2
+ATTEMPTS, PAUSE_S = 5, 60
 OBSERVATIONS, REWARDS = "env.normalise_observations", "env.rewards.normalise"
 ACTIVATION = "+space.fcnet_activation=[choice,tanh,relu]"
 WIDTH = "+space.fcnet_hiddens=[choice,[64,64],[256,256]]"
@@ -216,7 +218,14 @@ def run_part(part: Part, configurations: Sequence[Mapping[str, Any]]) -> list[Tr
     words += [f"budget.env_steps={what.tasks[task]}", f"budget.trials={len(configurations) or what.trials}"]
     if configurations:
         words.append(f"warm_start=[{','.join(spell_values(each, shape) for each in configurations)}]")
-    run_command([sys.executable, "-m", "rltune", "run", *words], WORK)
+    for attempt in range(1, ATTEMPTS + 1):  # Ray may not come up on a busy machine, and a sweep may be interrupted.
+        try:
+            run_command([sys.executable, "-m", "rltune", "run", *words], WORK)
+            break
+        except RuntimeError:
+            if attempt == ATTEMPTS:
+                raise
+            time.sleep(PAUSE_S)
     return list(read_trials(WORK / "outputs" / part.name, shape))
 
 
