@@ -75,7 +75,8 @@ SIZE = 16
 SIZES = (1, 4, 8, 16)
 FAMILIES = {"brax": "mujoco"}
 HEADER = """# @package _global_
-# What a sweep with {algo} tries first, in this order: python -m benchmarks.portfolio --data FOLDER --write
+# What a {algo} sweep tries before the searcher's proposals, if it is chosen, in this order. This file was written by
+# python -m benchmarks.portfolio --data FOLDER --write
 # Each configuration was chosen for the tasks on which those before it do badly, from the curves of {own} tasks of our
 # own and of {other} of ARLBench (Becktepe et al. 2024, arXiv 2409.18827, BSD-3-Clause). Behind it stand the tasks
 # for which it is the best of them.
@@ -226,8 +227,8 @@ class Problem:
             "pairs": len(rows),
             "best": {name: round(float(each.mean()), 4) for name, each in best.items()} if rows else {},
             "minus": {
-                f"{one} - {other}": bound_mean((best[one] - best[other])[:, None])
-                for one, other in versus
+                f"{name} - {other}": bound_mean((best[name] - best[other])[:, None])
+                for name, other in versus
                 if rows and other in best
             },
         }
@@ -263,12 +264,12 @@ def translate(pool: Pool) -> list[dict[str, Any]]:
 
 def draw_candidates(algo: str, count: int = 128) -> list[dict[str, Any]]:
     """Draw configurations of the shipped space, on the axes that ARLBench has; the others have the file's values."""
-    space, own = read_space(algo)
+    space, in_file = read_space(algo)
     axes = {ours for all_ours in NAMES[algo].values() for ours in all_ours}
     searched = {dimension.label: dimension.distribution() for dimension in space.dimensions if dimension.name in axes}
     places = Sobol(len(searched), rng=0).random(count)
-    drawn = [space.decode(space.encode(own) | UnitCube(searched).read(place)) for place in places]
-    return [own | values for values in drawn]
+    drawn = [space.decode(space.encode(in_file) | UnitCube(searched).read(place)) for place in places]
+    return [in_file | values for values in drawn]
 
 
 def build_problem(algo: str, ours: Sequence[Pool], theirs: Sequence[Pool]) -> Problem:
@@ -299,12 +300,12 @@ def build_problem(algo: str, ours: Sequence[Pool], theirs: Sequence[Pool]) -> Pr
 
 def spell_portfolio(algo: str, problem: Problem) -> str:
     """Return the file of the shipped choice, with a comment on each configuration's best tasks."""
-    space, own = read_space(algo)
+    space, in_file = read_space(algo)
     chosen = choose_portfolio(problem.scores, problem.costs)
     ends = problem.scores[:, chosen, -1]
     lines = []
     for index, scores in zip(chosen, ends.T, strict=True):
-        values = {name: round_value(value) for name, value in (own | dict(problem.configurations[index])).items()}
+        values = {name: round_value(value) for name, value in (in_file | dict(problem.configurations[index])).items()}
         if len(space.encode(values)) < len(space.dimensions):  # A sweep would leave it out.
             continue
         best = [problem.pairs[row] for row in np.argsort(-scores) if scores[row] >= ends[row].max() - 0.05]
@@ -346,28 +347,28 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of ARLBench's curves")
     parser.add_argument("--write", action="store_true", help="write conf/portfolio/<algorithm>.yaml")
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/portfolio.json")
-    given = parser.parse_args()
-    theirs = read_pools(given.data) if given.data else []
+    arguments = parser.parse_args()
+    theirs = read_pools(arguments.data) if arguments.data else []
     ours = read_pools(metadata.FOLDER) if (metadata.FOLDER / "curves.npz").is_file() else []
     results: dict[str, dict[str, Any]] = {"our curves": {}, "ARLBench's curves": {}}
     for algo, algorithm in metadata.ALGORITHMS.items():
         whole = len(algorithm.shapes) * algorithm.trials
-        own = [pool for pool in ours if pool.algorithm == algo and len(pool.configurations) == whole]
-        other = [pool for pool in theirs if pool.algorithm == algo]
-        if not own and not other:
+        our_pools = [pool for pool in ours if pool.algorithm == algo and len(pool.configurations) == whole]
+        their_pools = [pool for pool in theirs if pool.algorithm == algo]
+        if not our_pools and not their_pools:
             continue
-        problem = build_problem(algo, own, other)
-        if own:
+        problem = build_problem(algo, our_pools, their_pools)
+        if our_pools:
             results["our curves"][algo] = {leave: problem.evaluate(leave) for leave in LEAVE}
-        if other:
-            bench = Problem.of_pools(other)
+        if their_pools:
+            bench = Problem.of_pools(their_pools)
             results["ARLBench's curves"][algo] = {leave: bench.evaluate(leave) for leave in LEAVE}
-        if given.write:
+        if arguments.write:
             path = ROOT / "conf" / "portfolio" / f"{algo}.yaml"
             path.parent.mkdir(exist_ok=True)
             path.write_text(spell_portfolio(algo, problem))
     record = make_record("portfolio", 1, results)
-    write_record(record, given.json)
+    write_record(record, arguments.json)
     print(table(record))
 
 

@@ -25,7 +25,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 KEYS = ("benchmark", "date", "commit", "command", "machine", "versions", "rounds", "results")
 MEASURED = ("ray", "torch", "gymnasium", "optuna", "mlflow", "numpy")
 VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}
-"""Linux's flags, the widest first; products of matrices run at up to half the speed without the first."""
+"""Names of vector instructions by Linux's flags, the widest first: they decide how fast matrix products are."""
 SOURCES = ("src", "conf", "sweeps", "benchmarks/*.py")  # a change elsewhere changes no figure
 
 
@@ -119,11 +119,11 @@ def describe_cpu() -> str:
     """Return the processor's model and its widest vector instructions, or its kind where the system does not tell."""
     info = Path("/proc/cpuinfo")
     lines = [line.partition(":") for line in info.read_text().splitlines()] if info.exists() else []
-    told = {name.strip(): value.strip() for name, _, value in lines}
-    if "model name" not in told:
+    values = {name.strip(): value.strip() for name, _, value in lines}
+    if "model name" not in values:
         return platform.machine()
-    widest = [words for flag, words in VECTORS.items() if flag in told.get("flags", "").split()]
-    return ", ".join([told["model name"], *widest[:1]])
+    vectors = [words for flag, words in VECTORS.items() if flag in values.get("flags", "").split()]
+    return ", ".join([values["model name"], *vectors[:1]])
 
 
 def write_record(record: dict[str, Any], path: Path | None = None) -> None:

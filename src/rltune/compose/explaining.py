@@ -21,8 +21,8 @@ TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
-# The flags of Hydra, which have no value behind a blank except those that name a folder, a file or a package.
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Groups that the schema has no class for.
+# The flags of Hydra, which have no value behind a blank except those that name a folder, a file or a package.
 FLAGS = {
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run"),
     *("-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
