@@ -41,11 +41,11 @@ from rltune.trial.gpu_memory import GpuUse, read_gpu_use
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-WORTH = 0.1  # More CPUs, environments or a GPU must bring this much. Less is noise, and costs something elsewhere.
-MEMORY_FRACTION = 0.8  # The part of the machine's memory for trials. Ray, the driver and the page cache use the rest.
-BUSY_LOAD = 0.5  # The load for each CPU from which other programs are likely to have slowed the measurements.
-START_S = 300.0  # A worker's time to import RLlib, build, fill its replay memory and train one iteration.
-STOP_S = 20.0  # A worker's time to close its environments and its Ray.
+WORTH = 0.1  # More CPUs, environments or a GPU must gain at least this much: less is noise and costs other resources.
+MEMORY_FRACTION = 0.8  # The part of the memory that trials may use. Ray, the driver and the page cache use the rest.
+BUSY_LOAD = 0.5  # If the load for each CPU is higher, then other programs have probably slowed the measurements.
+START_S = 300.0  # The time-out for a worker to import RLlib, build, fill its replay memory and train one iteration.
+STOP_S = 20.0  # The time-out for a worker to close its environments and its Ray.
 ROW = "{:>6}  {:>5}  {:>11}  {:>7}  {:>4}  {:>11}  {:>9}"
 HEADER = ROW.format("trials", "envs", "env runners", "threads", "GPUs", "env steps/s", "memory")
 
@@ -121,7 +121,7 @@ def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
     return config
 
 
-# -- what to measure, and what is best --------------------------------------------------
+# -- Functions that choose what is measured, and the best setup -------------------------
 
 
 def run_probe(
@@ -162,7 +162,7 @@ def run_probe(
         notes.append("interrupted: the rest was not measured")
     notes += [f"{result.combination}: {result.failed}" for result in results if result.failed]
     fallbacks = dict.fromkeys(result.fallback for result in results if result.fallback)
-    notes += [f"stock RLlib trained, because the fast engine does not serve {reason}" for reason in fallbacks]
+    notes += [f"stock RLlib trained, because the fast engine does not support {reason}" for reason in fallbacks]
     for line in [*(f"note: {note}" for note in notes), *write_advice(config, results, cpus, typed)]:
         show(line)
     return complete, results
@@ -214,7 +214,7 @@ def measure_all(config: ProbeConfig, cpus: int, gpus: int) -> Iterator[Measureme
     if narrow and best:
         by_memory = total_gb() * MEMORY_FRACTION / narrow.memory_gb if narrow.memory_gb else cpus
         most = int(min(cpus // narrow.combination.cpus, by_memory))
-        for trials in sorted({most // 2, most} - {0, 1}):  # Half as many may do as much on hyper-threads.
+        for trials in sorted({most // 2, most} - {0, 1}):  # With hyper-threads, half as many trials may do as much.
             yield measure(config, replace(narrow.combination, trials=trials))
         if gpus:
             yield measure(config, replace(best.combination, env_runners=0, gpus=1))
@@ -229,10 +229,10 @@ def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
     """
     spec, env_runners = spec_of(config.env), config.env_runners
     check_rewards(spec, 0, config.env.vectorize)
-    if env_runners is None:  # Doubled while they leave a CPU for the trial's own process.
+    if env_runners is None:  # The number of env runners doubles while a CPU is left for the trial's process.
         env_runners = [0, *(2**n for n in range(cpus.bit_length()) if 2**n < cpus)]
     values = {"envs": config.widths, "env_runners": env_runners, "threads": config.threads}
-    if spec.rewards:  # Shaped rewards need the trial's own process.
+    if spec.rewards:  # Shaped rewards work only in the trial's own process.
         values["env_runners"] = [number for number in env_runners if number == 0]
     if not values["env_runners"] or min(values["env_runners"]) + min(config.threads) > cpus:
         raise ResourceError(
@@ -265,7 +265,9 @@ def write_advice(config: ProbeConfig, results: Sequence[Measurement], cpus: int,
     if trial is None or sweep is None:
         reason = next((result.failed for result in results if result.failed), "no step was sampled")
         raise RltuneError(
-            f"nothing could be measured: {reason}", "at least one combination that trains", "see the reason"
+            f"no combination could be measured: {reason}",
+            "at least one combination that can train",
+            "change the setting that the reason names",
         )
     at_once, lines = sweep.combination.trials, list[str]()
     for title, best in (
@@ -320,7 +322,7 @@ def _write_row(result: Measurement) -> str:
     return ROW.format(use.trials, use.envs, use.env_runners, use.threads, use.gpus, *numbers)
 
 
-# -- measuring --------------------------------------------------------------------------
+# -- Functions that measure -------------------------------------------------------------
 
 
 class WorkerError(Exception):
@@ -419,7 +421,7 @@ def _count_replayed_per_step(config: AlgorithmConfig) -> float:
 
 
 def _compute_excess(config: AlgorithmConfig) -> float:
-    """Compute by how much RLlib overshoots an intensity: it counts the local runner even if that is idle (2.60)."""
+    """Compute by how much RLlib overshoots an intensity: RLlib counts the local runner even if it is idle (2.60)."""
     runners = int(config.num_env_runners)
     return (runners + 1) / runners if runners else 1.0
 
@@ -441,13 +443,13 @@ def _run_workers(task: Task, trials: int = 1) -> list[dict[str, Any]]:
                 for worker in workers:
                     worker.send("go on")
     except (EOFError, ConnectionError):
-        raise WorkerError("its process died, perhaps for want of memory") from None
+        raise WorkerError("its process died, perhaps because memory ran out") from None
     return answers
 
 
 @contextlib.contextmanager
 def _start_worker(task: Task) -> Iterator[Connection]:
-    """Start a worker. If it still lives at the end, it is killed with the processes that it started."""
+    """Start a worker, and at the end kill it with its processes if it still lives."""
     connection, theirs = Pipe()
     with theirs:
         process = subprocess.Popen(
@@ -456,9 +458,10 @@ def _start_worker(task: Task) -> Iterator[Connection]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Thread pools read it once, when they are loaded. Ray sets it to a trial's CPUs in the same way.
+            # Thread pools read OMP_NUM_THREADS once, when they are loaded. Ray sets it to a trial's CPUs in the same
+            # way.
             env=os.environ | {"OMP_NUM_THREADS": str(task.threads)},
-            start_new_session=True,  # Ctrl-C reaches the driver alone, which then ends the worker and its group.
+            start_new_session=True,  # A Ctrl-C reaches only the driver, which then ends the worker's process group.
         )
     try:
         with connection:
@@ -474,7 +477,7 @@ def _start_worker(task: Task) -> Iterator[Connection]:
 
 def _receive(worker: Connection, deadline: float) -> dict[str, Any]:
     if not worker.poll(max(0.0, deadline - time.monotonic())):
-        raise WorkerError("not done in time, more seconds= give it more")
+        raise WorkerError("it was not done in time; a larger seconds= gives it more")
     answer: dict[str, Any] | Exception = worker.recv()
     if isinstance(answer, Exception):
         raise answer
@@ -488,7 +491,7 @@ def main() -> None:
         _work(driver.recv(), driver)
     except RltuneError as error:
         driver.send(error)
-    except Exception as error:  # An environment or RLlib raises whatever it likes; other combinations may work.
+    except Exception as error:  # An environment or RLlib may raise any exception; other combinations may work.
         driver.send(WorkerError(describe_exception(error)))
 
 
@@ -505,14 +508,14 @@ def _work(task: Task, driver: Connection) -> None:
 
     fallback = find_obstacle(config) if task.engine == "fast" else None
     engine = "rllib" if fallback else task.engine
-    os.environ.pop("OMP_NUM_THREADS", None)  # torch has read it. Ray sets it for its own workers.
+    os.environ.pop("OMP_NUM_THREADS", None)  # torch has read the variable, and Ray sets it for its own workers.
     processes, on_gpu = count_env_runners(task.build.algo) + count_learners(task.build.algo), task.build.gpus > 0
     cluster = ClusterConfig(num_cpus=max(1, processes), num_gpus=int(on_gpu))
     # The fast engine needs no Ray if it samples in its own process.
     with connect_ray(cluster) if engine == "rllib" or processes else contextlib.nullcontext():
         algorithm = build_algorithm(config, engine, task.build.precision)
         progress = read_result(algorithm.train())
-        while not progress.learner:  # Off-policy algorithms fill their memory first.
+        while not progress.learner:  # Off-policy algorithms fill their replay memory first.
             progress = read_result(algorithm.train())
         driver.send({})
         driver.recv()
@@ -528,7 +531,7 @@ def _work(task: Task, driver: Connection) -> None:
             "gpu": read_gpu_use(torch.cuda) if on_gpu else None,
         }
         driver.send(answer)
-        while not driver.poll():  # The other trials are still measured.
+        while not driver.poll():  # The worker trains on while other trials are measured.
             algorithm.train()
         algorithm.stop()
 

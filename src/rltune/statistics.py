@@ -19,9 +19,9 @@ from rltune.records import Direction
 Array = NDArray[Any]
 RESAMPLES = 5000
 PERCENTILES = (2.5, 97.5)
-LEAST_COVERAGE = 0.93  # The best interval of five values covers 93.75%, which counts as a 95% interval.
-LEAST_EPISODES = 5  # Fewer returns say too little about a mean to bound it.
-BLOCK = 2_000_000  # The numbers that are drawn at once, few enough for memory.
+LEAST_COVERAGE = 0.93  # The best interval for five values covers 93.75%, which counts as a 95% interval.
+LEAST_EPISODES = 5  # An interval for a mean needs at least this many returns.
+BLOCK = 2_000_000  # At most this many numbers are drawn at once, to limit memory.
 
 
 def interquartile_mean(values: ArrayLike, axis: int = -1) -> Array:
@@ -86,7 +86,7 @@ def mean_interval(returns: ArrayLike, direction: Direction = Direction.MAX) -> t
 
 
 def _bound_mean(returns: Array) -> tuple[float, float]:
-    """Return the ends of the interval of `mean_interval` for returns of which higher ones are better."""
+    """Return the ends of the interval of `mean_interval` for returns, of which higher values are better."""
     low, high = _bound_by_student(returns)
     low_after_failure, _ = _bound_by_student(np.append(returns, min(0.0, returns.min())))
     return min(low, low_after_failure), min(high, float(returns.max()))
@@ -94,7 +94,7 @@ def _bound_mean(returns: Array) -> tuple[float, float]:
 
 def _bound_by_student(values: Array) -> tuple[float, float]:
     """Return the ends of the 95% interval of Student's t for a mean."""
-    from scipy.special import stdtrit  # The import takes a third of a second; a typing error need not wait for it.
+    from scipy.special import stdtrit  # Importing SciPy takes a third of a second, so typos are answered before.
 
     half = stdtrit(len(values) - 1, PERCENTILES[1] / 100) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
@@ -140,7 +140,7 @@ def bound_difference(ours: Sequence[float], theirs: Sequence[float], num_compare
     errors = [float(values.var(ddof=1)) / len(values) for values in samples]
     if not sum(errors):
         return Difference(difference, difference, difference)
-    from scipy.special import stdtrit  # The import takes a third of a second; a typing error need not wait for it.
+    from scipy.special import stdtrit  # Importing SciPy takes a third of a second, so typos are answered before.
 
     freedom = sum(errors) ** 2 / (errors[0] ** 2 / (len(ours) - 1) + errors[1] ** 2 / (len(theirs) - 1))
     half = float(stdtrit(freedom, 0.5 + find_level(num_compared) / 200)) * math.sqrt(sum(errors))

@@ -170,7 +170,7 @@ def test_a_recurrent_policy_refuses_the_memory_of_other_episodes(recurrent):
         policy.act(np.zeros((2, 4)))
     policy.reset()
     assert policy.act(np.zeros((2, 4))).shape == (2,)
-    with pytest.raises(ValueError, match=r"\(1, 16\) is wanted"):
+    with pytest.raises(ValueError, match=r"\(1, 16\)"):
         policy.predict(np.zeros(4), np.zeros((1, 3)))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rltune.compat.rllib_internals import read_learner_pipeline
 
-UNCLIPPED = 1e9  # The value is larger than any ratio and any squared error.
+UNCLIPPED = 1e9  # A limit larger than any probability ratio and any squared error.
 
 
 class RawAdvantages(GeneralAdvantageEstimation):

@@ -14,7 +14,7 @@ from rltune.formatting import format_value
 from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.space import Space, parse_space
 
-Path = tuple[str, ...]  # Leads from a section of an algo file down to an argument.
+Path = tuple[str, ...]  # The keys that lead from a section of an algo file to an argument.
 META = ("name", "class")
 _REPLAY = ("training", "replay_buffer_config")
 
@@ -165,13 +165,13 @@ def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> No
     for name, paths in list_arguments(algo).items():
         for path in paths:
             dotted = ".".join(path)
-            what = f"algo.{dotted}={_read(algo, path)}: RLlib 2.60 accepts it, but nothing in a sweep depends on it"
+            what = f"algo.{dotted}={_read(algo, path)}: RLlib 2.60 accepts this, but it has no effect on a sweep"
             fix = f"remove it: ~algo.{dotted}" + (f" ~space.{searched[path]}" if path in searched else "")
             if dotted in instead:
                 raise ConfigError(what, instead[dotted], fix)
             if path == (*_REPLAY, name) and row.replay_settings and name not in row.replay_settings:
                 buffer = str(_read(algo, _REPLAY).get("type") or "")
-                if "." not in buffer and ":" not in buffer:  # A replay buffer of the user's may have other settings.
+                if "." not in buffer and ":" not in buffer:  # A user's own replay buffer may have other settings.
                     raise ConfigError(what, choices(name, row.replay_settings), fix)
 
 
@@ -206,9 +206,9 @@ def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float
     of_learners = per_learner * max(1, count_learners(algo))
     if of_learners and per_trial and of_learners != per_trial:
         raise ConfigError(
-            f"algo.learners.num_gpus_per_learner={per_learner:g} makes {of_learners:g} GPUs a trial, "
-            f"{setting} another number",
-            "one of the two; the learners of a trial share its GPUs evenly",
+            f"algo.learners.num_gpus_per_learner={per_learner:g} gives a trial {of_learners:g} GPUs, but "
+            f"{setting} gives it another number",
+            "one of the two settings; the learners of a trial share its GPUs evenly",
             "~algo.learners.num_gpus_per_learner",
         )
     return per_trial or of_learners

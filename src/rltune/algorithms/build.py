@@ -139,8 +139,8 @@ def _check_own_connector(config: AlgorithmConfig) -> None:
     """Refuse a user's env-to-module connector together with normalised observations, whose filter would replace it."""
     if "env_to_module_connector" in list_connectors(config):
         raise ConfigError(
-            "env.normalise_observations=true with algo.env_runners.env_to_module_connector: there is place for one",
-            "one of the two; an own connector function can return [MeanStdFilter(), ...]",
+            "env.normalise_observations=true with algo.env_runners.env_to_module_connector: only one can act",
+            "one of the two; your own connector function can return [MeanStdFilter(), ...]",
             "env.normalise_observations=false",
         )
 
@@ -152,7 +152,7 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
 
     if spec.normalise_observations:
         raise ConfigError(
-            "env.normalise_observations=true: a dataset is learned from as it is",
+            "env.normalise_observations=true: offline algorithms do not normalise a dataset",
             "false for offline algorithms",
             "env.normalise_observations=false",
         )

@@ -55,7 +55,7 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
     table = pa.table({name: np.array(columns[name]).tolist() for name in COLUMNS})
     metadata = {"env": policy.info.get("env"), "spaces": policy.spaces, "episodes": episodes}
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Only this user may read the file.
+    # Mode 0600 lets only the current user read the dataset.
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         pq.write_table(table.replace_schema_metadata({"rltune": json.dumps(metadata)}), file)
     return {"steps": float(len(columns["reward"])), "return_mean": sum(columns["reward"]) / episodes}

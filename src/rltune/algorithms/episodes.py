@@ -34,6 +34,6 @@ def read_episodes(sampled: Mapping[str, Any]) -> list[tuple[float, int]]:
     """
     if EPISODES in sampled:
         episodes = sampled[EPISODES]
-        return [episodes] if isinstance(episodes, tuple) else list(episodes)  # RLlib takes one out of its list.
+        return [episodes] if isinstance(episodes, tuple) else list(episodes)  # A single episode comes as a plain tuple.
     mean = float(sampled.get("episode_return_mean", math.nan))
     return [] if math.isnan(mean) else [(mean, round(sampled.get("episode_len_mean", 0)))]

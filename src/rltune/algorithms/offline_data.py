@@ -36,7 +36,7 @@ class RecordedEpisodes(OfflineData):
         self._whole = capabilities_of(type(config)).data == "recorded_episodes" and config.beta != 0.0
         self._learner_connector: Any = None
         self.iter_batches_kwargs: dict[str, Any] = {}
-        # RLlib (2.60) sets these attributes when the learner exists.
+        # RLlib (2.60) sets these attributes of the offline data once the learner exists.
         self.spaces: Any = None
         self.learner_handles: Any = None
         self.module_spec: Any = None

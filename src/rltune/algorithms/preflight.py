@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
-MAX_NAMED = 3  # The most parameters of a refusal for which other values are tried.
-# Settings that need resources beyond `rltune.cluster.resources.Share`, and their values that do not.
+MAX_NAMED = 3  # A refusal suggests other values for at most this many parameters.
+# Settings that need more resources than `rltune.cluster.resources.Share` counts, and their values that do not.
 ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("env_runners", "num_cpus_per_env_runner", (1,)),
     ("env_runners", "num_gpus_per_env_runner", ()),
@@ -71,15 +71,15 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
     ):
         if num_processes != counted:
             raise ConfigError(
-                f"{key}={num_processes} is the default of {type(config).__name__}; a trial's share has no CPUs for it",
-                "the number of env runners and of learners in the algo file",
+                f"{key}={num_processes}, the default of {type(config).__name__}, needs CPUs that a trial does not have",
+                "numbers of env runners and learners that the algo file itself sets",
                 f"+{key}={counted}",
             )
     for section, name, allowed in ONE_CPU_EACH:
         value = (algo.get(section) or {}).get(name)
         if value and value not in allowed:
             raise ConfigError(
-                f"algo.{section}.{name}={value}: a trial's share has no such resources",
+                f"algo.{section}.{name}={value}: a trial cannot have these resources",
                 "one CPU for the trial's process (resources.cpus_per_trial) and for each env runner and learner; "
                 "GPUs (resources.gpus_per_trial) only for learners",
                 f"~algo.{section}.{name}",
@@ -145,7 +145,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
     env.close()
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
-    except Exception as error:  # RLlib's catalogs may raise anything.
+    except Exception as error:  # RLlib's model catalogs may raise any exception.
         raise ConfigError(
             f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",
             "an environment whose observations and actions the algorithm handles",

@@ -25,7 +25,7 @@ class Creator:
         return make_training_env(self.spec, arguments.pop(DISCOUNT, None), **arguments)
 
     def together(self, num_envs: int) -> Any:
-        """Build ``num_envs`` environments as one native vector environment for the engine; None if there is none."""
+        """Build ``num_envs`` environments as one native vector environment for the engine; None if impossible."""
         from rltune.envs.atari import make_native_atari
 
         return make_native_atari(self.spec, num_envs)

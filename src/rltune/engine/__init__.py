@@ -43,7 +43,7 @@ def _find_fast_class(config: AlgorithmConfig) -> Any:
         return None
     module, name = path.split(":")
     cls = getattr(importlib.import_module(module), name)
-    # A user's own subclass of PPO is not PPO: its training_step would be lost in silence.
+    # A user's own subclass of PPO stays with stock RLlib, because the fast engine would ignore its training_step.
     return cls if cls.stock_class is config.algo_class else None
 
 
@@ -134,9 +134,9 @@ def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: st
     if cls and reason is None:
         try:
             return cls(config=config, precision=precision)
-        except UnsupportedError as error:  # Spaces and layers are known only when built.
+        except UnsupportedError as error:  # The spaces and layers are known only during the build.
             reason = error.feature
             if precision != FLOAT32:
                 raise make_precision_error(precision, reason) from None
-    logger.warning("engine: stock RLlib trains this one, because the fast engine does not serve %s", reason)
+    logger.warning("engine: stock RLlib trains this trial, because the fast engine does not support %s", reason)
     return report_episodes(config).build_algo()

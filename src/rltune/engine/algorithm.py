@@ -53,12 +53,13 @@ class FastAlgorithm(StockCheckpoint):
         self.precision = precision
         self._config_dict: dict[str, Any] | None = None
         if not isinstance(config, dict):
-            # Tune's system monitor is a thread that polls, and stop() waits for its next poll (up to 0.7 s).
+            # RLlib would start Tune's system monitor, a thread that polls, and stop() waits up to 0.7 s for its next
+            # poll.
             config = config.copy(copy_frozen=False)
             config.log_sys_usage = False
         super().__init__(config=config, **kwargs)
 
-    # ---- building -------------------------------------------------------------------------------------
+    # -- Methods that build the engine ------------------------------------------------------------------
 
     def setup(self, config: Any) -> None:
         """Build env runners, learner and hot loop.
@@ -68,7 +69,7 @@ class FastAlgorithm(StockCheckpoint):
         """
         update_global_seed_if_necessary("torch", self.config.seed)
         self.callbacks = [cls() for cls in _as_list(self.config.callbacks_class)]
-        # RLlib's other methods (evaluate, save_to_path, stop) read these; the fast engine uses none of them.
+        # RLlib's other methods (evaluate, save_to_path, stop) read these attributes; the fast engine uses none of them.
         self.offline_data = None
         self.evaluation_config = self.config.get_evaluation_config_object()
         self.evaluation_dataset = None
@@ -82,13 +83,13 @@ class FastAlgorithm(StockCheckpoint):
         self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
         self.device: torch.device = next(self.learner_module.parameters()).device
         self.episodes: deque[tuple[float, int]] = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
-        self._ended: list[tuple[float, int]] = []  # Episodes of the iteration under way.
+        self._ended: list[tuple[float, int]] = []  # Episodes that ended in the present iteration.
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.learner_stats: dict[str, Any] = {}
         self._set_up_metrics()
         try:
             self.build_loop()
-        except BaseException:  # Stock RLlib is built next, so this attempt's environments must not stay open.
+        except BaseException:  # Stock RLlib is built next, so the environments of this attempt must be closed.
             self.env_runner_group.stop()
             raise
         self.publish_weights()
@@ -114,7 +115,7 @@ class FastAlgorithm(StockCheckpoint):
         """Build the hot loop's parts from the learner's module and optimizers; also after a restore."""
         raise NotImplementedError
 
-    # ---- pieces that subclasses use -------------------------------------------------------------------
+    # -- Methods for subclasses -------------------------------------------------------------------------
 
     @property
     def learner(self) -> Any:
@@ -137,7 +138,7 @@ class FastAlgorithm(StockCheckpoint):
         with torch.no_grad():
             for name, param in runner.module.named_parameters():
                 if self.device.type == "cpu":
-                    # The Parameter objects stay the runner's own: only the memory behind them is shared.
+                    # The runner keeps its own Parameter objects and shares only the memory behind them.
                     param.data = source[name].data
                 else:
                     param.copy_(source[name])
@@ -181,7 +182,7 @@ class FastAlgorithm(StockCheckpoint):
         """Return the local runner's module with current weights; None for another id than the default's."""
         return self.env_runner_group.local_env_runner.module if module_id == DEFAULT_MODULE_ID else None
 
-    # ---- one iteration --------------------------------------------------------------------------------
+    # -- Methods that train one iteration ---------------------------------------------------------------
 
     def step(self) -> dict[str, Any]:
         """Train until the configured minimum of time and steps is reached; return the useful part of RLlib's result.
@@ -199,7 +200,7 @@ class FastAlgorithm(StockCheckpoint):
                 break
         normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
         if normaliser is not None:
-            normaliser.flush()  # Saving does so, too, so that training is the same with and without a checkpoint.
+            normaliser.flush()  # Saving flushes, too, so that training is the same with and without a checkpoint.
         ended, self._ended = self._ended, []
         return {
             "env_runners": {
@@ -240,7 +241,7 @@ class FastAlgorithm(StockCheckpoint):
             "episode_len_max": float(lengths.max()),
         }
 
-    # ---- state ----------------------------------------------------------------------------------------
+    # -- Methods that save and restore the state --------------------------------------------------------
 
     def engine_state(self) -> dict[str, Any]:
         """Return what RLlib's state has no place for, as plain values: stock RLlib reads the checkpoint, too."""
@@ -255,8 +256,8 @@ class FastAlgorithm(StockCheckpoint):
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state, with the lifetime counters where stock RLlib looks for them."""
-        # Stock RLlib aggregates these from its env runners' loggers and refuses keys logged in any other way. A
-        # lifetime sum only grows, so what is logged is the difference to what it already holds.
+        # Stock RLlib aggregates the lifetime counters from its env runners' loggers and refuses keys logged in any
+        # other way. A lifetime sum only grows, so the difference to the sum that is already logged is added.
         logger = MetricsLogger(root=False)
         for name, value in self.counters.items():
             logged = self.metrics.peek(("env_runners", name), default=0)
@@ -269,10 +270,11 @@ class FastAlgorithm(StockCheckpoint):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Set RLlib's state (also a stock algorithm's) and rebuild the hot loop on it."""
-        # The learner ignores weights whose number is not higher than its own, also when going back is meant.
+        # The learner ignores weights whose number is not higher than its own number, even when a trial goes back to an
+        # earlier state.
         self.learner._weights_seq_no = 0
         super().set_state(state)
-        if ENGINE_STATE not in state:  # The state is stock RLlib's, which counts in its metrics alone.
+        if ENGINE_STATE not in state:  # A state of stock RLlib has its counters only in its metrics.
             for name in COUNTERS:
                 self.counters[name] = int(self.metrics.peek(("env_runners", name), default=0))
         self._rebuild_loop(state.get(ENGINE_STATE))
@@ -281,7 +283,7 @@ class FastAlgorithm(StockCheckpoint):
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """Restore a checkpoint of ours or of stock RLlib, or one component of it."""
         self.learner._weights_seq_no = 0
-        super().restore_from_path(path, *args, **kwargs)  # Whole checkpoints are restored by set_state().
+        super().restore_from_path(path, *args, **kwargs)  # For a whole checkpoint, RLlib calls set_state().
         if kwargs.get("component") is not None:
             self._rebuild_loop(self.engine_state())
 
@@ -291,8 +293,9 @@ class FastAlgorithm(StockCheckpoint):
         Args:
             state: What `engine_state` returned; None for a stock algorithm's checkpoint, which has none.
         """
-        # RLlib's restore replaces the optimizers' state tensors: the flat ones must take them over again. The engine's
-        # own state comes after it, because the loop holds part of it and a new loop begins with the seed's generators.
+        # RLlib's restore replaces the optimizers' state tensors, so the flat tensors take them over again. The engine's
+        # own state is loaded afterwards, because the loop holds part of it and a new loop begins with the seed's
+        # generators.
         self.build_loop()
         if state is not None:
             self.load_engine_state(state)

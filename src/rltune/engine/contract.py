@@ -7,7 +7,7 @@ import importlib
 import inspect
 from typing import Any
 
-# "module:name.name"
+# Each entry has the form "module:name.name".
 NAMES = (
     "ray.rllib.algorithms.algorithm:Algorithm._set_up_metrics",
     "ray.rllib.core.learner.learner:Learner._set_optimizer_lr",
@@ -20,7 +20,7 @@ NAMES = (
     "torch:_fused_adam_",
 )
 
-# Fields that instances of "module:class" have, which only the class's source shows.
+# Instance fields of a class "module:class", which can be seen only in the source of the class.
 FIELDS = {
     "ray.rllib.algorithms.algorithm_config:AlgorithmConfig": (
         "_env_to_module_connector",

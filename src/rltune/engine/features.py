@@ -1,4 +1,4 @@
-"""Find the setting of an RLlib config that the fast engine does not serve.
+"""Find the setting of an RLlib config that the fast engine does not support.
 
 No setting is ignored in silence. The lists name what the hot loops honour and what cannot change what is learned; any
 other setting that differs from its default forces stock RLlib, and is named in the log.
@@ -32,8 +32,8 @@ HARMLESS_EVENTS = {"on_algorithm_init", "on_train_result", "on_checkpoint_loaded
 
 Check = Callable[[Any], Any]
 
-# Each row: the feature as the log names it, and whether a config has it; for what one field's value does not tell.
-# Private fields of the config are read where RLlib 2.60 has no public one.
+# Rules that the value of a single field does not decide. Each row has the feature's name in the log and a test of
+# whether a config uses it. Private fields of the config are read where RLlib 2.60 has no public field.
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("multi-agent environments", lambda c: c.is_multi_agent),
     ("offline data", lambda c: c.is_offline or c.input_ != "sampler"),
@@ -108,13 +108,13 @@ def find_unserved_setting(config: Any) -> str | None:
     served, default = list_served_fields(type(config)), vars(config.algo_class.get_default_config())
     for name, value in vars(config).items():
         idle = name.startswith(IDLE_PREFIXES) and name not in SWITCHES
-        # Stock RLlib does not read a field that the algorithm's own config lacks.
+        # Stock RLlib does not read a field that the algorithm's own config class lacks.
         if name in served or idle or name not in default or value is default[name] or value == default[name]:
             continue
-        # A class or a function by its name: its repr has its place in memory.
+        # A class or a function is shown by its name, because its repr contains its memory address.
         return f"{name.lstrip('_')}={getattr(value, '__name__', None) or reprlib.repr(value)}"
     stock = config.get_default_learner_class()
-    # Naming the stock class explicitly changes nothing.
+    # Naming the stock learner class explicitly changes nothing.
     if config._learner_class is not None and config._learner_class is not stock:
         return f"a user's learner class ({config._learner_class.__name__})"
     return None
@@ -145,7 +145,8 @@ def _has_episode_callbacks(config: Any) -> bool:
             return True
         classes = config.callbacks_class
         for cls in classes if isinstance(classes, list | tuple) else [classes]:
-            # RLlibCallback defines every event as an empty method: a user's is one that overrides it.
+            # RLlibCallback defines every event as an empty method, and a user's class overrides the events that it
+            # handles.
             if getattr(cls, event, None) is not getattr(RLlibCallback, event):
                 return True
     return False

@@ -28,7 +28,7 @@ FIRE_ON_RESET = "rltune.envs.atari:FireOnReset"
 FRAME_STACK = "gymnasium.wrappers:FrameStackObservation"
 CHANNELS_LAST = "rltune.envs.atari:ChannelsLast"
 DEFAULTS: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "scale_obs": False}
-# The arguments of AtariPreprocessing and of the game for which ale-py's vector environment does the same.
+# With these values of the arguments of AtariPreprocessing and of the game, ale-py's vector environment does the same.
 SAME = {"terminal_on_life_loss": False, "grayscale_obs": True, "grayscale_newaxis": False}
 GAME = {"frameskip": 1, "repeat_action_probability": 0.25, "full_action_space": False}
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
@@ -70,7 +70,7 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
         use_fire_reset=FIRE_ON_RESET in points,
         reward_clipping=False,
         stack_num=1,
-        num_threads=1,  # The other cores belong to other trials.
+        num_threads=1,  # Other trials need the other cores.
     )
     return StandardAtari(games, stack["stack_size"], frames["scale_obs"], spec.rewards)
 
@@ -94,7 +94,8 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         size = games.single_observation_space.shape[1:]
         self.single_observation_space = Box(0, high, (*size, stack), kind)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        # Moving whole frames is faster than moving one pixel of each, so that they lie first; the view shows them last.
+        # Frames are the first axis, because moving whole frames is faster than moving a pixel of each frame. The view
+        # `_obs` shows them as the last axis.
         self._frames = np.zeros((self.num_envs, stack, *size), kind)
         self._obs = np.moveaxis(self._frames, 1, -1)
         self._over = np.ones(self.num_envs, np.bool_)
@@ -122,7 +123,7 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
 
     def _push(self, frames: np.ndarray) -> None:
         """Add the newest frame; where an episode has just begun, fill the whole stack with its first frame."""
-        # One frame at a time: numpy would copy the overlapping stack as a whole before it moves it.
+        # Frames are moved in a loop, because NumPy would first copy the whole overlapping stack.
         for frame in range(self._frames.shape[1] - 1):
             self._frames[:, frame] = self._frames[:, frame + 1]
         newest = self._frames[:, -1]

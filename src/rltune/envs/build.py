@@ -131,7 +131,7 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
             f"gymnasium.wrappers:{close}, if that was meant" if close else "install its package",
         ) from None
     if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
-        # YAML must not be able to call anything of any module.
+        # Only wrapper classes are accepted, so that a YAML file cannot call any function of any module.
         raise ConfigError(
             f"{key}: {wrapper['entry_point']} is no gymnasium.Wrapper",
             usage,
@@ -141,7 +141,7 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
 
 
 def find_modules(spec: EnvSpec | Mapping[str, Any]) -> list[str]:
-    """Find the modules that building an environment imports, except imported ones and those of known packages."""
+    """Find the modules that building an environment would import, except loaded modules and known packages."""
     spec = spec_of(spec)
     named = [spec.id if spec.policies is not None else spec.id.rpartition(":")[0]]
     named.append(str(spec.objective.get("kind", "")).rpartition(":")[0])

@@ -112,7 +112,7 @@ def _import_function(kind: str) -> Callable[..., Any]:
     module, _, name = kind.partition(":")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except Exception as error:  # An import of the user's module may raise anything.
+    except Exception as error:  # Importing a user's module may raise any exception.
         raise ConfigError(
             f"objective.kind={kind} cannot be imported: {describe_exception(error)}",
             USAGE,

@@ -17,7 +17,7 @@ from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.errors import ConfigError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
-FACTORIES = ("parallel_env", "env")  # The functions by which PettingZoo's modules build an environment.
+FACTORIES = ("parallel_env", "env")  # PettingZoo's modules build an environment by a function of one of these names.
 USAGE = "shared, separate, or a mapping {agent: policy}, whose agents may be patterns such as agent_*"
 EXTRA = "pip install 'rltune[multiagent]'"
 
@@ -53,7 +53,7 @@ def _import_module(env_id: str) -> Any:
     try:
         importlib.import_module("pettingzoo")
         return importlib.import_module(env_id)
-    except Exception as error:  # PettingZoo's own modules raise what they like where a package is missing
+    except Exception as error:  # A PettingZoo module raises any exception if a package is missing.
         package = env_id.partition(".")[0]
         advice = f"put {package}.py into this folder, or install its package"
         fix = EXTRA if package in ("pettingzoo", "mpe2") else advice

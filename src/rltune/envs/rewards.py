@@ -41,7 +41,8 @@ class RewardScale:
         return math.sqrt(squares / (count + 1) + 1e-8) if count else 1.0
 
 
-# A trial cannot pass its sink to RLlib, which builds the environments: they find it here, with the scale they share.
+# RLlib builds the environments, and a trial cannot hand them its sink for returns. So environments find in this
+# variable the sink and the scale that they share.
 _SINK: ContextVar[tuple[Episodes, RewardScale] | None] = ContextVar("rltune_returns", default=None)
 
 
@@ -89,7 +90,7 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def reward_moments(self) -> Moments:
-        """The moments of the scale, which environments may share; they can be set."""
+        """The moments of the reward scale, which environments may share and a restore sets."""
         return self._deviation.moments
 
     @reward_moments.setter
@@ -115,7 +116,7 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._normalise:
             self._discounted = self._discounted * self._discount + reward
             reward /= self._deviation.update(self._discounted)
-        # This order keeps NaN, which ends the trial: min(clip, nan) is clip.
+        # This order of arguments keeps NaN, which ends the trial, because min(clip, nan) is clip.
         return max(min(reward, self._clip), -self._clip) if self._clip else reward
 
     def _end_episode(self) -> None:
@@ -125,14 +126,14 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def read_reward_moments(envs: Any) -> list[Moments]:
-    """Return what each environment's rewards are normalised by; nothing where rewards are not shaped one by one.
+    """Return the moments by which each environment normalises rewards; empty if its rewards are not shaped.
 
     Args:
         envs: A Gymnasium vector environment, or one of the engine's.
     """
     try:
         return list(envs.unwrapped.get_attr("reward_moments"))
-    except AttributeError:  # Native environments' rewards are not normalised.
+    except AttributeError:  # Rewards of native environments are not normalised.
         return []
 
 
@@ -143,7 +144,7 @@ def write_reward_moments(envs: Any, moments: Sequence[Sequence[Any]]) -> None:
 
 
 def get_return_sink() -> Episodes | None:
-    """Return the sink of `collect_returns` around this call; None outside of one."""
+    """Return the sink of the surrounding `collect_returns`; None without it."""
     around = _SINK.get()
     return around and around[0]
 

@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 from rltune.errors import ConfigError
 
-MAX_FLAT_ACTIONS = 4096  # A network has an output for each combination of discrete actions.
-SLACK = 1e-5  # Rounding may carry an observation beyond a bound by this share of max(1, |bound|).
+MAX_FLAT_ACTIONS = 4096  # A network has an output for each combination of discrete actions, up to this limit.
+SLACK = 1e-5  # An observation may exceed a bound by this share of max(1, |bound|), because of rounding.
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 
 

@@ -111,6 +111,6 @@ def spec_of(config: Any) -> EnvSpec:
 
 def specify_env(env: Any, objective: Any) -> EnvSpec:
     """Return the specification of a request's environment, as `spec_of` does, with the request's objective."""
-    # Only these keys say what an episode is worth; the others are about trials.
+    # The keys "second" and "over" are about trials. All other keys say what an episode is worth.
     wanted = {key: value for key, value in asdict(objective).items() if key not in ("second", "over")}
     return replace(spec_of(env), objective={} if wanted == PLAIN_RETURN else wanted)

@@ -62,7 +62,7 @@ def count_steps_of(envs: Any) -> None:
             raise SamplingEnded
         result = take(*args, **kwargs)
         STEPS.steps += num_envs
-        # Each environment returns one reward, or with several agents a mapping of rewards.
+        # Each environment returns a single reward, or with several agents a mapping of rewards.
         by_env = [rewards.values() if isinstance(rewards, Mapping) else [rewards] for rewards in result[1]]
         require_finite([reward for rewards in by_env for reward in rewards])
         return result

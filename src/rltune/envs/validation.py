@@ -17,9 +17,9 @@ from rltune.envs.spaces import check_observation, check_reward
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, describe_exception, nearest
 
-MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends at whichever comes first.
+MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The most steps and seconds that the check of an environment takes.
 RESET = "def reset(self, *, seed=None, options=None)"
-SCORE_STEPS = 2_000  # The objective is checked only if a random episode ends within so many steps.
+SCORE_STEPS = 2_000  # The objective is checked only if a random episode ends within this number of steps.
 
 
 def check_env(spec: EnvSpec) -> Any:
@@ -56,7 +56,7 @@ def check_env(spec: EnvSpec) -> Any:
             "arguments that the wrappers take",
             "env.wrappers=[]",
         ) from None
-    with warnings.catch_warnings():  # Gymnasium's checker warns of what is refused here, in longer words
+    with warnings.catch_warnings():  # Gymnasium's checker warns of the same faults, in longer words.
         warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
         _check_first_steps(env, spec)
     _check_normalisation(env, spec)
@@ -103,14 +103,14 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
     except ConfigError:
         raise
     except Exception as error:  # An environment may raise any exception.
-        # Gymnasium's checker and wrappers look at what the environment returned before we do.
+        # Gymnasium's checker and wrappers read what the environment returned before this check does.
         if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(error)):
             _read_returned(key, done, error)
         lacks = isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error)
         raise ConfigError(
             f"{key}: {done} fails with {describe_exception(error)}",
             RESET if lacks else "an environment that steps",
-            "write it so, and super().reset(seed=seed) first" if lacks else "correct it, or leave out what does that",
+            "write it so, with super().reset(seed=seed)" if lacks else "correct it, or leave the failing wrapper out",
         ) from None
 
 
@@ -189,7 +189,7 @@ def _make_bare_env(spec: EnvSpec) -> Any:
         raise ConfigError(
             f"env.id={spec.id}: {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
-    except gymnasium.error.Error as error:  # The id is unknown, or there is none.
+    except gymnasium.error.Error as error:  # The environment's id is unknown or missing.
         raise _explain_unknown(spec.id, describe_exception(error)) from None
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -291,7 +291,7 @@ def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
     value, alternative = (env_runners, 0) if env_runners else (vectorize, "sync")
     if spec.rewards and (env_runners or vectorize == "async"):
         raise ConfigError(
-            f"env.rewards={dict(spec.rewards)} with {key}={value}: the true returns would stay in other processes",
+            f"env.rewards={dict(spec.rewards)} with {key}={value}: the true returns stay in other processes",
             "shaped rewards where the trial's own process samples",
             f"{key}={alternative}",
         )

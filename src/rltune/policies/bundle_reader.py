@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 FORMAT = 1
-POLICIES = "policies"  # The folder with the bundles of several agents' policies, beside a policy.json of its own.
-# The settings that a layer needs beside its weights, by torch's class name. New layer types are added here.
+POLICIES = "policies"  # The folder for the bundles of several agents' policies, which has its own policy.json.
+# The settings that a layer needs beside its weights, by the name of torch's class. New layer types are added here.
 LAYERS: dict[str, tuple[str, ...]] = {
     "Linear": ("in_features", "out_features"),
     "LayerNorm": ("normalized_shape", "eps"),
@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 BEYOND = 4.0
 """How many widths of its range an observation may lie outside: LunarLander-v3 itself leaves its bounds by two."""
 WEIGHTED = ("Linear", "LayerNorm", "Conv2d", "LSTMCell")
-Values = TypeVar("Values", np.ndarray, torch.Tensor)  # Policies act on arrays, exported graphs on tensors.
+Values = TypeVar("Values", np.ndarray, torch.Tensor)  # Policies work on arrays, and exported graphs on tensors.
 
 
 class Permute(nn.Module):
@@ -163,7 +163,7 @@ class QHead(CategoricalHead):
             out = out.view(out.shape[0], -1, atoms)
         if self.settings["dueling"]:
             value: torch.Tensor = network.parts["value"](hidden)
-            # RLlib centres distributional advantages over the atoms, not over the actions (ray 2.60).
+            # For distributional values, RLlib subtracts the mean over the atoms, not over the actions (ray 2.60).
             out = out - out.mean(dim=-1, keepdim=True) + value.view(-1, *(1,) * (out.dim() - 1))
         if atoms == 1:
             return out
@@ -206,8 +206,8 @@ class GaussianHead(Head):
         size = out.shape[1] // 2
         log_std = out[:, size:]
         if bounds := self.settings["log_std_bounds"]:
-            log_std = np.minimum(np.maximum(log_std, bounds[0]), bounds[1])  # np.clip takes longer on a few rows.
-        drawn: np.ndarray = np.exp(log_std)  # A new array, so that the rest can work in place.
+            log_std = np.minimum(np.maximum(log_std, bounds[0]), bounds[1])  # np.clip is slower on a few rows.
+        drawn: np.ndarray = np.exp(log_std)  # The array from np.exp is new, so the next operations can work in place.
         drawn *= noise
         drawn += out[:, :size]
         return drawn
@@ -300,7 +300,8 @@ def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
     return nn.Sequential(*built)
 
 
-# Tuples, not dataclasses: those look their module up in ``sys.modules``, where a registered model's reader is not.
+# The classes are named tuples, because dataclasses look their module up in ``sys.modules``, which lacks the reader of a
+# registered model.
 class ObservationFilter(NamedTuple):
     """The normalisation of observations in training: ``clip((x - mean) / scale)``.
 
@@ -343,7 +344,7 @@ class ActionScaling(NamedTuple):
             actions = self.low + (actions + 1.0) * self.half_range
         elif self.mode != "clip":
             return actions
-        # NumPy's clip takes 10 us longer on one action.
+        # NumPy's clip takes 10 us longer on a single action.
         library: Any = torch if isinstance(chosen, torch.Tensor) else np
         clipped: Values = library.minimum(library.maximum(actions, self.low), self.high)
         return clipped
@@ -414,7 +415,7 @@ class BundlePolicy:
         return self.network.memory_size
 
     def reset(self) -> None:
-        """Forget the episode: the next ``act`` begins one. Recurrent policies alone need it; others ignore it."""
+        """Forget the episode, so that the next ``act`` begins a new one. Only recurrent policies need this."""
         self._memory = None
 
     def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | int | None = None) -> Any:
@@ -436,7 +437,7 @@ class BundlePolicy:
             ValueError: ``obs`` fits neither one observation nor a batch.
         """
         actions, self._memory = self.predict(obs, self._memory, deterministic=deterministic, rng=rng)
-        return actions[()]  # The index turns an array of one action into a scalar.
+        return actions[()]  # The index turns an array of one discrete action into a scalar.
 
     def predict(
         self,
@@ -492,7 +493,7 @@ class BundlePolicy:
             return np.zeros(shape, np.float32)
         memory = np.asarray(state, np.float32)
         if memory.shape != shape:
-            raise ValueError(f"a memory of shape {memory.shape} for {num_episodes} observations: {shape} is wanted")
+            raise ValueError(f"the memory has shape {memory.shape}, but {num_episodes} observations need {shape}")
         _check_finite(memory, "a memory")
         return memory
 
@@ -507,7 +508,7 @@ class BundlePolicy:
             return self._encode_values(array.reshape(-1)), single
         rows = array.reshape(1 if single else len(array), -1)
         if self.observation_filter is not None:
-            _check_finite(rows, "an observation")  # The filter would clip infinite numbers.
+            _check_finite(rows, "an observation")  # The observation filter would hide infinite numbers by clipping.
             rows = self.observation_filter.apply(rows)
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         _check_finite(rows, "an observation")
@@ -520,7 +521,7 @@ class BundlePolicy:
         if wrong.size or values.dtype.kind == "b":
             example = wrong[0] if wrong.size else values.dtype
             raise ValueError(f"an observation is a whole number from {start} to {start + n - 1}; got {example}")
-        # RLlib's FlattenObservations takes the value itself as the index, whatever the space's start.
+        # RLlib's FlattenObservations uses the value itself as the index, whatever the start of the space.
         return np.eye(n, dtype=np.float32)[values.astype(np.int64)]
 
     def check_range(self, obs: Any) -> None:
@@ -549,7 +550,7 @@ def _check_finite(values: np.ndarray, what: str) -> None:
     Raises:
         ValueError: There are some.
     """
-    # Python's sum takes a fifth of the time if there are few numbers.
+    # For a few numbers, Python's sum takes a fifth of NumPy's time.
     if not (np.isfinite(values).all() if values.size > 64 else math.isfinite(sum(values.ravel().tolist()))):
         flat = values.ravel()
         raise ValueError(f"{what} holds {flat[~np.isfinite(flat)][0]}, which is no finite number")
@@ -592,14 +593,14 @@ def build_space(description: dict[str, Any]) -> Any:
 def _read_bound(description: dict[str, Any], key: str) -> np.ndarray:
     """Give a Box's bound as an array of the space's shape and type."""
     shape = tuple(description["shape"])
-    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])  # float64 also reads "inf".
+    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])  # float64 accepts "inf", too.
     return np.broadcast_to(values, shape) if values.ndim == 0 else values.reshape(shape)
 
 
 def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]) -> ObservationFilter | None:
     if not settings:
         return None
-    # float32 as in RLlib's RunningStat, so that actions are the same to the last bit.
+    # RLlib's RunningStat computes in float32, so that only float32 gives the same actions to the last bit.
     std = np.sqrt(np.maximum(0, weights["observation.var"].astype(np.float32)))
     return ObservationFilter(weights["observation.mean"], std + np.float32(settings["eps"]), settings["clip"])
 

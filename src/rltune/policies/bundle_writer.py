@@ -24,7 +24,7 @@ from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_sp
 from rltune.envs.spec import spec_of
 from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, POLICIES, CategoricalHead, Head, Permute
 
-# RLlib's containers whose forward pass is just their inner stack, and where that stack is (ray 2.60).
+# RLlib's containers that only call their inner stack of layers, and the attribute with this stack (ray 2.60).
 _CONTAINERS = {
     "TorchMLPEncoder": "net",
     "TorchCNNEncoder": "net",
@@ -58,7 +58,7 @@ def write_bundle(
     Raises:
         ValueError: The module, a layer or a space cannot be expressed; names its type.
     """
-    module = module.unwrapped()  # Learners that share gradients wrap it.
+    module = module.unwrapped()  # torch's DDP wraps the module if several learners share gradients.
     _check_forward_pass(type(module))
     spec, weights = _describe_network(module)
     space = describe_space(observation_space if observation_space is not None else module.observation_space)
@@ -195,7 +195,7 @@ def _flatten(container: Any) -> list[Any]:
         return [container]
     if isinstance(container, nn.Sequential):
         return [layer for child in container for layer in _flatten(child)]
-    if name == "TorchCNN":  # Rows are flat images; channels come first inside, last again after it (ray 2.60).
+    if name == "TorchCNN":  # Images have their channels last, and TorchCNN moves them first (ray 2.60).
         return [Permute([0, 3, 1, 2]), *_flatten(container.cnn), Permute([0, 2, 3, 1])]
     if name in _CONTAINERS:
         return _flatten(getattr(container, _CONTAINERS[name]))

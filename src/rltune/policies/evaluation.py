@@ -23,9 +23,9 @@ from rltune.policies.uri import Source, require_own_environment
 from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
-PROGRESS_S = 1.0  # The longest time without a report of progress, after which an evaluation may seem to hang.
-NUM_ENVS = 32  # Environments side by side: enough to share one forward pass, few enough to start quickly.
-NUM_TEAM_ENVS = 8  # The same for several agents, whose environments are slower.
+PROGRESS_S = 1.0  # The longest time between two reports of progress, because a silent evaluation seems to hang.
+NUM_ENVS = 32  # The number of environments that share a forward pass well and still start quickly.
+NUM_TEAM_ENVS = 8  # Environments of several agents are slower, so fewer run side by side.
 SMALL_NETWORK = 300_000  # The number of weights below which several torch threads cost more than they bring.
 
 
@@ -119,12 +119,12 @@ def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int],
 def evaluate_checkpoint(
     folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
-    """Evaluate a checkpoint of one's own sweep: what is pickled in it is trusted."""
+    """Evaluate a checkpoint of the user's own sweep, whose pickles are trusted."""
     return evaluate(load_playable(Source(str(folder), trust=True)), episodes, seed, progress=progress)
 
 
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Return the environment to play: the policy's own, or another one.
+    """Return the environment to play, which is the policy's own or the given one.
 
     Args:
         env: As for `evaluate`.
@@ -134,11 +134,11 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     """
     trained: Mapping[str, Any] = policy.info.get("env") or {}
     if not env and not trained:
-        raise PolicyError("this policy does not say which environment it is for", "a Gymnasium id", "env=CartPole-v1")
+        raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     if env and not isinstance(env, str):
         return env
     spec = {**trained, "id": env, "kwargs": {}} if env and env != trained.get("id") else trained
-    # If the caller named the environment, then the policy's author has chosen only the wrappers.
+    # If the caller has named the environment, then only its wrappers come from the policy's author.
     require_own_environment({**spec, "id": "", "policies": None} if env else spec, policy)
     return spec
 
@@ -162,7 +162,8 @@ def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[]
     def make() -> Any:
         if spec.get("policies"):
             return TeamEnv(make_env(spec))
-        # Gymnasium's checker looks at each step, which takes half the time of a small environment's.
+        # Gymnasium's checker is off, because it checks each step, which takes half the time of a small environment's
+        # step.
         return make_env(spec, disable_env_checker=True)
 
     trial = make()
@@ -206,12 +207,12 @@ def _play(
         envs = [stack.enter_context(contextlib.closing(make())) for _ in range(num_envs)]
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
         rng = np.random.default_rng(seed)
-        current = list(range(len(envs)))  # The episode of each environment.
+        current = list(range(len(envs)))  # The current episode of each environment.
         obs = [env.reset(seed=seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
         while busy:
-            # Only busy environments are acted for: the memory and the starts have one row for each of them.
+            # The policy acts only for busy environments, so its memory has a row for each of them.
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):

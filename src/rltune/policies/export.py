@@ -26,10 +26,10 @@ from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
 
-FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # The packages that each format needs.
+FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # Python packages that an export format needs.
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
-NUM_CHECKED, NUM_EPISODES = 1000, 25  # A policy with memory is checked over 25 episodes side by side.
-TOLERANCE = 1e-5  # The allowed difference of continuous actions; discrete ones must be equal.
+NUM_CHECKED, NUM_EPISODES = 1000, 25  # A policy with memory is checked on 25 parallel episodes.
+TOLERANCE = 1e-5  # Continuous actions may differ by this much; discrete actions must be equal.
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.uri import Source
 
-# MLflow reads it when it is imported, which is done below. Who sets it, or has imported MLflow, has decided.
+# MLflow reads MLFLOW_DISABLE_TELEMETRY when it is imported below. A user's own value of the variable stays.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
@@ -23,10 +23,10 @@ def download_part(source: Source, part: str, folder: str) -> Path:
     Raises:
         PolicyError: There is no such model, run or file; the nearest name is given.
     """
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # The files are a few kilobytes.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # Small files need no progress bar.
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError  # MLflow's stores raise it where their database is damaged.
+    from sqlalchemy.exc import SQLAlchemyError  # MLflow raises this error if its database is damaged.
 
     if not _has_store():
         raise source.make_error(
@@ -85,7 +85,8 @@ def _find_artifact(source: Source, part: str) -> str:
     from mlflow import MlflowClient
 
     if source.scheme == "models":
-        # A model is only the policy; the checkpoint to train on is with the run that it came from.
+        # A registered model contains only the policy. Its training checkpoint belongs to the run that the model came
+        # from.
         return source.uri if part == "policy" else f"runs:/{_read_models_run(source)}/checkpoint/{part}"
     run_id, _, path = source.path.partition("/")
     if path:

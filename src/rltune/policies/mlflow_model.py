@@ -27,7 +27,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # The console shows the progress.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # The console shows progress itself.
     folder, source = Path(folder), Path(__file__).parent
     policy = read_policy(folder)
     example, outputs = _make_example(policy)
@@ -38,7 +38,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
         "code_paths": [str(source / "bundle_reader.py")],
         "signature": ModelSignature(outputs=Schema(specs)),
         "input_example": example,
-        # No package index has the local tag of a CPU build ("+cpu").
+        # Package indexes lack the local tag of a CPU build, such as "+cpu".
         "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
         "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces, **(carried or {})}},
     }

@@ -247,7 +247,7 @@ def load_bundle(source: Source) -> Policy | MultiAgentPolicy:
                 "a bundle as a trial's checkpoint holds it",
                 "load another checkpoint of the trial",
             ) from error
-        # Asked only when it matters: the files of a checkpoint may be large.
+        # The check is called only when its answer matters, because a checkpoint's files may be large.
         policy.is_trusted = (lambda: True) if source.trust else partial(is_own_checkpoint, folder.parent)
         return policy
 

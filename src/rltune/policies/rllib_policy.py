@@ -25,7 +25,7 @@ from rltune.errors import PolicyError
 REASON_FILE, INFO_FILE = "policy-missing.txt", "policy-missing.json"
 BEFORE, AFTER = "algorithm/env_runner/env_to_module_connector", "algorithm/env_runner/module_to_env_connector"
 MODULE = "algorithm/learner_group/learner/rl_module/default_policy"
-KEPT_STEPS = 64  # Steps of a running episode that are kept; connectors look back over fewer.
+KEPT_STEPS = 64  # The number of steps of an episode that the policy keeps; connectors look back over fewer.
 
 
 def leave_reason(folder: Path, reason: str, info: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class RLlibPolicy:
     gives the same episodes, deterministic or not.
     """
 
-    is_trusted: Callable[[], bool] = staticmethod(lambda: True)  # The policy's pickles have been loaded already.
+    is_trusted: Callable[[], bool] = staticmethod(lambda: True)  # The policy's pickles were loaded before.
 
     def __init__(self, folder: Path) -> None:
         """Load the module and the connectors of a checkpoint.
@@ -59,7 +59,7 @@ class RLlibPolicy:
         """
         if not is_rllib_policy(folder):
             raise PolicyError(
-                f"{folder} cannot be played by RLlib's parts either",
+                f"{folder} cannot act with RLlib either",
                 f"{INFO_FILE} and algorithm/ with a module and connectors of one agent",
                 "rltune.load_algorithm takes every checkpoint",
             )
@@ -101,7 +101,7 @@ class RLlibPolicy:
         Returns:
             The actions, and the state for the next call: one object an episode.
         """
-        import torch  # This import takes long, and `is_rllib_policy` does not need it.
+        import torch  # torch takes long to import, and `is_rllib_policy` does not need it.
 
         begins = np.ones(len(obs), dtype=bool) if state is None else np.asarray(episode_start, dtype=bool)
         episodes = [

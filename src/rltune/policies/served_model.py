@@ -67,12 +67,12 @@ def act(policy: Any, model_input: Any, agent: str = "") -> Any:
     space = policy.spaces["observation"]
     with _refuse_by_mlflow(f"{agent and f'for {agent} '}{_describe_space(space)}"):
         inputs = model_input if isinstance(model_input, dict) else {"obs": model_input}
-        obs = np.asarray(inputs["obs"])  # A data frame becomes its values.
+        obs = np.asarray(inputs["obs"])  # np.asarray turns a data frame into an array of its values.
         shape = tuple(space.get("shape", ()))
         if obs.shape == shape:
             obs = obs[None]
         if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
-            obs = obs.reshape(-1, *shape)  # A data frame is flat; the space need not be.
+            obs = obs.reshape(-1, *shape)  # The rows of a data frame are flat, unlike some observations.
         policy.check_range(obs)
         actions, state = policy.predict(obs, inputs.get("state"), inputs.get("episode_start"))
         return {"actions": actions, "state": state} if policy.memory_size else np.asarray(actions)
@@ -114,7 +114,8 @@ class PolicyModel(PythonModel):
         """Read the policy among the model's artifacts."""
         self._act = load_model(Path(context.artifacts["policy"]))
 
-    # The hint names only one of the types, because MLflow (3.17) warns in red of no hint, of dicts and of Any.
+    # The type hint names only np.ndarray, because MLflow (3.17) prints a red warning for no hint, for dicts and for
+    # Any.
     def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> Any:
         """Act on a batch.
 

@@ -32,7 +32,7 @@ FORMS = (
     "models:/<name>@champion, models:/<name>/<version>, runs:/<id>, sweep:<name or latest>, "
     "sweep:<name>/<trial>, or a checkpoint's folder"
 )
-MLFLOW = ("models", "runs")  # The schemes whose files are in a tracking store.
+MLFLOW = ("models", "runs")  # The schemes of URIs whose files are in a tracking store of MLflow.
 TRUST = "add trust=true to the command if you trust its author"
 
 
@@ -62,7 +62,7 @@ class Source:
         return self.uri.partition(":")[2].strip("/")
 
     def make_error(self, problem: str, allowed: str, fix: str) -> PolicyError:
-        """Make the error that says that there is no policy at this URI, or none to be taken."""
+        """Make an error that says why no policy can be loaded from this URI."""
         return PolicyError(f"policy={self.uri}: {problem}", allowed, fix)
 
 
@@ -157,7 +157,7 @@ def _find_part(folder: Path, part: str, source: Source) -> Path:
     raise source.make_error(f"no {part} in {folder}", f"a folder that holds {mark} or {part}/{mark}", FORMS)
 
 
-# -- sweeps -----------------------------------------------------------------------------
+# -- Functions for URIs of sweeps and trials --------------------------------------------
 
 
 def _locate_sweep_checkpoint(source: Source) -> Path:
@@ -205,7 +205,7 @@ def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
 
 def _read_trials(folder: Path, source: Source) -> tuple[Sequence[TrialRecord], Direction]:
     """Read a sweep's trials, and which scores are better, from its ledger in the sweep's folder or in a database."""
-    from rltune.ledger.storage import open_ledger  # Only this form of URI needs SQLAlchemy.
+    from rltune.ledger.storage import open_ledger  # Only this kind of URI needs SQLAlchemy.
 
     try:
         ledger = open_ledger(folder, source.sweeps.ledger_url)
@@ -271,7 +271,7 @@ def _verify_checkpoint(folder: Path, record: CheckpointRecord, source: Source) -
     return checkpoint
 
 
-# -- the run that a policy came from ----------------------------------------------------
+# -- Functions that find the MLflow run of a policy -------------------------------------
 
 
 def keep_with_run(source: Source, folder: Path, name: str) -> str | None:

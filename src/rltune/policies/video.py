@@ -27,8 +27,8 @@ from rltune.policies.evaluation import Evaluation, environment_of
 from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
-FPS = 30  # Used if the environment does not name its own rate.
-PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # Players refuse odd sizes.
+FPS = 30  # The frames per second if the environment does not name its own rate.
+PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # Video players refuse odd widths and heights.
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
         )
     if isinstance(policy, RLlibPolicy):
         raise PolicyError(
-            "video=true: RLlib's parts, which this policy needs, do not play an episode a second time alike",
+            "video=true: this policy needs RLlib, which cannot repeat an episode for the film",
             f"policies that act without RLlib: those of {list_algos(lambda row: row.network, 'and')}",
             "video=false",
         )

@@ -63,7 +63,7 @@ def _circle_error(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str])
         path.append(next(parent for parent in when[path[-1]] if parent in waiting))
     circle = path[path.index(path[-1]) :]
     return ConfigError(
-        f"space.{circle[0]}: its condition waits for itself: {' <- '.join(circle)}",
+        f"space.{circle[0]}: its condition depends on itself: {' <- '.join(circle)}",
         "conditions that lead to a parameter without one",
         f"drop one condition: write space.{circle[0]} as [kind, args...]",
     )

@@ -17,8 +17,8 @@ from rltune.search.conditions import WHEN, format_condition, format_yaml_value
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-SCALARS = (str, int, float, bool, type(None))  # Types that Optuna can store as a choice.
-CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")  # A condition on one exact value would never be met.
+SCALARS = (str, int, float, bool, type(None))  # Optuna can store choices of these types.
+CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")  # No condition may ask for one exact value of these.
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Dimension:
         if self.kind == "choice":
             raw: Any = pack_value(value)
         elif self.kind == "one_minus_loguniform":
-            # 1 - 0.95 is 0.05 plus a rounding error, but an end of the range must count as inside it.
+            # A value at an end of the range must count as inside, although 1 - 0.95 is 0.05 plus a rounding error.
             raw = next((end for end in self.args if math.isclose(1.0 - value, end, rel_tol=1e-9)), 1.0 - value)
         elif self.kind == "pow2":
             raw = math.log2(value)
@@ -113,7 +113,7 @@ class Dimension:
         distribution = self.distribution()
         if isinstance(raw, float) and self.kind in ("randint", "lograndint", "pow2"):
             raw = int(raw) if raw.is_integer() else math.nan
-        distribution.to_internal_repr(raw)  # This raises ValueError for an unknown choice.
+        distribution.to_internal_repr(raw)  # Optuna raises ValueError for an unknown choice.
         if self.kind != "choice" and not _is_on_range(raw, distribution):
             raise ValueError(f"{self.name}={value} is outside {self}")
         return raw
@@ -186,11 +186,12 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     if rule.positive and min(args) <= 0:
         raise ConfigError(f"{setting}: arguments must be above 0", rule.usage, fix)
     if args[0] > args[1]:
-        turned = format_yaml_value([kind, args[1], args[0], *args[2:]]).replace(" ", "")  # This is one word to a shell.
-        raise ConfigError(f"{setting}: its ends are exchanged", "low <= high", f"space.{name}={turned}")
+        # A shell reads a text without blanks as one word.
+        turned = format_yaml_value([kind, args[1], args[0], *args[2:]]).replace(" ", "")
+        raise ConfigError(f"{setting}: its ends are in the wrong order", "low <= high", f"space.{name}={turned}")
     if kind == "quniform" and args[2] <= 0:
         raise ConfigError(f"{setting}: the range is empty", "step > 0", fix)
-    if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every proposal
+    if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every proposal.
         low, high, step = args
         args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):

@@ -35,7 +35,7 @@ class Hyperband(StoppingRule):
             raise make_argument_error("num_brackets", num_brackets, "a whole number, at least 1", 3)
         self.brackets = [SuccessiveHalving(env_steps, grace_fraction, reduction_factor)]
         for later in range(1, int(num_brackets)):
-            grace = min(1.0, grace_fraction * reduction_factor**later)  # With 1, a bracket stops no trial.
+            grace = min(1.0, grace_fraction * reduction_factor**later)  # With a grace of 1, a bracket stops no trial.
             self.brackets.append(SuccessiveHalving(env_steps, grace, reduction_factor))
 
     def decide(self, report: Report) -> Decision:

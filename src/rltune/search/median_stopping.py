@@ -37,7 +37,7 @@ class MedianStopping(StoppingRule):
             raise make_argument_error("min_trials", min_trials, "at least 1", 5)
         self.min_trials = min_trials
         self._first, self._budget = env_steps * grace_fraction - 1e-9 * env_steps, env_steps
-        # The sorted running averages of the trials that have reached each mark.
+        # The sorted running averages of the trials that have reached a mark, by marks.
         self._averages: dict[int, list[float]] = defaultdict(list)
         self._trials: dict[int, _Progress] = {}
 
@@ -53,13 +53,13 @@ class MedianStopping(StoppingRule):
         """
         mark, trial = report.nominal_steps, self._trials.setdefault(report.number, _Progress())
         if mark <= trial.mark:
-            return GO_ON  # The trial failed and trains steps again that are counted already.
+            return GO_ON  # After a failure the trial repeats steps that were counted already.
         trial.add(report)
         if not trial.num_numbers:
             return GO_ON
         others = self._averages[mark]
         is_below = self._first <= mark < self._budget and self._is_below(trial.best, others)
-        bisect.insort(others, trial.average)  # Later trials are compared with stopped ones, too.
+        bisect.insort(others, trial.average)  # Stopped trials count as well for the comparison of later trials.
         return Stop(mark) if is_below else GO_ON
 
     def _is_below(self, best: float, others: Sequence[float]) -> bool:
@@ -68,7 +68,7 @@ class MedianStopping(StoppingRule):
 
 @dataclass
 class _Progress:
-    """Keep the best score and the running average of one trial."""
+    """Keep the best score and the running average of a trial."""
 
     mark: int = -1
     best: float = -math.inf

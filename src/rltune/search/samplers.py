@@ -74,7 +74,7 @@ _KNOWN = (
         f"{_OPTUNA}:CmaEsSampler",
         handles_conditions=False,
         models_choices=False,
-        learns_from_others=False,  # CMA-ES learns from its own generations alone.
+        learns_from_others=False,  # CMA-ES learns only from its own generations.
         package="cmaes",
     ),
     SamplerTraits(
@@ -100,7 +100,7 @@ _KNOWN = (
 )
 SAMPLERS: Mapping[str, str] = {traits.name: traits.target for traits in _KNOWN if traits.name}
 _TRAITS = {target: traits for traits in _KNOWN for target in (traits.target, *traits.also)}
-SEEDS = ("seed", "sweep_seed")  # Arguments that the sweep sets.
+SEEDS = ("seed", "sweep_seed")  # The sweep itself sets these arguments.
 
 
 def build_sampler(
@@ -125,7 +125,7 @@ def build_sampler(
     if conditional and grouping and args.get("multivariate") is not False:
         given.setdefault("group", True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # TPE warns about `group`.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # TPE warns that `group` is new.
         return cls(**given)
 
 
@@ -155,16 +155,16 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
     if traits.is_grid and (endless := [dimension for dimension in space.dimensions if dimension.kind in CONTINUOUS]):
         first = endless[0]
         raise ConfigError(
-            f"searcher={name}: space.{first.name}={first} has no end of values",
+            f"searcher={name}: space.{first.name}={first} has infinitely many values",
             "choices, integers (randint, lograndint, pow2) and steps (quniform), of which a grid tries each",
             " ".join(f"'space.{dimension.name}={_format_choice(dimension)}'" for dimension in endless),
         )
     names = [dimension.name for dimension in space.dimensions if dimension.kind == "choice"]
     if names and len(names) == len(space.dimensions) and not traits.models_choices:
         raise ConfigError(
-            f"searcher={name}: the space has choices alone", f"a range of numbers, which {name} searches", "searcher=rf"
+            f"searcher={name}: the space has only choices", f"a range of numbers, which {name} searches", "searcher=rf"
         )
-    # Optuna imports the package only when it has trials to learn from.
+    # Optuna would import a sampler's package only when there are trials to learn from.
     if traits.package and find_spec(traits.package) is None:
         raise ConfigError(
             f"searcher={name}: {traits.package} is not installed",
@@ -240,7 +240,7 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
         raise ConfigError(
             f"searcher.kind={kind} needs a package: {error}", "a searcher whose packages are installed", "searcher=rf"
         ) from None
-    except Exception as error:  # A sampler may raise anything.
+    except Exception as error:  # A sampler may raise any exception.
         raise ConfigError(
             f"searcher.args={dict(args)}: {describe_exception(error)}", "values that Optuna accepts", "~searcher.args"
         ) from None

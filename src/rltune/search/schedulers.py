@@ -131,7 +131,7 @@ def build_stopping_rule(
     cls = _import_rule(kind)
     arguments = _list_arguments(cls)
     if kind == "none":
-        # An experiment sets ASHA's arguments, and a person may run it with scheduler=none: it ignores every rule's.
+        # With scheduler=none, the arguments of all rules are ignored, because an experiment may set those of ASHA.
         arguments = {name: False for other in RULES for name in _list_arguments(_import_rule(other))}
     for name in args:
         if name not in arguments:
@@ -151,7 +151,7 @@ def build_stopping_rule(
         rule: StoppingRule = cls(env_steps=env_steps, **({} if kind == "none" else args))
     except ConfigError:
         raise
-    except Exception as error:  # The constructor of a user's class may raise anything.
+    except Exception as error:  # A user's class may raise any exception when it is built.
         raise ConfigError(
             f"scheduler.args={dict(args)}: {describe_exception(error)}",
             f"values that {kind} accepts",

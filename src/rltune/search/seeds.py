@@ -10,7 +10,7 @@ from collections.abc import Collection
 import numpy as np
 
 _SAMPLER, _CERTIFICATION = 1, 2
-_POSITIVE_INT32 = 0x7FFFFFFF  # Every library accepts seeds up to this one.
+_POSITIVE_INT32 = 0x7FFFFFFF  # The largest seed that every library accepts.
 
 
 def derive_trial_seeds(sweep_seed: int, number: int, replicates: int) -> list[int]:
@@ -33,7 +33,7 @@ def derive_certification_seeds(sweep_seed: int, count: int, searched: Collection
     Args:
         searched: The seeds of all trials.
     """
-    # Even if every seed of a trial is drawn again, enough of these are left.
+    # Extra seeds are drawn, so that enough are left even if all seeds of trials are among the drawn seeds.
     drawn = _draw([sweep_seed, 0, _CERTIFICATION], count + len(searched))
     return [seed for seed in dict.fromkeys(drawn) if seed not in searched][:count]
 

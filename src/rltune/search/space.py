@@ -129,7 +129,7 @@ class Space:
                     str(by_name[name]),
                     f"space.{name}={by_name[name].ends()[0]}",
                 ) from None
-        for dimension in reversed(self.dimensions):  # Parents come before their children.
+        for dimension in reversed(self.dimensions):  # Parents are checked before their children.
             for parent, allowed in dimension.when.items() if dimension.name in given else ():
                 if parent not in given and len(allowed) > 1:
                     raise ConfigError(
@@ -167,7 +167,8 @@ class Space:
         for side in (0, 1):
             base = {name: pair[side] for name, pair in ends.items()}
             points += [base, *(self._move(base, d, ends[d.name][1 - side]) for d in self.dimensions)]
-            # A condition may not be met at this end: add the point where it is, its parameter at this end.
+            # If a parameter's condition is not met at this end, then a point is added where it is met, with the
+            # parameter at this end.
             points += [self._move(base, d, ends[d.name][side]) for d in self.dimensions if d.when]
         low = points[0]
         for dimension in self.dimensions:
@@ -179,7 +180,7 @@ class Space:
     def count_points(self) -> int:
         """Count the configurations of a space without continuous ranges."""
         parents = {parent for dimension in self.dimensions for parent in dimension.when}
-        # The values of parents, and how many configurations have them.
+        # Each combination of parents' values, and the number of configurations with it.
         combinations: list[tuple[dict[str, Any], int]] = [({}, 1)]
         for dimension in self.dimensions:
             extended: list[tuple[dict[str, Any], int]] = []

@@ -43,7 +43,7 @@ class SuccessiveHalving(StoppingRule):
         levels = []
         level = env_steps * grace_fraction
         while level < env_steps:
-            levels.append(math.ceil(level - 1e-9 * env_steps))  # 0.07 * 100 is a little more than 7.
+            levels.append(math.ceil(level - 1e-9 * env_steps))  # In floating point, 0.07 * 100 exceeds 7 a little.
             level *= reduction_factor
         self.levels = levels
         self._rungs = [_Rung(level) for level in self.levels]
@@ -61,7 +61,7 @@ class SuccessiveHalving(StoppingRule):
         if not math.isfinite(value):
             return GO_ON
         reached = [rung for rung in self._rungs if report.nominal_steps >= rung.level and number not in rung.trials]
-        for rung in reached:  # A stopped trial counts as well: later trials are compared with it.
+        for rung in reached:  # A stopped trial counts as well, because later trials are compared with it.
             rung.trials.add(number)
             bisect.insort(rung.values, value)
         is_best = all(self._goes_on(value, rung.values) for rung in reached)

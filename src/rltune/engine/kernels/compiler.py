@@ -23,7 +23,7 @@ reason = ""
 try:
     import numba
     from llvmlite import binding  # type: ignore[import-untyped]
-except Exception as error:  # No wheel for this platform, a NumPy that is too new for it, a library that does not load.
+except Exception as error:  # Numba may lack a wheel for this platform, clash with NumPy, or fail to load.
     reason = f"Numba cannot be imported: {error}"
 
 KERNELS = {"ppo": ("ppo",), "dqn": ("dqn", "replay"), "sac": ("sac", "replay", "ppo")}
@@ -42,7 +42,8 @@ def find_cache() -> Path | None:
     without a lock, never holds the code of two kinds of CPU.
     """
     kernels = Path(__file__).parent
-    sources = [*sorted(kernels.glob("*.py")), kernels.parent / "on_policy" / "ppo_loss.py"]  # The batch's fields.
+    # The kernels also depend on ppo_loss.py, which defines the fields of a batch.
+    sources = [*sorted(kernels.glob("*.py")), kernels.parent / "on_policy" / "ppo_loss.py"]
     parts: list[Any] = [path.read_bytes() for path in sources]
     parts += [metadata.version(name) for name in ("numba", "numpy", "ray")]
     parts += [__file__, sys.version, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()]
@@ -51,7 +52,7 @@ def find_cache() -> Path | None:
     for parent in (Path(home) / "rltune", Path(tempfile.gettempdir()) / f"rltune-{os.getuid()}"):
         try:
             (parent / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Machine code that somebody else could have written must not run.
+            # Machine code that another user could have written must not run.
             if all(path.stat().st_uid == os.getuid() for path in (parent, parent / name)):
                 return parent / name
         except OSError:
@@ -61,17 +62,17 @@ def find_cache() -> Path | None:
 
 @functools.cache
 def _make_decorator() -> Callable[[Callable[..., Any]], Any]:
-    """Return Numba's decorator with our options; it does nothing where there is no Numba."""
+    """Return Numba's decorator with rltune's options, or without Numba a decorator that does nothing."""
     if numba is None:
         return lambda function: function
     folder = find_cache()
 
     def decorate(function: Callable[..., Any]) -> Any:
-        # Numba reads the folder when a function is decorated. A user's own functions keep theirs.
+        # Numba reads CACHE_DIR when it decorates a function. A user's own functions keep their folder.
         settings = numba.config
         before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
         try:
-            # Heartbeats come from another thread, so a long update must not keep Python's lock.
+            # Another thread sends heartbeats, so a long update must release Python's lock.
             return numba.njit(fastmath=FASTMATH, error_model="numpy", nogil=True, cache=folder is not None)(function)
         finally:
             settings.CACHE_DIR = before
@@ -119,7 +120,7 @@ def _warm_up(algorithm: str) -> None:
             module.warm_up()
         except OSError:  # The disk may be full, for example.
             raise
-        except Exception:  # A damaged file. If it is a kernel that is wrong, then the error comes again.
+        except Exception:  # Either a cached file is damaged, or a kernel is wrong and fails again below.
             if folder is None:
                 raise
             shutil.rmtree(folder, ignore_errors=True)
@@ -133,5 +134,5 @@ def set_num_threads(threads: int) -> None:
     """Let torch and the kernels' products use so many threads. They take every core by default, as if alone."""
     torch.set_num_threads(threads)
     if numba is not None:
-        importlib.import_module("scipy.linalg.cython_blas")  # Numba takes its products.
+        importlib.import_module("scipy.linalg.cython_blas")  # Numba computes matrix products with SciPy's BLAS.
         ThreadpoolController().select(internal_api="openblas").limit(limits=threads)

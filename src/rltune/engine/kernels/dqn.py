@@ -46,7 +46,7 @@ class Loss(NamedTuple):
 
 @kernel
 def find_best(values):  # type: ignore[no-untyped-def]
-    """Return the index of the largest value, or of one that is NaN."""
+    """Return the index of the largest value, or of a value that is NaN."""
     best = 0
     for j in range(1, values.size):
         if values[j] > values[best] or values[j] != values[j]:
@@ -56,9 +56,9 @@ def find_best(values):  # type: ignore[no-untyped-def]
 
 @kernel
 def explore(actions, draws, epsilon, count):  # type: ignore[no-untyped-def]
-    """Replace actions [rows] by random ones of ``count`` where uniform ``draws`` [rows] are below ``epsilon``."""
+    """Replace actions [rows] by random actions below ``count`` where uniform ``draws`` [rows] are below ``epsilon``."""
     for i in range(actions.size):
-        if draws[i] < epsilon:  # A draw below epsilon is uniform up to there.
+        if draws[i] < epsilon:  # Given that a draw is below epsilon, it is uniform between 0 and epsilon.
             actions[i] = min(int(draws[i] / epsilon * count), count - 1)
 
 
@@ -82,7 +82,8 @@ def _compute_values(x, network, data, encoder_outputs, advantage_outputs, value_
     if network.value.shape[0]:
         value = forward(hidden, network.value, data, value_outputs)
         for i in range(values.shape[0]):
-            # Less the mean: otherwise a constant could wander between advantages and value (equation 9 of the paper).
+            # The mean of the advantages is subtracted, because otherwise a constant could move between advantages and
+            # value (equation 9 of the paper).
             shift = value[i, 0] - values[i].sum() / np.float32(values.shape[1])
             for j in range(values.shape[1]):
                 values[i, j] += shift
@@ -133,11 +134,11 @@ def update(p, network, target, batch, weights, loss, lr):  # type: ignore[no-unt
         selected[i] = values[i, action]
         errors[i] += selected[i]
         slope = f(2.0) * errors[i]
-        if loss.huber:  # Its derivative is the clipped error. Comparisons with NaN are false, so that NaN passes.
+        if loss.huber:  # The Huber loss's slope is the clipped error. NaN passes, because it fails comparisons.
             slope = errors[i]
             slope = one if slope > one else slope
             slope = -one if slope < -one else slope
-        # Only the chosen action's value has a gradient.
+        # Only the value of the chosen action has a gradient.
         slopes[i] = slope * weights[i] / f(rows)
         if dueling:
             grad[i] -= slopes[i] / f(actions)

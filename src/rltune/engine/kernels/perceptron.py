@@ -18,7 +18,7 @@ from rltune.engine.kernels.compiler import kernel
 Array = NDArray[Any]
 
 NONE, TANH, RELU = 0, 1, 2
-INPUTS, OUTPUTS = 2, 3  # Columns of a table of layers.
+INPUTS, OUTPUTS = 2, 3  # The columns of a layer's inputs and outputs in a table of layers.
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: TANH, nn.ReLU: RELU}
 FEW = 3
 """Outputs up to which a loop is faster than a call of BLAS."""
@@ -82,7 +82,7 @@ def tanh_in_place(x):  # type: ignore[no-untyped-def]
     f = np.float32
     for i in range(x.size):
         v = x[i]
-        # Comparisons with NaN are false, so that NaN passes.
+        # NaN passes, because comparisons with NaN are false.
         v = f(7.90531111) if v > f(7.90531111) else v
         v = f(-7.90531111) if v < f(-7.90531111) else v
         s = v * v
@@ -146,7 +146,7 @@ def _differentiate_layer(d, below, w_grad, b_grad):  # type: ignore[no-untyped-d
         w_grad[:] = np.float32(0.0)
     else:
         np.dot(d.T, below, w_grad)
-    # Block by block: a sum of 100,000 float32 numbers in sequence is exact to three digits only.
+    # Rows are summed block by block, because a sequential sum of 100,000 float32 numbers is exact to three digits only.
     for begin in range(0, rows, BLOCK):
         end = min(begin + BLOCK, rows)
         b_part[:] = np.float32(0.0)
@@ -196,7 +196,7 @@ def backward(  # type: ignore[no-untyped-def]
                 flat[i] *= one - out[i] * out[i]
         elif activation == RELU:
             for i in range(flat.size):
-                flat[i] = zero if out[i] <= zero else flat[i]  # NaN passes.
+                flat[i] = zero if out[i] <= zero else flat[i]  # A NaN passes this comparison.
         d = flat.reshape(rows, m)
         end -= rows * m
         below = x if k == 0 else outputs[end - rows * n : end].reshape(rows, n)

@@ -75,8 +75,8 @@ def _weigh(logp, old_logp, gain, clip):  # type: ignore[no-untyped-def]
     """Return the gradient of the surrogate loss by the log probability of the action."""
     one = np.float32(1.0)
     ratio = math.exp(logp - old_logp)
-    # d ratio / d logp = ratio. Inside the range both terms are equal and the gradient is the plain one; outside, the
-    # minimum is the clipped term, which is constant, or the plain one, which is not.
+    # d ratio / d logp = ratio. Inside the clip range both terms are equal and have the plain gradient. Outside, the
+    # minimum is either the clipped term, which is constant, or the plain term, which has a gradient.
     plain, clipped = gain * ratio, gain * min(max(ratio, one - clip), one + clip)
     return -plain * np.float32(plain <= clipped)
 
@@ -135,7 +135,7 @@ def _differentiate_gaussian(dist, out, data, log_std_grad, network, rows, index,
             scaled = (rows.actions[r, j] - dist[i, j]) * inverse
             # d logp / d mean = (a - mean) / std^2;  d logp / d log_std = ((a - mean) / std)^2 - 1
             mean_grad, std_grad = scaled * inverse * weight, (scaled * scaled - one) * weight
-            if c.use_kl_loss:  # KL(old || new), in which the old policy's figures are constants
+            if c.use_kl_loss:  # In KL(old || new), the old policy's mean and standard deviation are constants.
                 shift = (dist[i, j] - rows.dist[r, j]) * inverse
                 mean_grad += kl * shift * inverse
                 ratio = math.exp(f(2.0) * (rows.dist[r, size + j] - log_std))
@@ -201,7 +201,8 @@ def update(p, network, rows, order, sizes, c, lr):  # type: ignore[no-untyped-de
         values = forward(hidden, value, p.data, value_outputs)[:, 0]
         scale, limit = f(2.0 * c.vf_loss_coeff * c.use_critic / size), f(c.vf_clip_param)
         for i in range(size):
-            # RLlib clips the squared error itself, not the value as in the paper: beyond the limit the loss is flat.
+            # RLlib clips the squared error itself, and not the value as in the paper, so the loss is flat beyond the
+            # limit.
             error = values[i] - rows.targets[index[i]]
             delta[i] = error * f(error * error <= limit) * scale
         through_value = backward(hidden, value, p.data, p.grad, value_outputs, delta, spare, shared)

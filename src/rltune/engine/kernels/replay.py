@@ -65,7 +65,7 @@ def pack(  # type: ignore[no-untyped-def]
         past_obs[n - 1, env] = obs[env]
         past_actions[n - 1, env] = actions[env]
         past_rewards[n - 1, env] = rewards[env]
-        age[env] = age[env] + 1 if valid[env] else 0  # A reset step starts the next episode.
+        age[env] = age[env] + 1 if valid[env] else 0  # After a reset step the next episode begins.
         for length in range(min(age[env], n), 0 if over[env] else n - 1, -1):
             total, discount = 0.0, 1.0
             for k in range(n - length, n):
@@ -97,8 +97,8 @@ def set_priorities(sums, minima, begins, index, priorities):  # type: ignore[no-
     for i in range(index.size):
         node = index[i]
         for level in range(begins.size - 1):
-            # Summed anew from the children. To move sums by the difference would add up rounding errors over millions
-            # of updates.
+            # Each node's sum is computed anew from its children. Adding differences would accumulate rounding errors
+            # over millions of updates.
             node //= FAN_OUT
             block = begins[level] + node * FAN_OUT
             total, least = 0.0, math.inf
@@ -116,7 +116,7 @@ def find_priorities(sums, begins, capacity, mass):  # type: ignore[no-untyped-de
         node, rest = 0, mass[i]
         for level in range(begins.size - 1, -1, -1):
             node *= FAN_OUT
-            # Rounding can leave a mass at or above the node's own sum: then it is the last child.
+            # Rounding can make the mass as large as the node's own sum; then the last child is chosen.
             last = min(node + FAN_OUT - 1, (capacity - 1) // FAN_OUT**level)
             while node < last and rest >= sums[begins[level] + node]:
                 rest -= sums[begins[level] + node]
@@ -129,7 +129,7 @@ def warm_up() -> None:
     """Call each kernel once."""
     row, flags, ages = np.zeros((1, 1), np.float32), np.ones(1, np.bool_), np.zeros(1, np.int64)
     rewards, rows = np.zeros(1), np.zeros((1, 5), np.float32)
-    for actions in (row, ages[None]):  # Continuous and discrete ones.
+    for actions in (row, ages[None]):  # The warm-up compiles `pack` for continuous and for discrete actions.
         history = [row[None].copy(), row[None].copy(), row.copy(), ages.copy()]
         pack(*history, row, actions, rewards, flags, flags, flags, row, 0.99, rows)
     count_step(rewards, flags, flags, flags.copy(), flags.copy(), rewards.copy(), ages.copy())

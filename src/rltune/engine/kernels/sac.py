@@ -37,7 +37,7 @@ def _draw(dist, noise, actions, logp):  # type: ignore[no-untyped-def]
             log_std = high if log_std > high else log_std
             log_std = low if log_std < low else log_std
             raw = dist[i, j] + math.exp(log_std) * noise[i, j]
-            # log(1 + exp(-2 raw)), without an exponential that overflows.
+            # The softplus log(1 + exp(-2 raw)) is computed so that no exponential overflows.
             softplus = math.log1p(math.exp(-two * abs(raw))) + (-two * raw if raw < zero else zero)
             total -= half * noise[i, j] * noise[i, j] + log_std + constant + two * (log_2 - raw - softplus)
             actions[i, j] = math.tanh(raw)
@@ -62,10 +62,11 @@ def _differentiate_policy(dist, noise, actions, slopes, alpha, grad):  # type: i
     for i in range(rows):
         for j in range(size):
             log_std, action = dist[i, size + j], actions[i, j]
-            # d action / d raw = 1 - action^2; the Jacobian's part of logp has d / d raw = 2 action.
+            # d action / d raw = 1 - action^2, and the Jacobian's term of logp has d / d raw = 2 action.
             raw_grad = slopes[i, j] * (one - action * action) + f(2.0) * share * alpha * action
             grad[i, j] = raw_grad
-            # raw = mean + std * noise, so log_std gets raw's gradient times std * noise, and -1 from its part of logp.
+            # Since raw = mean + std * noise, log_std gets raw's gradient times std * noise, and -1 from its own term of
+            # logp.
             grad[i, size + j] = raw_grad * math.exp(log_std) * noise[i, j] - alpha * share
             if log_std < low or log_std > high:
                 grad[i, size + j] = f(0.0)
@@ -105,7 +106,7 @@ def update(  # type: ignore[no-untyped-def]
     delta, spare = np.empty(room, f), np.empty(room, f)
     obs, pair = np.empty((rows, width), f), np.empty((rows, width + size), f)
     actions, logp, least = np.empty((rows, size), f), np.empty(rows, f), np.empty(rows, f)
-    # The soft value of the next observations.
+    # Compute the soft value of the next observations.
     obs[:] = batch[:, width : 2 * width]
     _draw(forward(obs, policy_layers, policy.data, policy_outputs), noise[1], actions, logp)
     pair[:, :width], pair[:, width:] = obs, actions
@@ -113,7 +114,7 @@ def update(  # type: ignore[no-untyped-def]
     wanted = np.empty(rows, f)
     for i in range(rows):
         wanted[i] = batch[i, -2] + batch[i, -1] * (least[i] - alpha * logp[i])
-    # The critics' gradients.
+    # Compute the gradients of the critics.
     obs[:] = batch[:, :width]
     pair[:, :width], pair[:, width:] = obs, batch[:, 2 * width : 2 * width + size]
     errors = np.empty((count, rows), f)
@@ -125,7 +126,7 @@ def update(  # type: ignore[no-untyped-def]
             slope = one if slope > one else slope
             delta[i] = (-one if slope < -one else slope) * weights[i] * share
         backward(pair, critic_layers, p.data, p.grad, critic_outputs[k], delta, spare, False)
-    # The policy's gradient: through the drawn action and the smaller value.
+    # Compute the gradient of the policy, through the drawn action and the smaller of the two critics' values.
     dist = forward(obs, policy_layers, policy.data, policy_outputs)
     _draw(dist, noise[0], actions, logp)
     pair[:, width:] = actions
@@ -161,7 +162,7 @@ def _find_least(pair, layers, first, second, count, outputs, least):  # type: ig
     if count == 2:
         values = forward(pair, layers, second, outputs[1])
         for i in range(whose.size):
-            if not least[i] <= values[i, 0]:  # NaN counts as the smaller value, as in torch.
+            if not least[i] <= values[i, 0]:  # A NaN counts as the smaller value, as in torch.
                 whose[i] = 1
                 least[i] = values[i, 0] if least[i] == least[i] else least[i]
     return whose

@@ -62,7 +62,7 @@ def clip_norm(grad, limit, margin):  # type: ignore[no-untyped-def]
         total += grad[i] * grad[i]
     norm = math.sqrt(total)
     factor = np.float32(limit) / (norm + np.float32(margin))
-    if not factor >= 1.0:  # A norm that is NaN makes everything NaN.
+    if not factor >= 1.0:  # If the norm is NaN, then all gradients become NaN.
         for i in range(grad.size):
             grad[i] *= factor
     return norm
@@ -73,7 +73,7 @@ def step(p, lr):  # type: ignore[no-untyped-def]
     """Clip the gradient and do one step; return the gradient's norm before, if it is clipped by the global norm."""
     norm = np.float32(0.0)
     if p.clip_by == BY_GLOBAL_NORM:
-        norm = clip_norm(p.grad, p.clip_limit, 1e-6)  # RLlib's margin
+        norm = clip_norm(p.grad, p.clip_limit, 1e-6)  # RLlib adds the same margin.
     elif p.clip_by == BY_NORM:
         for k in range(p.spans.shape[0]):
             clip_norm(p.grad[p.spans[k, 0] : p.spans[k, 1]], p.clip_limit, 0.0)

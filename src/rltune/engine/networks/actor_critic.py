@@ -102,7 +102,7 @@ def _parse(module: Any) -> tuple[Linears, Linears, Linears] | None:
     shared = getattr(encoder, "encoder", None)
     if shared is not None:
         parts = [find_network(shared)], [module.pi.net], [value_head.net] if value_head else []
-    else:  # A module for inference has no critic, and its value network stays empty.
+    else:  # A module for inference has no critic, so its value network stays empty.
         critic = getattr(encoder, "critic_encoder", None)
         value = [find_network(critic), value_head.net] if critic is not None and value_head else []
         parts = [], [find_network(getattr(encoder, "actor_encoder", None)), module.pi.net], value

@@ -36,8 +36,8 @@ class FlatParameters:
         for param in self.params:
             self._spans.append((offset, param.numel()))
             offset += math.ceil(param.numel() / ALIGN) * ALIGN
-        # The gaps stay zero for good: no gradient is ever written into them, so that norms over the whole tensor are
-        # exact and optimizer steps leave them alone.
+        # The gaps between parameters stay zero, because no gradient is ever written into them. So norms over the whole
+        # tensor are exact, and optimizer steps leave the gaps alone.
         first = self.params[0]
         self.data = torch.zeros(offset, device=first.device, dtype=first.dtype)
         self.grad = torch.zeros_like(self.data)
@@ -46,7 +46,7 @@ class FlatParameters:
         with torch.no_grad():
             for param, view in zip(self.params, self.views(self.data), strict=True):
                 view.copy_(param)
-                param.data = view  # RLlib's optimizer and state dicts know the Parameter by identity, so it stays.
+                param.data = view  # RLlib's optimizer and state dicts identify Parameter objects, so these stay.
 
     @property
     def spans(self) -> Array:
@@ -79,7 +79,7 @@ class FlatParameters:
 
 
 def find_memory(params: Sequence[nn.Parameter]) -> Tensor:
-    """Return the flat tensor that the parameters are views of; they are moved into a new one if there is none."""
+    """Return the flat tensor behind the parameters; without such a tensor, move the parameters into a new one."""
     storage = params[0].untyped_storage()
     if any(param.untyped_storage().data_ptr() != storage.data_ptr() for param in params):
         return FlatParameters(params).data

@@ -34,12 +34,13 @@ def clip_gradients(flat: FlatParameters, limit: float | None, by: str) -> Tensor
         flat.grad.clamp_(-limit, limit)
         return None
     if by == "norm":
-        # An `if` for each tensor would read a number off the device; torch.where does not.
+        # An `if` for each tensor would wait for a number from the device, but torch.where does not.
         norms = torch.stack(torch._foreach_norm(flat.grads))
         factors = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
         torch._foreach_mul_(flat.grads, list(factors.unbind()))
         return None
-    # limit / max(limit, norm + 1e-6), as RLlib has it: never more than 1, and no question to the device.
+    # As in RLlib, gradients are multiplied by limit / max(limit, norm + 1e-6), which is at most 1. No number is read
+    # from the device.
     norm: Tensor = torch.linalg.vector_norm(flat.grad)
     flat.grad.mul_((limit / (norm + 1e-6).clamp_(min=limit)).clamp_(max=1.0))
     return norm
@@ -61,9 +62,10 @@ class FlatOptimizer:
     def __init__(self, flat: FlatParameters, optimizer: torch.optim.Optimizer) -> None:
         self.flat, self.optimizer = flat, optimizer
         states: list[dict[str, Any]] = [optimizer.state.get(param, {}) for param in flat.params]
-        # RLlib's optimizer is asked for its state at each checkpoint: views keep that true without copying back.
+        # A checkpoint contains the state of RLlib's optimizer. Views keep that state up to date without copying it
+        # back.
         self.moments = [flat.adopt([state.get(key) for state in states]) for key in self.KEYS]
-        # RLlib steps all parameters together, so one count stands for all.
+        # RLlib updates all parameters together, so a single step count suffices.
         steps = [float(state["step"]) for state in states if "step" in state]
         self.count = torch.tensor(max(steps, default=0.0), device=flat.data.device)
         views = [flat.views(moment) for moment in self.moments]
@@ -116,7 +118,8 @@ class FlatAdam(FlatOptimizer):
     def step(self, lr: float) -> None:
         """Do one update with the flat gradient."""
         self.count += 1
-        # The op behind Adam(fused=True), without the ~40 microseconds of Python around it.
+        # torch._fused_adam_ is the operation behind Adam(fused=True), without about 40 microseconds of Python around
+        # it.
         torch._fused_adam_(
             [self.flat.data],
             [self.flat.grad],
@@ -170,7 +173,7 @@ def compile_step(step: Step, optimizers: Sequence[Any], config: Any) -> Step:
     """
     if not config.torch_compile_learner:
         return step
-    # Dynamo cannot trace the fused updates (torch 2.13): the graph breaks around them.
+    # Dynamo cannot trace the fused updates (torch 2.13), so the compiled graph breaks around them.
     untraced: Any = torch.compiler.disable
     for optimizer in optimizers:
         optimizer.step = untraced(optimizer.step)

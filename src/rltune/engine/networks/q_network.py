@@ -34,8 +34,8 @@ class CompiledValues:
         self._policy = np.concatenate(self.network[:2])
 
     def choose(self, obs: Array, draws: Array, epsilon: float) -> Array:
-        """Choose greedy actions [rows], random ones where ``draws`` [rows] are below ``epsilon``."""
-        # The value head is left out: it shifts the values of all actions.
+        """Choose greedy actions [rows], or random actions where ``draws`` [rows] are below ``epsilon``."""
+        # The value head is left out, because it shifts the values of all actions equally.
         actions: Array = choose_actions(obs, self._policy, self.data, draws, epsilon)
         return actions
 
@@ -56,7 +56,7 @@ class AutogradValues:
         return out
 
     def choose(self, obs: Array, draws: Array, epsilon: float) -> Array:
-        """Choose greedy actions [rows], random ones where ``draws`` [rows] are below ``epsilon``."""
+        """Choose greedy actions [rows], or random actions where ``draws`` [rows] are below ``epsilon``."""
         values = self.forward(torch.from_numpy(obs))
         actions: Array = values.argmax(1).numpy()
         explore(actions, draws, epsilon, values.shape[1])
@@ -75,7 +75,7 @@ def make_action_values(module: Any, *, target: bool = False, compiled: bool = Tr
         compiled: Whether kernels may compute it; they know float32 alone.
     """
     prefix = "_target_" if target else ""
-    # RLlib's names: af is the advantage head, or the head of the action values where there is no vf.
+    # In RLlib's names, af is the advantage head, or the head of the action values if there is no vf.
     networks = [find_network(getattr(module, prefix + "encoder")), getattr(module, prefix + "af").net]
     if module.uses_dueling:
         networks.append(getattr(module, prefix + "vf").net)

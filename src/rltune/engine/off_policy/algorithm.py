@@ -54,7 +54,7 @@ class TransitionRunner(ArrayEnvRunner):
 
     @property
     def sampler(self) -> Stepper | None:
-        """Return what steps the environments; None in the local runner beside remote ones."""
+        """Return the object that steps the environments; None in the local runner beside remote runners."""
         return self.stepper if self.env is not None else None
 
     def choose(self, obs: Any, clock: int) -> Any:
@@ -93,7 +93,7 @@ class TargetNetworks:
         self._copies: list[tuple[FlatParameters, FlatParameters]] = []
         target_of = {id(param): target for param, target in zip(online, targets, strict=True)}
         for flat in sources:
-            # The source's order gives both flat tensors the same layout.
+            # Both flat tensors get the same layout, because they use the source's order of parameters.
             own_targets = [target_of[id(param)] for param in flat.params]
             self._copies.append((FlatParameters(own_targets), flat))
 
@@ -105,7 +105,7 @@ class TargetNetworks:
     def update(self, tau: float) -> None:
         """Move the targets by ``tau`` towards the online networks; 1 copies them."""
         for target, source in self._copies:
-            if tau == 1.0:  # DQN's default: a plain copy
+            if tau == 1.0:  # DQN's default is a plain copy.
                 target.data.copy_(source.data)
             else:
                 target.data.lerp_(source.data, tau)
@@ -151,12 +151,12 @@ class OffPolicy(FastAlgorithm):
         """Build update, replay memory and proportions."""
         config = self.config
         self.store_rounds, self.updates = calculate_rr_weights(config)
-        # RLlib counts a fragment for each environment.
+        # RLlib's fragment length is for a single environment.
         self.fragment = config.get_rollout_fragment_length() * config.num_envs_per_env_runner
         if not hasattr(self, "replay"):
-            self.replay = self._make_replay()  # A restore rebuilds the loop, but the memory must survive.
+            self.replay = self._make_replay()  # The replay memory must survive a restore, which rebuilds the loop.
         self.loop = self.make_update()
-        self.target_updated_at = 0  # The unit is environment steps.
+        self.target_updated_at = 0  # The environment steps at the last update of the target network.
 
     def _make_replay(self) -> Replay:
         settings = dict(self.config.replay_buffer_config)
@@ -189,8 +189,8 @@ class OffPolicy(FastAlgorithm):
         sampled = time.perf_counter()
         self.timers_s["env_runner_sampling_timer"] += sampled - start
         clock = self.counters["num_env_steps_sampled_lifetime"]
-        # The steps that the memory has seen count, not the trial's: after a restore without a copy of the memory the
-        # first batches would be drawn from a few rows, over and over.
+        # Learning starts by the steps that the replay memory has seen, not by the trial's steps. Otherwise, after a
+        # restore without the memory, the first batches would be drawn from a few rows over and over.
         if self.replay.env_steps >= self.config.num_steps_sampled_before_learning_starts and self.replay.size:
             with torch.no_grad():
                 for _ in range(self.updates):
@@ -208,7 +208,7 @@ class OffPolicy(FastAlgorithm):
         stepper, taken = self.env_runner_group.local_env_runner.stepper, 0
         with torch.no_grad():
             while taken < steps:
-                rows, count = stepper.step(clock + taken)  # The next step overwrites the rows.
+                rows, count = stepper.step(clock + taken)  # The next step of the environments overwrites these rows.
                 self.replay.extend(rows)
                 taken += count
         self.count(taken, stepper.take_episodes() if stepper.episodes else [])
@@ -229,7 +229,7 @@ class OffPolicy(FastAlgorithm):
 
     def step(self) -> dict[str, Any]:
         """Train one iteration; the loss statistics and the finite check come once, at its end."""
-        # The statistics cost operations, and reading them waits for the device: once an iteration is enough.
+        # Computing the statistics and waiting for the device costs time, so they are read once an iteration.
         result = super().step()
         with torch.no_grad():
             stats = self.loop.statistics()

@@ -38,7 +38,7 @@ class GreedyRunner(TransitionRunner):
         """Choose greedy actions [envs], each replaced by a random one with probability epsilon."""
         epsilon = 0.0
         if self.config.explore:
-            # RLlib moves the schedule on in the module's forward_exploration, which this loop does not call.
+            # RLlib advances epsilon's schedule in the module's forward_exploration, which this loop does not call.
             schedule = self.module.epsilon_schedule
             epsilon = schedule._schedule.value(t=clock) if schedule.use_schedule else schedule.get_current_value()
         return self.network.choose(obs, self._rng.random(len(obs)), float(epsilon))
@@ -82,7 +82,7 @@ class DQNUpdate:
             device = self.flat.data.device
             rows, importance = (torch.from_numpy(x).to(device, non_blocking=True) for x in (batch, importance))
             selected, error, norm = self._step(rows, importance)
-        # RLlib reports the last update only: keep its arrays, compute and move nothing until statistics() wants them.
+        # RLlib reports the last update only, so its arrays are kept, and statistics() reads them when it is called.
         self._last = selected, error, importance, norm
 
     def read_errors(self) -> Array:
@@ -99,7 +99,7 @@ class DQNUpdate:
             best = values.gather(1, self.online.forward(after).argmax(1, keepdim=True)).squeeze(1)
         else:
             best = values.amax(1)
-        # A discount is zero where the episode terminated: no mask is needed.
+        # No mask is needed, because the discount is zero if the episode terminated.
         wanted = torch.addcmul(rewards, discounts, best)
         with torch.enable_grad():
             selected = self.online.forward(obs).gather(1, action.long()).squeeze(1)

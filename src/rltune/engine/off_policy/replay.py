@@ -59,7 +59,7 @@ class SumTree:
     """
 
     def __init__(self, capacity: int) -> None:
-        # Level 0 are the priorities; each level is padded to whole blocks.
+        # The priorities are level 0 of the tree, and each level is padded to whole blocks.
         sizes = [-(-capacity // FAN_OUT) * FAN_OUT]
         while sizes[-1] > FAN_OUT:
             sizes.append(-(-sizes[-1] // FAN_OUT**2) * FAN_OUT)
@@ -129,12 +129,12 @@ class Replay:
         self.weights = np.ones(batch, np.float32)
         self.alpha, self.beta, self.rng = alpha, beta, rng
         self.tree = None if alpha is None else SumTree(capacity)
-        self._max_priority = 1.0  # New transitions get it, so that each is likely to be drawn once.
+        self._max_priority = 1.0  # A new transition gets the largest priority, so that it is likely to be drawn once.
         self._drawn = np.zeros(batch, np.int64)
 
     def extend(self, rows: Array) -> None:
-        """Append transitions, over the oldest ones when full."""
-        rows = rows[-self.capacity :]  # The ends of many episodes at once may fill more than a small memory.
+        """Append transitions; a full memory overwrites its oldest transitions."""
+        rows = rows[-self.capacity :]  # If many episodes end at once, their rows may exceed a small memory's capacity.
         count, start = len(rows), self._next
         if count == 0:  # The first steps of an episode complete no n-step window.
             return
@@ -151,11 +151,11 @@ class Replay:
     def sample(self) -> Array:
         """Draw a batch [batch, width] into `batch` (and `weights`), both overwritten by the next draw."""
         if self.tree is None:
-            # This is faster than the generator's integers().
+            # Scaling uniform floats is faster than the generator's method integers().
             self._drawn = (self.rng.random(len(self.batch)) * self.size).astype(np.int64)
         else:
             self._draw_by_priority(self.tree)
-        # "clip" because the default, "raise", fills a temporary buffer before it copies to ``out``.
+        # The mode is "clip", because the default "raise" fills a temporary buffer before it copies to ``out``.
         self.rows.take(self._drawn, 0, self.batch, "clip")
         return self.batch
 
@@ -163,14 +163,15 @@ class Replay:
         total = tree.total
         self._drawn = np.minimum(tree.find(self.rng.random(len(self.batch)) * total), self.size - 1)
         if self.beta:
-            # (p_i N)^-beta over its largest value, that of the smallest priority: N and the total cancel.
+            # Weights are (p_i N)^-beta divided by the largest weight, that of the smallest priority, so N and the total
+            # cancel.
             np.power(tree.smallest / tree.get(self._drawn), self.beta, out=self.weights, casting="unsafe")
 
     def prioritise(self, errors: Array) -> None:
         """Set the priorities of the batch drawn last to its absolute temporal-difference errors."""
         if self.tree is None or self.alpha is None:
             return
-        errors = np.maximum(errors.astype(np.float64), 1e-12)  # A priority of zero would never be drawn again.
+        errors = np.maximum(errors.astype(np.float64), 1e-12)  # Transitions of priority zero are never drawn.
         self._max_priority = max(self._max_priority, float(errors.max()))
         self.tree.set(self._drawn, errors**self.alpha)
 
@@ -196,7 +197,8 @@ class Replay:
     def set_state(self, state: dict[str, Any]) -> None:
         """Replace the contents by what `get_state` returned; a smaller memory takes the newest transitions."""
         rows, priorities = state["rows"], state.get("priorities")
-        if len(rows) != self.capacity and (oldest := state["next"] % max(1, len(rows))):  # A full ring of another size.
+        # A full memory of another capacity is rotated, so that its oldest row comes first.
+        if len(rows) != self.capacity and (oldest := state["next"] % max(1, len(rows))):
             rows = np.roll(rows, -oldest, axis=0)[-self.capacity :]
             priorities = None if priorities is None else np.roll(priorities, -oldest)[-self.capacity :]
         self.size = min(len(rows), self.capacity)

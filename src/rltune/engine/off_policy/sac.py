@@ -67,7 +67,7 @@ class PolicyRunner(TransitionRunner):
             self._layers, self._data = make_table(linears, data), data.numpy()
 
     def choose(self, obs: Array, clock: int) -> Array:
-        """Draw actions [envs, ...] as the distribution gives them; the most likely ones without exploration."""
+        """Draw actions [envs, ...] from the distribution, or without exploration return the most likely actions."""
         if self._layers.size:
             inputs = compute_outputs(obs, NONE, self._layers, self._data)
         else:
@@ -155,7 +155,7 @@ class SACUpdate:
         else:
             rows, importance = (torch.from_numpy(x).to(self._device, non_blocking=True) for x in (batch, importance))
             numbers = self._step(rows, importance, noise)
-        # RLlib reports the last update only: keep its arrays, compute and move nothing until statistics() wants them.
+        # RLlib reports the last update only, so its arrays are kept, and statistics() reads them when it is called.
         self._last = *numbers, importance
 
     def read_errors(self) -> Array:

@@ -70,7 +70,7 @@ class TransitionPacker:
     def __init__(self, layout: RowLayout, num_envs: int, n_step: int, gamma: float) -> None:
         self.layout, self.gamma = layout, gamma
         self._rows = np.zeros((n_step * num_envs, layout.width), np.float32)
-        # The last n steps of each environment, oldest first, and how many belong to the present episode.
+        # The last n steps of each environment, oldest first, and how many of them belong to the present episode.
         self._past: dict[str, Array] = {
             "obs": np.zeros((n_step, num_envs, layout.obs_size), np.float32),
             "actions": np.zeros((n_step, num_envs, layout.action_size), np.float32),
@@ -177,8 +177,8 @@ class Stepper:
         rows = self.packer.add(self._obs, actions, rewards, terminated, self._over, self._valid, self._after)
         if ended:
             self._end_episodes(self._over)
-        # This step's next observation is the following step's observation: swap the buffers instead of copying. After
-        # an episode's end it is the last one, which the reset step ignores.
+        # The next observation of this step is the observation of the following step, so the buffers are swapped instead
+        # of copied. After an episode's end it is the last observation, which the reset step ignores.
         self._obs, self._after = self._after, self._obs
         return rows, taken
 

@@ -22,11 +22,11 @@ def compute_advantages(rollout: Rollout, values: Array, gamma: float, lambda_: f
         values: [T + 1, N] of ``rollout.obs``.
     """
     alive = 1.0 - rollout.terminated
-    # values[1:] is the value of the true last observation also where an episode ended: with autoreset NEXT_STEP the
-    # first observation of the next episode comes one row later.
+    # values[1:] are the values of the true last observations even if an episode ended, because with autoreset NEXT_STEP
+    # the first observation of the next episode comes one row later.
     deltas = rollout.rewards + gamma * alive * values[1:] - values[:-1]
     decay = (gamma * lambda_) * (alive * (1.0 - rollout.truncated))
-    # A reset's own delta is no transition's. It goes nowhere: the step before it ended the episode.
+    # A reset step is no transition, and its delta has no effect, because the step before it ended the episode.
     steps, envs = deltas.shape
     # The recursion runs backwards in time, so NumPy can only work across environments: three calls a step. With few
     # environments those calls cost more than the arithmetic, and plain floats in a list are faster.

@@ -37,7 +37,8 @@ class Chunks:
         """Return where each chunk's steps lie, chunk after chunk, in arrays [T * num_envs, ...]."""
         lengths = self.last - self.first + 1
         ends = np.cumsum(lengths)
-        # Counted on over all chunks; at each chunk's beginning the count is moved to its first step.
+        # Steps are counted on over all chunks; at the beginning of each chunk the count jumps to the chunk's first
+        # step.
         steps = np.arange(ends[-1]) + np.repeat(self.first - (ends - lengths), lengths)
         result: Array = steps * num_envs + np.repeat(self.env, lengths)
         return result
@@ -57,7 +58,7 @@ def find_chunks(rollout: Rollout) -> Chunks:
     chunks = []
     for step, env in zip(*np.nonzero(rollout.terminated | rollout.truncated), strict=True):
         chunks.append((env, start[env], step))
-        start[env] = step + 2  # The step between two episodes only resets.
-    # An environment that has just been reset has no step yet.
+        start[env] = step + 2  # Between two episodes lies a step that only resets.
+    # An environment that has just been reset has no step in its chunk yet.
     chunks.extend((env, start[env], steps - 1) for env in np.flatnonzero(start < steps))
     return Chunks(*np.array(chunks, np.int64).T)

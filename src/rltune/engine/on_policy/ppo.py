@@ -117,7 +117,7 @@ class PPOUpdate:
 
     def prepare(self, rollouts: list[Rollout]) -> TrainBatch:
         """Turn rollouts into learnable rows, with advantages that are not yet standardised."""
-        # Every rollout before any gradient step: a step changes the values that the next one would be given.
+        # All rollouts are prepared before any gradient step, because a step changes the values of the next rollout.
         parts = [self._prepare_one(rollout) for rollout in rollouts]
         rows, first_returns, last_values, masks = zip(*parts, strict=True)
         artificial = compute_artificial_advantages(
@@ -131,12 +131,13 @@ class PPOUpdate:
         """Return a rollout's rows; and of its chunks the returns at the first step, the last values, the loss mask."""
         gamma, lambda_ = self.config.gamma, self.config.lambda_
         obs = self._to_device(rollout.obs)
-        # One pass over all T + 1 rows. Values while sampling would be T small passes, and RLlib too computes them here.
+        # The values are computed in one pass over all T + 1 rows, as in RLlib. While sampling it would take T small
+        # passes.
         values = self.network.values(obs.flatten(0, 1)).view(obs.shape[:2]).cpu().numpy()
         advantages = compute_advantages(rollout, values, gamma, lambda_)
         targets = advantages + values[:-1]
         dist, actions = self._to_device(rollout.dist).flatten(0, 1), self._to_device(rollout.actions).flatten(0, 1)
-        # Log probabilities are computed here, once a rollout, instead of at each step while sampling.
+        # Log probabilities are computed once a rollout, instead of at each step while sampling.
         if self.discrete:
             dist = torch.log_softmax(dist, 1)
             actions = torch.nn.functional.one_hot(actions, dist.shape[1]).to(dist.dtype)
@@ -174,7 +175,7 @@ class PPOUpdate:
         order, sizes = self._order_rows(batch)
         learn = self._learn_compiled if isinstance(self.network, CompiledActorCritic) else self._learn_with_autograd
         stats = learn(batch.rows, order, sizes, self.coefficients())
-        # Stacked first: on a GPU each number read by itself would wait for the device.
+        # The numbers are stacked first, because on a GPU reading each of them would wait for the device.
         values = torch.stack([value.float() for value in stats.values()]).tolist()
         numbers = dict(zip(stats, values, strict=True))
         self.learner._weights_seq_no += 1
@@ -201,8 +202,8 @@ class PPOUpdate:
     ) -> dict[str, Tensor]:
         """Do a step for each minibatch by torch; return the statistics of the last one."""
         order, lr, stats = order.to(rows.obs.device), self.lr, {}
-        # Gather about an epoch at a time and cut views off it: to gather each minibatch by itself would be the same
-        # copying in many more calls.
+        # Rows are gathered for about an epoch at a time and then cut into views. Gathering each minibatch alone would
+        # copy the same rows with many more calls.
         start, count = 0, max(1, rows.num_rows // int(sizes.max()))
         for part in torch.split(sizes, count):
             mixed = rows.take(order[start : start + int(part.sum())])
@@ -228,7 +229,7 @@ class PPOUpdate:
         counted = batch.loss_mask[order]
         row_of_place = batch.loss_mask.cumsum(0) - 1
         sizes = counted.view(count, size).sum(1)
-        return row_of_place[order[counted]], sizes[sizes > 0]  # A minibatch of artificial steps alone has no loss.
+        return row_of_place[order[counted]], sizes[sizes > 0]  # A minibatch that has only artificial steps has no loss.
 
     def _order_epochs(self, places: int, epochs: int) -> Tensor:
         """Return the order of each epoch, end to end."""
@@ -258,7 +259,7 @@ class PPOUpdate:
             learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=timestep))
         entropy = learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].update(timestep=timestep)
         stats = {"curr_entropy_coeff": float(entropy), "default_optimizer_learning_rate": self.lr}
-        if config.use_kl_loss:  # This is PPOTorchLearner._update_module_kl_coeff.
+        if config.use_kl_loss:  # RLlib's PPOTorchLearner._update_module_kl_coeff does the same.
             if kl > 2.0 * config.kl_target:
                 self.kl_coeff *= 1.5
             elif kl < 0.5 * config.kl_target:
@@ -314,7 +315,8 @@ class FastPPO(FastAlgorithm, PPO):
     def load_engine_state(self, state: dict[str, Any]) -> None:
         """Set what :meth:`engine_state` returned."""
         super().load_engine_state(state)
-        # A schedule of RLlib's is in no state and stands at its beginning; the learning rate's is in the optimizer.
+        # RLlib's states contain no schedules. The learning rate is in the optimizer's state, but the schedule of the
+        # entropy coefficient has to be moved on.
         schedule = self.learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
         schedule.update(timestep=self.counters["num_env_steps_sampled_lifetime"])
         self.loop.kl_coeff = state["kl_coeff"]

@@ -62,8 +62,8 @@ class EpisodeTracker:
 
     def add(self, rewards: Array, valid: Array, done: Array) -> list[tuple[float, int]]:
         """Add [T, N] steps; returns and lengths of the episodes that ended, in order of time."""
-        # Once a rollout instead of at each step: running sums over all steps, from which each episode's start is
-        # subtracted, leave a Python loop over ended episodes only.
+        # Running sums over all steps, minus their value at each episode's start, give an episode's return. So the
+        # Python loop runs over ended episodes only.
         returns = self.returns + np.cumsum(rewards, axis=0, dtype=np.float64)
         lengths = self.lengths + np.cumsum(valid, axis=0)
         ended: list[tuple[float, int]] = []
@@ -109,8 +109,8 @@ class Collector:
         self._episodes = EpisodeTracker(envs.num_envs)
         self._started = False
         self._rows = 0
-        self._last = 0  # The row of the newest observation before this rollout.
-        self._row = self._taken = 0  # Rows and environment steps of a rollout that ended early.
+        self._last = 0  # The row of the newest observation in the previous rollout.
+        self._row = self._taken = 0  # The rows and environment steps of a rollout that ended early.
 
     def _allocate(self, rows: int) -> None:
         """Allocate buffers for ``rows`` vector steps, keeping what is in the present ones."""
@@ -122,7 +122,7 @@ class Collector:
             "_rewards": np.zeros((rows, envs), np.float32),
             "_terminated": np.zeros((rows, envs), np.bool_),
             "_truncated": np.zeros((rows, envs), np.bool_),
-            # Row t says whether the step before t ended an episode, so that step t only resets.
+            # Row t is true if the step before t ended an episode, so that step t only resets.
             "_over": np.zeros((rows + 1, envs), np.bool_),
         }
         for name, array in fresh.items():
@@ -143,7 +143,7 @@ class Collector:
 
     def load(self, state: dict[str, Any]) -> None:
         """Set what `state` returned; the environments are as they were then."""
-        part = state.get("part", {})  # Older checkpoints lack this entry.
+        part = state.get("part", {})  # Checkpoints of older versions lack the key "part".
         self._row, self._taken = len(part.get("rewards", ())), state.get("taken", 0)
         self._allocate(self._row + 1)
         self._obs[0], self._over[0] = state["obs"], state["over"]
@@ -180,13 +180,13 @@ class Collector:
             SamplingEnded: Sampling was to end before that. The next call goes on with the same rollout.
         """
         envs = self.envs.num_envs
-        # Reset steps fill rows without counting, so the number of rows is not known beforehand: a quarter more than
-        # without resets, doubled where episodes are so short that this is not enough.
+        # Reset steps fill rows without counting, so the number of rows is not known beforehand. A quarter more rows
+        # than without resets are allocated, and twice as many if episodes are so short that this is not enough.
         if self._rows < math.ceil(steps / envs) + 1:
             self._allocate(math.ceil(steps / envs * 1.25) + 2)
         if not self._started:
             self._start()
-        elif self._last:  # The last observation of the previous rollout is the first of this one.
+        elif self._last:  # A rollout begins with the last observation of the previous rollout.
             self._obs[0] = self._obs[self._last]
             self._over[0] = self._over[self._last]
             self._last = 0
@@ -207,7 +207,7 @@ class Collector:
             self._truncated[row] = truncated
             over = self._over
             np.logical_or(terminated, truncated, out=over[row + 1])
-            # count_nonzero: sum() over a few booleans takes the general reduction, which is several times slower.
+            # For a few booleans, count_nonzero is several times faster than sum(), which takes the general reduction.
             taken += envs - int(np.count_nonzero(over[row]))
             row += 1
             self._write(obs, row)

@@ -36,7 +36,7 @@ class Noise:
         self._next = rows
 
     def __call__(self) -> Array:
-        """Return the next row; it is valid until the block is refilled, so use it at once."""
+        """Return the next row, which is valid only until the block is refilled."""
         if self._next >= len(self._block):
             self._fill()
         self._next += 1
@@ -54,9 +54,9 @@ class Noise:
             self._block[self._next :] = unused
 
     def _fill(self) -> None:
-        if self.gumbel:  # -log(E) of a standard exponential E is Gumbel; all in place, in the block
+        if self.gumbel:  # If E is a standard exponential, -log(E) is Gumbel.
             self.rng.standard_exponential(dtype=np.float32, out=self._block)
-            # An exponential draw can be exactly zero in float32.
+            # A draw can be exactly zero in float32, whose logarithm is infinite.
             np.maximum(self._block, 1e-30, out=self._block)
             np.log(self._block, out=self._block)
             np.negative(self._block, out=self._block)

@@ -49,7 +49,7 @@ class StockCheckpoint(Checkpointable):
     def save_to_path(self, path: Any = None, *, filesystem: Any = None, **kwargs: Any) -> str:
         """Save as RLlib does, then name the stock class and its constructor's arguments."""
         saved: str = super().save_to_path(path, filesystem=filesystem, **kwargs)
-        # RLlib wrote the name of our class there, which a machine without rltune could not unpickle.
+        # RLlib has written the name of rltune's class, which a machine without rltune could not unpickle.
         content = {"class": self.stock_class, "ctor_args_and_kwargs": self.get_ctor_args_and_kwargs()}
         target = f"{saved}/{self.CLASS_AND_CTOR_ARGS_FILE_NAME}"
         if filesystem is None:
@@ -80,16 +80,16 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         self._not_kept: str | None = None
         super().__init__(**kwargs)
         self._collector: Collector | None = None
-        # super().__init__ has called make_env() and built module and connectors.
+        # By now, super().__init__ has called make_env() and built module and connectors.
         if self.env is not None:
             self.make_collector()
         elif wants_normalisation(self.config):
-            # The local runner beside remote ones samples nothing but holds the merged statistics.
+            # Beside remote runners, the local runner samples nothing but holds the merged statistics.
             self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
 
     def begin_anew(self, **kwargs: Any) -> None:
         """Serve another algorithm, in a process whose imports are done."""
-        self.env = None  # `stop` has closed them
+        self.env = None  # `stop` has closed the environments.
         self.__init__(**kwargs)  # type: ignore[misc]
 
     def make_env(self) -> None:
@@ -115,7 +115,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         self._collector = Collector(
             self.env,
             self.actions,
-            lambda obs: self.network.dist_inputs(obs),  # bind_module() replaces the network.
+            lambda obs: self.network.dist_inputs(obs),  # A lambda is needed because bind_module() replaces the network.
             normaliser=self.normaliser,
             seeds=self.derive_seeds(),
             explore=self.config.explore,
@@ -124,11 +124,11 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
 
     @property
     def sampler(self) -> Any:
-        """Return what steps the environments; None in the local runner beside remote ones."""
+        """Return the object that steps the environments; None in the local runner beside remote runners."""
         return self._collector
 
     def make_generator(self) -> np.random.Generator:
-        """Make the source of random actions: another one for every runner, and for every restart."""
+        """Make a generator of random actions that differs between runners and between restarts."""
         return np.random.default_rng(seed_runner(self.config.seed, self.worker_index or 0, self._begun_at))
 
     def derive_seeds(self) -> list[int] | None:
@@ -136,7 +136,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         if self.config.seed is None:
             return None
         words = seed_runner(self.config.seed, self.worker_index or 0, self._begun_at).generate_state(self.num_envs)
-        return [int(word) >> 1 for word in words]  # 31 bits: some environments hand it to a C int
+        return [int(word) >> 1 for word in words]  # Some environments hand a seed to a C int, so it has 31 bits.
 
     def bind_module(self) -> None:
         """Read the module's tensors anew, after they were moved to other memory."""
@@ -146,7 +146,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         """Take at least ``steps`` environment steps; the arrays are overwritten by the next call."""
         if self._collector is None:
             raise RuntimeError("this env runner has no environments")
-        with torch.inference_mode():  # Entering it once around the loop is faster than at each step.
+        with torch.inference_mode():  # Entering the mode once around the loop is faster than at each step.
             rollout = self._collector.collect(steps)
         self.num_env_steps_sampled_lifetime += rollout.num_steps
         return rollout
@@ -170,7 +170,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
             try:
                 state |= {"envs": pickle_envs(self.env), "episodes": self.sampler.state()}
             except pickle.PicklingError as error:
-                self._not_kept = str(error)  # Each later state gives this reason, too.
+                self._not_kept = str(error)  # All later states give the same reason.
         return state | {"not_kept": self._not_kept}
 
     def load_sampling_state(self, state: dict[str, Any], steps: int) -> str | None:
@@ -190,7 +190,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         if reason is None:
             try:
                 envs = pickle.loads(state["envs"])  # noqa: S301 - as RLlib has just unpickled what is around it
-            except Exception as error:  # The pickle may come from another version of their package.
+            except Exception as error:  # Another version of the environments' package may have written the pickle.
                 reason = f"{type(error).__name__}: {error}"
             else:
                 if envs.num_envs == self.num_envs:
@@ -240,7 +240,7 @@ class LocalRunners(EnvRunnerGroup):
     """
 
     def __init__(self, config: Any) -> None:
-        # super().__init__ is not called: it puts the config into Ray's object store, which would start Ray.
+        # super().__init__ is not called, because it puts the config into Ray's object store, which would start Ray.
         self._remote_config = config
         self._worker_manager = FaultTolerantActorManager([], init_id=1)
         self._num_env_runners_dropped_lifetime = 0
@@ -251,7 +251,7 @@ class LocalRunners(EnvRunnerGroup):
         return self._local_env_runner.get_spaces()
 
     def sync_env_runner_states(self, **kwargs: Any) -> None:
-        """Do nothing: there is one runner, and it holds the state."""
+        """Do nothing, because the only runner already has the state."""
 
     def sync_weights(self, **kwargs: Any) -> None:
         """Do nothing: the algorithm writes the runner's weights itself."""

@@ -74,7 +74,7 @@ class RunningMoments:
 
     @property
     def var(self) -> Array:
-        """Unbiased variance; ones until two observations were seen."""
+        """The unbiased variance of the observations; 1 until two observations were seen."""
         if self.count < 2:
             return np.ones(self.shape)
         return self.sum_squares / (self.count - 1)
@@ -83,12 +83,12 @@ class RunningMoments:
         """Derive from the statistics what the hot loop uses: float32, and a factor instead of a division."""
         self._mean = self.mean.astype(np.float32)
         self._scale = (1.0 / (np.sqrt(self.var) + EPSILON)).astype(np.float32)
-        # After as many steps again as there have been, so that the count doubles between two refreshes.
+        # The scale is refreshed when the number of steps has doubled.
         self._refresh_at = min(self._rows, max(1, self.count // max(1, self._pending.shape[1])))
 
     def __call__(self, raw: Array, out: Array) -> None:
         """Learn from ``raw`` [envs, ...] and write it normalised into ``out`` (float32)."""
-        self._pending[self._filled] = raw  # Environments may overwrite returned arrays, so this is a copy.
+        self._pending[self._filled] = raw  # Environments may overwrite returned arrays, so they are copied.
         self._filled += 1
         if self._filled >= self._refresh_at:
             self.flush()
@@ -96,7 +96,8 @@ class RunningMoments:
 
     def apply(self, raw: Array, out: Array) -> None:
         """Normalise without learning."""
-        # Straight into the caller's buffer. "unsafe" allows float64 observations into float32, as RLlib casts them.
+        # The result is written straight into the caller's buffer. "unsafe" allows a cast from float64 to float32, as in
+        # RLlib.
         np.subtract(raw, self._mean, out=out, casting="unsafe")
         np.multiply(out, self._scale, out=out)
         np.clip(out, -CLIP, CLIP, out=out)
@@ -105,12 +106,13 @@ class RunningMoments:
         """Merge the pending observations into the statistics."""
         if not self._filled:
             return
-        # Sums of squares in float32 lose the variance of observations far from zero.
+        # In float32, sums of squares would lose the variance of observations far from zero.
         block = self._pending[: self._filled].reshape(-1, *self.shape).astype(np.float64)
         self._filled = 0
         mean = block.mean(axis=0)
         moments = (len(block), mean, np.square(block - mean).sum(axis=0))
-        # The statistics since load(). A remote runner sends only this: its whole count holds the others' share too.
+        # The delta holds the statistics since load(). A remote runner sends only the delta, because its whole count
+        # includes the steps of other runners.
         self.delta = merge_moments(self.delta, moments)
         self.count, self.mean, self.sum_squares = merge_moments((self.count, self.mean, self.sum_squares), moments)
         self._prepare()
@@ -126,8 +128,8 @@ class RunningMoments:
         stat = RunningStat(self.shape)
         stat.num_pushes = self.count
         stat.mean_array, stat.sum_sq_diff_array = self.mean.copy(), self.sum_squares.copy()
-        connector.get_state()  # The call creates the filter.
-        connector._filters[None].running_stats = stat  # None is the agent of a single-agent environment
+        connector.get_state()  # get_state() creates the filter.
+        connector._filters[None].running_stats = stat  # The key None stands for a single-agent environment's agent.
 
     def from_filter(self, connector: MeanStdFilter) -> None:
         """Take the statistics over from RLlib's connector, after a checkpoint was restored into it."""

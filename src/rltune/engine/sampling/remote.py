@@ -34,8 +34,8 @@ class RemoteRunners(EnvRunnerGroup):
         idle = _idle[self._key(kwargs["worker_index"])]
         while idle:
             actor = idle.pop()
-            with contextlib.suppress(ray.exceptions.RayActorError):  # The actor has died meanwhile.
-                # Waited for one by one: what an environment raises is raised here, as by a process that starts.
+            with contextlib.suppress(ray.exceptions.RayActorError):  # The idle actor may have died meanwhile.
+                # Waiting for each actor raises an environment's error here, as if its process had just started.
                 ray.get(actor.begin_anew.remote(**kwargs, tune_trial_id=self._tune_trial_id))
                 return actor
         return super()._make_worker(**kwargs)
@@ -45,7 +45,7 @@ class RemoteRunners(EnvRunnerGroup):
         return (group and group.id, self.env_runner_cls, worker_index)
 
     def stop(self) -> None:
-        """Close all environments; keep the processes that answer, and end the others."""
+        """Close all environments, keep the processes that answer, and end processes that do not."""
         if ray.util.get_current_placement_group() is not None:
             manager = self._worker_manager
             for answer in manager.foreach_actor(lambda runner: runner.stop()):
@@ -66,7 +66,7 @@ def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
     """
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
-    # Only healthy runners share the steps, so that a batch keeps its size if a runner is lost.
+    # The steps are shared by healthy runners only, so that a batch keeps its size if a runner is lost.
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
     rollouts: list[Rollout] = _call_runners(algorithm, "collect_with", moments=_moments_of(runner), steps=share)
     for rollout in rollouts:
@@ -87,7 +87,7 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
-    clock = algorithm.counters["num_env_steps_sampled_lifetime"]  # Exploration follows the steps of all runners.
+    clock = algorithm.counters["num_env_steps_sampled_lifetime"]  # Epsilon follows the steps of all runners.
     answers = _call_runners(algorithm, "collect_transitions", moments=_moments_of(runner), steps=share, clock=clock)
     for rows, taken, episodes, learned in answers:
         algorithm.replay.extend(rows)
@@ -115,10 +115,10 @@ def _call_runners(algorithm: Any, method: str, **request: Any) -> list[Any]:
         RuntimeError: Nothing did.
     """
     config = algorithm.config
-    # Put once: as a value of each call it would be pickled once for each runner. Ray hands them the value itself.
+    # The weights are put into the object store once. As an argument of each call they would be pickled for each runner.
     weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
     answers: list[Any] = algorithm.env_runner_group.foreach_env_runner(
-        # A lambda would cost 9 ms a runner: cloudpickle looks through all modules for the name "ray".
+        # A lambda would cost 9 ms for each runner, because cloudpickle searches all modules for the name "ray".
         _call_method,
         kwargs={"method": method, "weights": weights, **request},
         local_env_runner=False,

@@ -78,7 +78,7 @@ class SyncEnvs:
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
-        self._done = [False] * num_envs  # A list is faster here: reading an element of an array makes a new object.
+        self._done = [False] * num_envs  # Reading an element of a list is faster, as an array makes an object for each.
 
     @property
     def unwrapped(self) -> SyncEnvs:
@@ -86,7 +86,7 @@ class SyncEnvs:
         return self
 
     def reset(self, seeds: Sequence[int] | None) -> Array:
-        """Start an episode everywhere, each from its own seed; None for random ones."""
+        """Start an episode in each environment, from its own seed; None for random seeds."""
         for index, env in enumerate(self.envs):
             self._obs[index] = env.reset(seed=None if seeds is None else seeds[index])[0]
         self._done = [False] * self.num_envs
@@ -94,7 +94,8 @@ class SyncEnvs:
 
     def step(self, actions: Array) -> Step:
         """Step each environment, or reset it where the last step ended an episode."""
-        # Python ints, all made at once: indexing gives NumPy scalars, which are slow in an environment's arithmetic.
+        # tolist() converts all actions to Python ints at once. Indexing would give NumPy scalars, which make an
+        # environment's arithmetic slow.
         choices = actions.tolist() if self._discrete else actions
         for index, env in enumerate(self.envs):
             if self._done[index]:
@@ -212,7 +213,7 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
 
     if mode == gym.VectorizeMode.ASYNC:
         makers = [lambda index=index: make(index) for index in range(count)]
-        # The sampler copies observations out of the shared memory before it steps again, hence copy=False.
+        # With copy=False observations stay in shared memory, and the sampler copies them before the next step.
         return VectorEnvs(gym.vector.AsyncVectorEnv(makers, copy=False))
     return SyncEnvs(make, count)
 
@@ -227,7 +228,7 @@ def _find_creator(env: Any) -> Callable[[EnvContext], Any] | None:
 
 
 def _make_gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.VectorizeMode) -> ArrayEnvs:
-    """Build environments of a Gymnasium id, without the checker wrapper, which is for whoever writes one."""
+    """Build environments of a Gymnasium id, without the checker wrapper, which is meant for authors of environments."""
     if mode == gym.VectorizeMode.ASYNC:
         return VectorEnvs(gym.make_vec(env_id, count, mode, vector_kwargs={"copy": False}, **kwargs))
     native = mode == gym.VectorizeMode.VECTOR_ENTRY_POINT
@@ -240,15 +241,15 @@ def _has_native(env_id: str, kwargs: dict[str, Any]) -> bool:
     """Return whether the id has a vector entry point that can be imported and takes these arguments."""
     module, _, name = env_id.rpartition(":")
     if module:
-        importlib.import_module(module)  # gym.spec, unlike gym.make, does not import module:Name.
+        importlib.import_module(module)  # Unlike gym.make, gym.spec does not import the module of module:Name.
     spec = gym.spec(name)
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return False
     try:
         entry = spec.vector_entry_point
         target = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
-    except (ImportError, AttributeError):  # JAX versions, where JAX is not installed
+    except (ImportError, AttributeError):  # JAX environments raise these errors if JAX is not installed.
         return False
-    # A native version that lacks an argument would train on another environment than the one that was named.
+    # If a native version ignored an argument, a trial would train on another environment than the user named.
     accepted = inspect.signature(target).parameters
     return set(kwargs) | set(spec.kwargs) <= set(accepted)

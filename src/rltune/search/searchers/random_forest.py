@@ -25,8 +25,9 @@ from rltune.search.searchers.unit_cube import Array, UnitCube
 if TYPE_CHECKING:
     from optuna.study import Study
 
-MAX_EXAMPLES = 1000  # Up to 500 trials give two reports or more each. A proposal takes less than a tenth of a second.
-# The fewest examples in a leaf. A trial without a finite report gives as many, so that others do not outvote it.
+MAX_EXAMPLES = 1000  # Up to 500 trials have two or more examples each. A proposal takes less than a tenth of a second.
+# The fewest examples in a leaf. A trial without a finite report gives as many examples, so that others do not outvote
+# it.
 LEAF = 3
 NUM_CANDIDATES = 1000
 
@@ -93,7 +94,7 @@ class RandomForestSampler(BaseSampler):
         candidates = cube.snap(self._rng.random((NUM_CANDIDATES, tried.shape[1])))
         predicted = _predict(trees, cube.expand(candidates))
         running = cube.place(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
-        # Many candidates have been tried already if all parameters are choices.
+        # If all parameters are choices, many candidates have been tried already.
         is_tried = _is_among(candidates, np.concatenate([tried, running]))
         predicted[is_tried & ~is_tried.all()] = -np.inf
         return cube.read(candidates[predicted.argmax()])
@@ -120,12 +121,12 @@ def grow_trees(
     Returns:
         The trees; and how often each of them has drawn each trial, shape (trees, trials).
     """
-    # Importing scikit-learn takes seconds; a check of the settings need not wait for it.
+    # Importing scikit-learn takes seconds, and a check of the settings does not need it.
     from sklearn.tree import ExtraTreeRegressor
 
     trees, trials = [], owners.max() + 1
     times_drawn = np.zeros((num_trees, trials), dtype=np.intp)
-    inputs = np.ascontiguousarray(examples, dtype=np.float32)  # Trees take this type; each would convert others.
+    inputs = np.ascontiguousarray(examples, dtype=np.float32)  # Without this, each tree would convert the examples.
     for drawn in times_drawn:
         drawn[:] = np.bincount(rng.integers(trials, size=trials), minlength=trials)
         seed = int(rng.integers(2**31))
@@ -154,7 +155,7 @@ def list_examples(trials: Sequence[FrozenTrial], direction: Direction) -> tuple[
     for owner, trial in enumerate(trials):
         below[owner] = sum(max(0.0, excess) for excess in trial.constraints.values())
         curve = {step: score for step, score in trial.intermediate_values.items() if np.isfinite(score)}
-        if trial.state == TrialState.COMPLETE:  # The value may differ from the last report.
+        if trial.state == TrialState.COMPLETE:  # A complete trial's value may differ from its last report.
             curve[max(curve, default=whole)] = trial.value
         steps = sorted(curve) if below[owner] == 0 else []
         every = -(-len(steps) // most) or 1
@@ -181,6 +182,6 @@ def _predict(trees: Sequence[Any], inputs: Array) -> Array:
 
 
 def _is_among(candidates: Array, others: Array) -> NDArray[np.bool_]:
-    """Return for each candidate whether it is among the others."""
+    """Return for each candidate whether it equals one of the configurations."""
     rows = {row.tobytes() for row in others.round(9)}
     return np.array([row.tobytes() in rows for row in candidates.round(9)])

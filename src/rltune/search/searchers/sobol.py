@@ -52,10 +52,10 @@ class SobolSampler(BaseSampler):
         """Return the trial's point of the sequence."""
         if not search_space:
             return {}
-        # Importing SciPy takes seconds; a check of the settings need not wait for it.
+        # Importing SciPy takes seconds, and a check of the settings does not need it.
         from scipy.stats.qmc import Sobol
 
         sequence = Sobol(len(search_space), scramble=True, rng=self._sweep_seed)
-        if trial.number > 1:  # A move by zero points is an error.
+        if trial.number > 1:  # SciPy refuses to move forward by zero points.
             sequence.fast_forward(trial.number - 1)
         return UnitCube(search_space).read(sequence.random()[0])
