@@ -42,7 +42,7 @@ class Direction(StrEnum):
         return 1 if self is Direction.MAX else -1
 
     def is_better(self, score: float, other: float) -> bool:
-        """Return whether a score is better than another one, and not equal to it."""
+        """Return whether a score is strictly better than another score."""
         return score > other if self is Direction.MAX else score < other
 
     def find_worst(self, scores: Iterable[float]) -> float | None:
@@ -114,7 +114,7 @@ class Report:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps that each seed had sampled: what it cost."""
+        """The environment steps that each seed had sampled by this report."""
         return self.nominal_steps + self.overshoot_steps
 
 
@@ -147,7 +147,7 @@ class Check:
 
 @dataclass(frozen=True)
 class RunKey:
-    """Name a run in MLflow: a trial's, the baseline's, or that of one of a configuration's certification seeds.
+    """Identify an MLflow run: of a trial, of the baseline, or of one certification seed of a configuration.
 
     Attributes:
         trial: The trial's number; None for the baseline that the search did not try.

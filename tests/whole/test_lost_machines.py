@@ -50,7 +50,7 @@ def test_a_node_that_loses_power_costs_no_trial(tmp_path: Path) -> None:
         os.killpg(node, signal.SIGKILL)
         code, out = finish(typed)
     assert code == 0, out
-    assert len([line for line in out.splitlines() if "goes on from" in line]) == 1, out
+    assert len([line for line in out.splitlines() if "continues from" in line]) == 1, out
     assert "Traceback" not in out
     summary = json.loads((tmp_path / "outputs/toy/summary.json").read_text())
     assert summary["trials"]["complete"] == 2

@@ -88,9 +88,9 @@ def register_champion(
     """
     bundle = candidate.winner.folder / "policy"
     if not bundle.is_dir():
-        notify("the winner's network cannot be expressed without RLlib, so it is not registered")
+        notify("the winner is not registered, because its network runs only with RLlib")
         return None
-    from rltune.policies.mlflow_model import make_model_arguments  # Imports torch and MLflow.
+    from rltune.policies.mlflow_model import make_model_arguments  # Importing torch and MLflow is slow.
 
     before = tracker.champion(candidate.name, ALIAS)
     better, why = _compare(candidate, before, tracker, show)
@@ -110,14 +110,14 @@ def register_champion(
     )
     if registered is None:
         return None
-    # A sweep that has ended registers the same version again when it is resumed.
+    # A finished sweep that is resumed registers the same model version again.
     is_same = before is not None and registered.version == before.version
     is_champion = is_same or registered.alias == ALIAS
     uri = f"models:/{candidate.name}@{ALIAS}" if is_champion else registered.uri
     if is_same:
         why = "as before"
     elif better and not is_champion:
-        why = "MLflow did not let it have the alias, or a sweep that ended at the same time has registered a better one"
+        why = "MLflow did not accept the alias, or a sweep that ended at the same time has registered a better one"
     return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": is_champion, "why": why}
 
 
@@ -138,10 +138,10 @@ def _compare(
         return False, (
             f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
             "env.wrappers or the objective differ), so that their scores cannot be compared; "
-            f"env.name={candidate.config.env.name}-2 gives this one a champion of its own"
+            f"env.name={candidate.config.env.name}-2 gives this policy a champion of its own"
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
-        return False, f"{who} is certified and this one is not"
+        return False, f"{who} is certified and this policy is not"
     theirs = _find_score(before, candidate, tracker, partial(show, "evaluating the present champion for comparison"))
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
@@ -180,7 +180,7 @@ def _find_score(
                 return None
             episodes = candidate.config.certify.champion_episodes
             return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict(), progress=progress).mean
-        except PolicyError:  # Its spaces differ, or another version of rltune wrote its files.
+        except PolicyError:  # The champion's spaces differ, or another version of rltune wrote its files.
             return None
 
 
@@ -217,7 +217,7 @@ def _make_description(candidate: Candidate, why: str) -> str:
         lines += [f"- {note}" for note in explain_table(certification, candidate.objective)]
     elif measured:
         lines.append(
-            f"On {len(measured.returns)} episodes by which nothing was chosen its mean {candidate.objective.name} is "
+            f"On {len(measured.returns)} episodes that did not choose it, its mean {candidate.objective.name} is "
             f"{format_objective(measured.mean)}; 95% interval of the mean of as many fresh ones: "
             f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly)."
         )

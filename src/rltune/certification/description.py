@@ -72,7 +72,7 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
         notes.append(f"a failed seed counts as the {worst} {objective.name} of all runs, {counted}: {counts}")
     if num_seeds < MIN_RUNS:
         few = "one seed is" if num_seeds == 1 else f"{num_seeds} seeds are"
-        notes.append(f"{few} too few to bound a median: certify.seeds={MIN_RUNS} does")
+        notes.append(f"{few} too few to bound a median: use certify.seeds={MIN_RUNS}")
     if policy := certification.policy:
         notes.append(
             f"policy: mean {objective.name} {format_objective(policy.mean)} (95% interval "
@@ -121,11 +121,11 @@ def _compare_with_baseline(best: Configuration, certification: Certification, ob
         means += f" ({_spell_level(certification)} interval {interval})"
     seeds = format_number(best.num_seeds, "seed")
     if best.better:
-        chance = f" By {seeds}, one sweep in 20 says so where nothing is better." if is_few else ""
+        chance = f" With {seeds}, one sweep in 20 says so even if nothing is better." if is_few else ""
         return f" It is better than the baseline: {means}.{chance}"
-    if difference.is_worse(objective.direction):  # The baseline cannot win.
+    if difference.is_worse(objective.direction):  # A baseline that is better cannot become the winner.
         return f" It is worse than the baseline: {means}."
-    few = " So few tell only large differences." if is_few else ""
+    few = " So few seeds show only large differences." if is_few else ""
     return f" It cannot be told apart from the baseline with {seeds}: {means}.{few}"
 
 

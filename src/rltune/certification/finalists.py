@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 EVALUATION_SEED = 1_000_003  # All sweeps play the same episodes, so that a champion and its challenger are comparable.
-OWN_SEED = 10_000_003  # The first seed of the range of `derive_own_seed`.
-RUN_SEED = 1_010_000_003  # The first seed of the range of `derive_run_seed`.
-RANGE = 1_000_000_000  # The length of both ranges: all seeds stay below 2**31, the limit of many libraries.
+OWN_SEED = 10_000_003  # The first seed of the range that `derive_own_seed` draws from.
+RUN_SEED = 1_010_000_003  # The first seed of the range that `derive_run_seed` draws from.
+RANGE = 1_000_000_000  # The length of a range of seeds: all seeds stay below 2**31, the limit of many libraries.
 Show = Callable[[str, int, int], None]
 """Shows the user which policy plays, how many episodes are done, and of how many."""
 

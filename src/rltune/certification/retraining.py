@@ -87,7 +87,7 @@ class Retraining:
         if self._retries:
             return self._retries.pop(0)
         if not is_search_over:
-            self._chosen = None  # A trial that is tried again may become a finalist.
+            self._chosen = None  # The finalists are chosen anew, because a trial that is tried again may become one.
         elif self._chosen is None:
             self._chosen = self.choose_configurations(self._ledger.trials.records())
         configurations = [self.baseline()] if self._chosen is None else self._chosen
@@ -181,7 +181,8 @@ class Retraining:
         if twin:
             return twin.breaks or None
         criteria, seeds = self._ledger.criteria, self._config.replicates
-        # A constraint on train_s is about all replicates of a trial, and a run trains one algorithm.
+        # A constraint on train_s limits the sum over all replicates of a trial, but a certification run trains one
+        # replicate.
         complete = [replace(run, train_s=seeds * run.train_s) for run in runs if run.state == "COMPLETE"]
         checks = [check for run in complete for check in criteria.judge(run).broken]
         for name, number in Counter(check.name for check in checks).items():
@@ -196,7 +197,7 @@ def _has_ended(run: TrialRecord) -> bool:
 
 def _result_of(run: TrialRecord) -> SeedResult:
     """Read the result of a complete run."""
-    assert run.score is not None  # The recorder fails a run without score or checkpoint.
+    assert run.score is not None  # The recorder marks a run without score or checkpoint as failed.
     assert run.checkpoint is not None
     return SeedResult(
         seed=run.seeds[0],

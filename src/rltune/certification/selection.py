@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
 
 
-PROGRESS_S = 0.5  # The interval at which progress is shown.
+PROGRESS_S = 0.5  # The seconds between two updates of the displayed progress.
 
 
 class FinalEvaluation:
@@ -63,7 +63,7 @@ class FinalEvaluation:
         self._sweep, self._top, self._episodes, self._slots = sweep, top, episodes, slots
         self._call_in_subprocess, self._objective = call_in_subprocess, objective or Objective()
         self._num_evaluations = 1  # The winner is evaluated once more, on other episodes.
-        self._played: list[int] = []  # Played episodes of each evaluation; the threads of the evaluations write it.
+        self._played: list[int] = []  # Played episodes of each evaluation, written by the threads of the evaluations.
 
     def select(
         self, records: Sequence[TrialRecord], notify: Callable[[str], None], show: Show = show_nothing
@@ -85,7 +85,7 @@ class FinalEvaluation:
         try:
             evaluated = self._evaluate(pool, finalists[: self._top], notify, show)
             if any((finalist.folder / "seed-1").is_dir() for finalist in finalists):
-                notify("replicates without certification: the policy of its first seed stands for each trial")
+                notify("replicates without certification: each trial is represented by the policy of its first seed")
             if evaluated:
                 best = max(evaluated, key=lambda finalist: direction.sign * finalist.score)
                 return self._measure(pool, best, notify, show)
@@ -109,7 +109,7 @@ class FinalEvaluation:
                 continue
             try:
                 evaluation = self._wait(future, f"evaluating the {format_number(len(futures), 'best trial')}", show)
-            except RltuneError as error:  # If a process dies or hangs, then the results of the others stay.
+            except RltuneError as error:  # If one process dies or hangs, the other finalists' evaluations still count.
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
             score = f"mean {self._objective.name} {format_objective(evaluation.mean)}"
@@ -121,8 +121,8 @@ class FinalEvaluation:
         try:
             future = self._start_playing(pool, winner.folder, derive_own_seed(self._sweep.name))
             played = self._wait(future, "measuring the winner on other episodes", show)
-        except RltuneError as error:  # The choice stands without this measurement.
-            notify(f"{winner.name} cannot be measured once more: {error.what}")
+        except RltuneError as error:  # The winner is already chosen and stays, even if this measurement fails.
+            notify(f"{winner.name} could not be evaluated on other episodes: {error.what}")
             return winner
         others = winner.evaluation.returns if winner.evaluation else ()
         return replace(winner, measured=_bound(played, others, self._objective.direction))
@@ -202,7 +202,7 @@ def _play(
     call_in_subprocess: Callable[..., Any] | None = None,
 ) -> Evaluation:
     """Evaluate a checkpoint's policy on the episodes from an environment seed on."""
-    from rltune.policies.evaluation import evaluate_checkpoint  # This imports torch, which would delay the start.
+    from rltune.policies.evaluation import evaluate_checkpoint  # Importing torch takes seconds.
 
     if call_in_subprocess is None:
         return evaluate_checkpoint(folder, episodes, seed, progress=progress)

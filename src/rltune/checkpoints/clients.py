@@ -26,12 +26,12 @@ from rltune.errors import StudyError, UnavailableError, describe_exception
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-PATIENCE_S = 120.0  # How long a request is sent again: a server may be restarted.
-QUICK_S = 3.0  # The same for a request that must not hold up its caller.
+PATIENCE_S = 120.0  # How long a failed request to the storage is repeated: a server may be restarting.
+QUICK_S = 3.0  # How long a failed request is repeated if it must not hold up its caller.
 CONNECT_S, ANSWER_S = 3.0, 10.0  # The time-outs of one request: a loaded server may take seconds to answer.
-RETRY_S = 1.0  # The pause between two attempts.
-POLL_S = 0.1  # How soon a caller that waits notices that time has become short.
-STORAGE_AWAY = "the storage does not answer"  # The reason of a sweep that ends because of that.
+RETRY_S = 1.0  # The pause between two attempts of a request.
+POLL_S = 0.1  # A waiting caller checks this often whether its deadline was moved forward.
+STORAGE_AWAY = "the storage does not answer"  # The reason of a sweep that ends because its storage is unreachable.
 _OUTAGE = re.compile("|".join((r"HTTP status (code: )?(429|5\d\d)", *(kind.outage for kind in BUCKETS.values()))))
 T = TypeVar("T")
 
@@ -163,7 +163,7 @@ def make_address(storage: str, sweep: str = "") -> str:
     return "/".join(filter(None, (address.rstrip("/"), sweep))) + (f"?{query}" if query else "")
 
 
-@functools.cache  # A connection takes 50 ms and serves any number of threads.
+@functools.cache  # Opening a connection takes 50 ms, and any number of threads can share it.
 def connect(address: str) -> tuple[RemoteClient, str]:
     """Prepare a client for remote storage, once in a process; nothing is connected yet.
 
@@ -212,7 +212,7 @@ def _open_s3(address: str) -> FileSystem:
         options["region"] = fs.resolve_s3_region(parts.hostname)
     return fs.S3FileSystem(
         **options,
-        allow_delayed_open=True,  # One request for a small file instead of three.
+        allow_delayed_open=True,  # A small file is written with a single request instead of three.
         connect_timeout=CONNECT_S,
         request_timeout=ANSWER_S,
         retry_strategy=fs.AwsStandardS3RetryStrategy(1),
@@ -230,8 +230,8 @@ def make_store_error(address: str, problem: str, kind: type[StoreError]) -> Stor
     bucket = find_bucket_kind(address)
     return kind(
         f"storage={redact_address(address.partition('?')[0])} {problem}",
-        f"a bucket that is there and answers, with the credentials in the environment of every node: {bucket.login}, "
-        "or what else the cloud's own tools take",
+        f"an existing bucket that answers, with the credentials in the environment of every node: {bucket.login}, "
+        "or another login of the cloud's own tools",
         f"storage={bucket.example}",
     )
 

@@ -17,9 +17,9 @@ from rltune.checkpoints.store import REPLAY, Store
 from rltune.records import CheckpointRecord, TrialRecord, trial_dir_of
 
 logger = logging.getLogger(__name__)
-DEPTH = 4  # The parts of a checkpoint's path: kind, number, attempt, name.
-BATCH = 20  # Checkpoints that are dropped after one look at the lease; with remote storage this takes about a second.
-DROP_S = 1.0  # The longest time that one run of the chore takes.
+DEPTH = 4  # The number of parts of a checkpoint's path: kind, number, attempt, name.
+BATCH = 20  # The lease is checked before each batch of dropped checkpoints; a bucket needs about a second for one.
+DROP_S = 1.0  # The longest time that one run of the retention chore takes.
 
 
 class Retention:
@@ -69,7 +69,7 @@ class Retention:
 
     def _find_unnamed(self, records: Collection[TrialRecord]) -> list[str]:
         unnamed: set[str] = set()
-        # One request lists the trials of a whole sweep.
+        # A single request lists the folders of all trials of a kind.
         folders = {trial_dir_of(record.kind, record.number): record for record in records}
         prefixes = folders if len(folders) == 1 else {folder.partition("/")[0] for folder in folders}
         for name in [name for prefix in prefixes for name in self._store.list(prefix, is_quick=True)]:
@@ -86,11 +86,12 @@ class Retention:
 
     def _drop(self, paths: Sequence[str]) -> None:
         try:
-            # The check comes after the listing: what was listed is older than a takeover that the check does not see.
+            # The lease is checked after the listing: if another driver took over since, then nothing that it wrote is
+            # listed.
             self._check_lease()
             for path in paths:
                 self._store.drop(path)
-        except Exception as error:  # The next driver drops what this one could not.
+        except Exception as error:  # If dropping fails, then the next driver drops these checkpoints.
             _log_failure(error)
 
 

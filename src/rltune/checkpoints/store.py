@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 MANIFEST = "manifest.json"
-REPLAY = "replay"  # The folder of the replay memories in a checkpoint, one for each seed.
-NUM_THREADS = 8  # How many files are transferred at once.
+REPLAY = "replay"  # The folder for the replay memories in a checkpoint, one for each seed.
+NUM_THREADS = 8  # The number of files that are transferred at the same time.
 CHUNK_BYTES = 2**20
 
 
@@ -63,7 +63,7 @@ class Store:
         self.folder = Path(root) if cache is None else cache
         self._root, self._is_local = str(root).rstrip("/"), cache is None
 
-    # -- single files -------------------------------------------------------------------------------------------------
+    # -- Methods for single files -------------------------------------------------------------------------------------
 
     def read(self, name: str, *, is_quick: bool = False) -> bytes | None:
         """Read a file; None where there is none.
@@ -122,7 +122,7 @@ class Store:
             if info.type == FileType.File and info.size is not None
         }
 
-    # -- checkpoints --------------------------------------------------------------------------------------------------
+    # -- Methods for checkpoints --------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def make_draft(self, path: str) -> Iterator[Path]:
@@ -212,7 +212,7 @@ class Store:
         if not self._is_local:
             shutil.rmtree(self.folder / path, ignore_errors=True)
 
-    # -- a sweep's files for other machines ---------------------------------------------------------------------------
+    # -- Methods that share a sweep's files with other machines -------------------------------------------------------
 
     def publish(self, files: Iterable[str] | Mapping[str, str]) -> None:
         """Give local files of the sweep to other machines; on a local disk they are there.
@@ -225,7 +225,7 @@ class Store:
             self.write(name, (self.folder / source).read_bytes())
 
     def fetch(self, names: Iterable[str], *, is_quick: bool = False) -> None:
-        """Fetch files of the sweep that another machine has published; what it has not published is removed here."""
+        """Fetch the sweep's files that another machine has published, and remove local files that it has not."""
         for name in () if self._is_local else names:
             content = self.read(name, is_quick=is_quick)
             if content is None:
@@ -293,7 +293,7 @@ class Store:
         ):
             raise make_store_error(self.address or "", f"cannot be used: there is no bucket {bucket}", StoreError)
 
-    # -- parts --------------------------------------------------------------------------------------------------------
+    # -- Private methods ----------------------------------------------------------------------------------------------
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -322,7 +322,7 @@ class Store:
             if not self._download(path, draft, digest):
                 return None
             shutil.rmtree(target, ignore_errors=True)
-            with contextlib.suppress(OSError):  # Another thread has fetched the checkpoint meanwhile.
+            with contextlib.suppress(OSError):  # Another thread may have fetched the same checkpoint meanwhile.
                 draft.rename(target)
         return target
 
@@ -333,7 +333,7 @@ class Store:
             return False
 
         def download(name: str) -> None:
-            with contextlib.suppress(FileNotFoundError):  # The digest tells whether the file was needed.
+            with contextlib.suppress(FileNotFoundError):  # The checkpoint's digest reveals a missing file.
                 self.client.call(lambda filesystem: _download(filesystem, self._path(f"{path}/{name}"), folder / name))
 
         _run_for_each(download, manifest["files"])
@@ -364,7 +364,7 @@ def find_store(folder: Path) -> Store:
     """Open the store that the settings in a sweep's folder name; the folder itself where they name none."""
     try:
         settings = read_settings(folder)
-    except StudyError:  # Whoever needs the settings says what is wrong with them.
+    except StudyError:  # Callers that need the settings report what is wrong with them.
         return open_store(folder)
     storage = settings.get("storage")
     return open_store(folder, make_address(storage, settings.get("name") or folder.name) if storage else None)
@@ -372,7 +372,7 @@ def find_store(folder: Path) -> Store:
 
 def is_own_checkpoint(folder: Path) -> bool:
     """Return whether a checkpoint lies in a sweep's folder that this user's rltune has marked."""
-    parents = folder.absolute().parents  # The attempt, the number, the kind and the sweep.
+    parents = folder.absolute().parents  # The parents of a checkpoint are its attempt, number and kind, and its sweep.
     return len(parents) > 3 and parents[2].name in (TRIALS, CERTIFY) and is_own_sweep(parents[3])
 
 
@@ -383,7 +383,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def find_replay(folder: Path) -> Path | None:
-    """Find the replay memories in a checkpoint's folder; None where there are none, or damaged ones."""
+    """Find the replay memories in a checkpoint's folder; None if they are missing or damaged."""
     digest, replay = read_state(folder).get(REPLAY), folder / REPLAY
     return replay if digest and replay.is_dir() and compute_digest(replay) == digest else None
 
@@ -398,9 +398,9 @@ def compute_digest(folder: str | Path) -> str:
         relative = path.relative_to(root)
         if relative.parts[0] in (REPLAY, MANIFEST):
             continue
-        # The lengths keep "ab" + "c" apart from "a" + "bc".
+        # Including the lengths makes the digests of "ab" + "c" and "a" + "bc" differ.
         name = relative.as_posix().encode()
-        if path.is_symlink():  # No sweep writes a link. The file behind it could change unnoticed.
+        if path.is_symlink():  # Sweeps never write symbolic links, and a link's target could change unnoticed.
             total.update(b"%d>%b" % (len(name), name))
             continue
         total.update(b"%d:%b%d:" % (len(name), name, path.stat().st_size))
@@ -456,6 +456,6 @@ def _run_for_each(work: Callable[[str], None], names: Iterable[str]) -> None:
 
 
 def _is_inside(name: str) -> bool:
-    """Return whether a file's name stays in its folder: whoever can write the storage can write its manifests."""
+    """Return whether a file's name stays in its folder, because a manifest in the storage may have been forged."""
     path = PurePosixPath(name)
     return bool(name) and not path.is_absolute() and ".." not in path.parts

@@ -31,8 +31,8 @@ from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_worker_script
 from rltune.errors import RltuneError
 
-MAX_PATH_LENGTH = 100  # The characters of a Unix socket's path; Linux allows 107.
-CALL_TIMEOUT_S = 120.0  # Calls are queued until Ray has requested its first worker.
+MAX_PATH_LENGTH = 100  # The longest path of a Unix socket that is used; Linux allows 107 characters.
+CALL_TIMEOUT_S = 120.0  # A call may wait in the queue until Ray has requested its first worker.
 Answer = TypeVar("Answer")
 
 
@@ -53,11 +53,11 @@ class ForkServer:
         with listening:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rltune.cluster.fork_server_main", str(listening.fileno())],
-                stdin=subprocess.PIPE,  # It closes when the driver ends in any way, and then the fork server ends.
+                stdin=subprocess.PIPE,  # The pipe closes whenever the driver ends, and then the fork server ends, too.
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listening.fileno()],
-                start_new_session=True,  # A Ctrl-C must reach only the driver.
+                start_new_session=True,  # A Ctrl-C in the terminal must reach only the driver.
             )
 
     @property
@@ -127,7 +127,7 @@ class ForkServer:
         taken, content = False, b""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(CALL_TIMEOUT_S)  # The fork server may still wait for Ray.
+                connection.settimeout(CALL_TIMEOUT_S)  # The fork server may still be waiting for Ray.
                 connection.connect(self.address)
                 connection.sendall(CALL + pickle.dumps((function, arguments, progress is not None)))
                 connection.shutdown(socket.SHUT_WR)
@@ -142,17 +142,17 @@ class ForkServer:
         except TimeoutError:
             if taken:
                 raise RltuneError(
-                    f"the process that runs {_name(function)} has come no further for {patience_s:g} s",
+                    f"the process that runs {_name(function)} has made no progress for {patience_s:g} s",
                     "an environment that is made, reset and stepped within failures.stall_s",
-                    "failures.stall_s=3600 if it needs so long; else find out where it hangs",
+                    "failures.stall_s=3600 if the environment needs that long; otherwise find out where it hangs",
                 ) from None
         except (OSError, pickle.PickleError):
-            if self._closed:  # The sweep ends, and nobody needs the result any more.
+            if self._closed:  # The sweep is ending, so nobody needs the result.
                 raise
         if self._closed and not content:
             raise ConnectionAbortedError("the fork server was closed")
         if not taken:
-            # A process that registers with a Ray that is starting may start a second one (2.60).
+            # If a process registers classes while Ray is still starting, then it may start a second Ray (2.60).
             self._has_ray_started.wait()
             if self._closed:
                 raise ConnectionAbortedError("the fork server was closed")
@@ -162,8 +162,8 @@ class ForkServer:
         except (EOFError, pickle.UnpicklingError):
             raise RltuneError(
                 f"the process that ran {_name(function)} ended without an answer",
-                "a process that is neither ended for want of memory nor crashes in a library",
-                "RLTUNE_COMPAT=off, then the same command: it runs in the driver, and says why it crashes",
+                "a process that has enough memory and does not crash in a library",
+                "RLTUNE_COMPAT=off, then the same command: the check then runs in the driver and shows why it crashes",
             ) from None
         if failed:
             raise answer
@@ -172,7 +172,7 @@ class ForkServer:
     def close(self) -> None:
         """End the fork server. The workers that it forked live on until Ray ends them."""
         self._closed = True
-        self._has_ray_started.set()  # A waiting `call` wakes up and sees that the fork server is closed.
+        self._has_ray_started.set()  # A waiting `call` wakes up and notices that the fork server is closed.
         self._process.terminate()
         self._process.wait()
         assert self._process.stdin is not None
@@ -184,7 +184,7 @@ def _name(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-_early: list[ForkServer] = []  # At most one, which was started before the command's settings are composed.
+_early: list[ForkServer] = []  # The only early fork server, started before the command's settings are composed.
 
 
 def begin_fork_server() -> None:
@@ -195,7 +195,7 @@ def begin_fork_server() -> None:
     """
     if _early or not are_replacements_on():
         return
-    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # The folder has mode 0700.
+    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mkdtemp makes the folder with mode 0700.
     if sys.platform != "linux" or len(str(folder / "socket")) > MAX_PATH_LENGTH:
         folder.rmdir()
         return

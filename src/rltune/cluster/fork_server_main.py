@@ -24,20 +24,20 @@ from typing import Any
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
 
-# RLlib imports these modules, and they do not import Ray. So they can be imported before Ray's settings are known.
+# RLlib imports these modules, but they do not import Ray. So they can be imported before Ray's settings are known.
 EARLY = ("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
 LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
-OOM_SCORE = "1000"  # Ray gives its workers the same (2.60), so that the system ends a trial before the driver.
+OOM_SCORE = "1000"  # Ray gives its workers this score, too (2.60): the system ends a trial before the driver.
 NO_JOB = "ffffffff"  # The job id of workers that Ray starts before there is a job (2.60).
 MORE, PROGRESS = b"+", struct.Struct(">II")  # A report of progress: how many parts are done, and of how many.
-CALL = b"call"  # The first bytes of a request to call a function. A request for a worker begins with its length.
-REQUEST_S = 5.0  # The time for a client to send its request. A stopped client must not block all others.
+CALL = b"call"  # A request to call a function begins with these bytes, a request for a worker with its length.
+REQUEST_S = 5.0  # The time-out for reading a client's request, so that a stopped client does not block all others.
 PR_SET_PDEATHSIG = 1  # The option of Linux's prctl for the signal that a process gets when its parent ends.
 
 Request = dict[str, Any]
 
 
-# -- in the fork server -----------------------------------------------------------------------------------------------
+# -- Functions that run in the fork server ----------------------------------------------------------------------------
 
 
 def main(listening: socket.socket) -> Callable[[], None]:
@@ -83,13 +83,13 @@ def main(listening: socket.socket) -> Callable[[], None]:
 def _prepare(environment: Mapping[str, str]) -> None:
     """Import the modules that need Ray's settings."""
     _replace_environment(environment)
-    with draw_actor_class_ids():  # An actor class draws its id when it is defined.
+    with draw_actor_class_ids():  # An actor class draws a random id when it is defined.
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
     with contextlib.suppress(Exception):
         importlib.import_module("rltune.engine.kernels.compiler").load_compiled_kernels()
     gc.collect()
-    gc.freeze()  # The collector would write to the memory that forked processes share.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The system then removes ended children itself.
+    gc.freeze()  # Otherwise the garbage collector would write to the memory that forked processes share.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # With this, the system removes ended child processes itself.
 
 
 def _import_modules(modules: Iterable[str]) -> None:
@@ -132,20 +132,20 @@ def _fork(inherited: Sequence[socket.socket]) -> bool:
     for other in inherited:
         other.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Forked random generators have the same state. Without new seeds all workers would draw the same numbers.
+    # Forked random generators start with the same state. Without new seeds all workers would draw the same numbers.
     random.seed()
     sys.modules["numpy"].random.seed()
     sys.modules["torch"].default_generator.seed()
     return True
 
 
-# -- in a forked process ----------------------------------------------------------------------------------------------
+# -- Functions that run in a forked process ---------------------------------------------------------------------------
 
 
 def _become_worker(connection: socket.socket, request: Request, streams: Sequence[int]) -> None:
     """Become the worker that Ray has requested, with the streams and environment of the process that Ray started."""
-    # Ray kills the process group of a worker that ends (2.60). If it were the fork server's, all workers would end.
-    os.setpgid(0, 0)  # The session stays the same, because a later driver finds stale processes by it.
+    # Ray kills the process group of a worker that ends (2.60). In the group of the fork server, all workers would end.
+    os.setpgid(0, 0)  # The session stays the same, because a later driver finds stale processes by their session.
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -165,7 +165,7 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     forbid_auto_start()
     connection.settimeout(None)
-    connection.sendall(FORKED)  # From now on the driver does not call the function itself.
+    connection.sendall(FORKED)  # After this answer the driver no longer calls the function itself.
     content = head + b"".join(iter(lambda: connection.recv(65536), b""))
     function, arguments, progress = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
     named = {"progress": lambda *made: connection.sendall(MORE + PROGRESS.pack(*made))} if progress else {}

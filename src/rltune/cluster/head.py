@@ -6,9 +6,9 @@ import socket
 import time
 from collections.abc import Callable
 
-INTERVAL_S = 1.0  # The pause between two connections to the head.
-ANSWER_S = 3.0  # The time-out of a connection.
-PATIENCE_S = 10.0  # A cluster may restart its head meanwhile, if it has a database for the head's state.
+INTERVAL_S = 1.0  # The pause between two attempts to connect to the head node.
+ANSWER_S = 3.0  # The time-out of a connection to the head node.
+PATIENCE_S = 10.0  # A cluster that stores its head's state in a database may restart the head within this time.
 
 
 def is_answering(host: str, port: int) -> bool:

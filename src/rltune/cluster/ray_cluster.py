@@ -27,27 +27,27 @@ from rltune.compat.ray_start import (
 from rltune.config.schema import ClusterConfig
 from rltune.errors import ResourceError, RltuneError, UnavailableError, describe_exception
 
-# Tune reads these when it is imported or run. They switch off its own output, loggers and snapshots: a sweep has its
-# console, MLflow and the ledger for that.
+# Tune reads these variables when it is imported or run. They switch off Tune's own output, loggers and snapshots,
+# because a sweep has its console, MLflow and the ledger.
 TUNE_SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "100000000",
-    # Tune would start a searcher's trials one after the other, each after the last one's process is up (Ray 2.60). How
-    # many may wait to be started is for our searcher to say.
+    # By default Tune starts a trial only when the previous trial's process is up (Ray 2.60). This lifts Tune's limit,
+    # because rltune's own searcher decides how many trials may wait for their processes.
     "TUNE_MAX_PENDING_TRIALS_PG": "100000000",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_RESULT_BUFFER_LENGTH": "1",
     "TUNE_WARN_THRESHOLD_S": "60",
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "0",
-    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # Otherwise Tune itself restarts such a trial at its beginning.
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # Otherwise Tune restarts a preempted trial at its beginning.
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_DEDUP_LOGS": "0",
 }
 CONNECT_S = 5.0  # The longest wait for the head of a cluster to accept a connection.
-OBJECT_STORE_BYTES = 256 * 2**20  # It holds reports and messages only, because samples never leave a trial.
+OBJECT_STORE_BYTES = 256 * 2**20  # The object store holds only reports and messages, because samples stay in a trial.
 
 
 def check_address(cluster: ClusterConfig) -> None:
@@ -59,20 +59,20 @@ def check_address(cluster: ClusterConfig) -> None:
     if cluster.address is None:
         return
     key, address = "cluster.address", cluster.address
-    if address == "auto":  # Ray reads the address from the environment then.
+    if address == "auto":  # With "auto", Ray reads the address from the environment.
         key, address = "RAY_ADDRESS", os.environ.get("RAY_ADDRESS", "")
         if address in ("", "auto"):
             return
     if found := re.match(r"\w+://(?:[^/@]*@)?([^:/]+)", address):
         host = found[1]
         raise ResourceError(
-            f"{key}={address}: a sweep is not run through a Ray Client or a dashboard",
+            f"{key}={address}: a sweep cannot run through Ray Client or through the dashboard's port",
             f"host:port of the cluster's head, such as {host}:6379, or auto, on a node of the cluster",
             f"ray job submit --address http://{host}:8265 -- python -m rltune run cluster=address ...",
         )
     if not re.fullmatch(r"\S+:\d+", address):
         raise ResourceError(
-            f"{key}={address}: no address of a Ray",
+            f"{key}={address}: not the address of a Ray cluster",
             "host:port of the cluster's head, or auto on one of its nodes",
             f"{key}={address or 'head'}:6379",
         )
@@ -104,8 +104,8 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
     if cluster is not None and cluster.address is not None:
         return
     if "ray" not in sys.modules:
-        # Only for a Ray of our own: one that we join has its own mode and token, which ours would hide.
-        # Ray itself would write a token into the user's home, readable by all. This one ends with the process.
+        # These variables are for a Ray that rltune starts: a cluster that it joins has its own mode and token. Ray
+        # itself would write its token into the user's home, readable by all, but this token ends with the process.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
@@ -153,7 +153,7 @@ def ensure_ray() -> None:
 def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None) -> None:
     """Start or join Ray; if there is a fork server, it forks the workers."""
     with contextlib.ExitStack() as stack:
-        if fork_server:  # Workers are ready as soon as there is a raylet.
+        if fork_server:  # The fork server can provide workers as soon as there is a raylet.
             script = stack.enter_context(fork_server.publish_address(modules))
             stack.enter_context(start_workers_by(script, fork_server.prepare))
         _start(cluster, modules)
@@ -170,9 +170,9 @@ def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
     try:
         with start_in_own_session(), start_without_extras(cluster.dashboard):
             _init_local(cluster, machine, modules)
-    except Exception as error:  # Ray raises plain Exception where its node does not come up within 30 s (2.60).
+    except Exception as error:  # Ray raises a plain Exception if its node is not up within 30 s (2.60).
         raise UnavailableError(
-            f"cluster=local: Ray did not come up ({describe_exception(error)})",
+            f"cluster=local: Ray did not start ({describe_exception(error)})",
             "a machine with time and memory for Ray's own processes; their logs are in /tmp/ray/session_latest/logs",
             "the same command again, when the machine is less busy",
         ) from error
@@ -184,7 +184,7 @@ def _join(address: str) -> None:
 
     try:
         target = (os.environ.get("RAY_ADDRESS") or "auto") if address == "auto" else address
-        if target != "auto":  # `ray.init` waits for many minutes where nobody listens.
+        if target != "auto":  # If nothing listens at the address, `ray.init` waits for many minutes.
             host, _, port = target.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
@@ -193,7 +193,7 @@ def _join(address: str) -> None:
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # ConnectionError is an OSError.
+    ) as error:  # A ConnectionError is an OSError.
         raise _explain_failed_join(address, error) from None
 
 
@@ -217,10 +217,10 @@ def _explain_failed_join(address: str, error: BaseException) -> RltuneError:
             "the same versions of Ray and Python on every node, to the last digit",
             f"pip install ray=={ray} on the nodes, under Python {python}, and start them again",
         )
-    if "No node info found" in said:  # Ray looks for a minute
+    if "No node info found" in said:  # Ray searches for its node's info for a minute.
         return ResourceError(
-            f"cluster.address={address}: a Ray answers, but this machine is none of its nodes",
-            "a node of the cluster, if only one without CPUs for trials",
+            f"cluster.address={address}: a Ray cluster answers, but this machine is not one of its nodes",
+            "a command on a node of the cluster; a node without CPUs for trials is enough",
             f"ray start --address={address} --num-cpus=0 here, then the same command; or ray job submit",
         )
     return UnavailableError(
@@ -234,7 +234,7 @@ def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]
     import ray
 
     ray.init(
-        address="local",  # The default is a Ray that RAY_ADDRESS or `ray start` names.
+        address="local",  # By default, Ray would join a cluster that RAY_ADDRESS or `ray start` names.
         num_cpus=int(machine.cpus),
         num_gpus=int(machine.gpus),
         object_store_memory=OBJECT_STORE_BYTES,

@@ -17,10 +17,10 @@ from pathlib import Path
 from rltune.config.schema import MAX_ON_GPU
 from rltune.errors import ResourceError
 
-EPSILON = 1e-6  # Allows for rounding: 3 x 0.3333 must fit in 1.
+EPSILON = 1e-6  # Allows for rounding errors: 3 x 0.3333 must fit into 1.
 GRAIN = 10_000  # Ray cuts fractions off after four digits (2.60): 1/6 becomes 0.1666, of which six fit.
-MIN_IDLE = 0.01  # The idle part of a GPU above which the user is told; three trials of 0.33 leave that much.
-WIDE_LAYER = 512  # The units from which a second torch thread pays, as measured; see `choose_cpus`.
+MIN_IDLE = 0.01  # The user is told if more than this part of a GPU is idle; three trials of 0.33 leave as much.
+WIDE_LAYER = 512  # From this many units on, a second torch thread pays off, as measured; see `choose_cpus`.
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rltune.cluster.resources import Bundles, Machine, count_slots
 
-UNPLACED = ("PENDING", "PREPARED", "RESCHEDULING")  # The states of a placement group that lacks a node for a bundle.
+UNPLACED = ("PENDING", "PREPARED", "RESCHEDULING")  # Placement groups in these states lack a node for a bundle.
 
 
 class Slots:
@@ -48,7 +48,8 @@ class Slots:
         self._add_time()
         waiting = frozenset(name for name, state in groups.items() if state in UNPLACED)
         self._num_placed = sum(state == "CREATED" for state in groups.values())
-        self._num_blocked = len(waiting & self._waiting)  # Every new group waits for a moment.
+        # A new group always waits for a moment, so only groups that waited at the last update count as blocked.
+        self._num_blocked = len(waiting & self._waiting)
         self._waiting = waiting
         self._room = count_slots(self._bundles, nodes, self._limit)
 

@@ -25,13 +25,13 @@ import psutil
 
 GONE, STOPPED, RUNNING = "gone", "stopped", "running"
 PATIENCE_S = 10.0
-# An argument by which a process of our Ray is known: a worker's title, a file of Ray's, or our fork server.
+# Identifies a process of rltune's Ray by an argument: a worker's title, a file of Ray, or the fork server.
 RAY_ARGUMENT = re.compile(r"^ray::|(?:site|dist)-packages/ray/|^rltune\.cluster\.fork_server_main$|/rltune/cluster/")
 
 
 @dataclass(frozen=True)
 class ProcessMark:
-    """What tells one process from all others, on this machine and on any other one.
+    """The data that tell a process from all others, on this machine and on any other machine.
 
     Attributes:
         boot: Changes whenever the machine starts, and differs between machines.
@@ -89,7 +89,7 @@ def _read_state(pid: int) -> tuple[str, str]:
             process = psutil.Process(pid)
             status, started = process.status(), str(process.create_time())
             is_gone, is_stopped = status == psutil.STATUS_ZOMBIE, status == psutil.STATUS_STOPPED
-        else:  # psutil computes start times from the wall clock, which may be set
+        else:  # psutil derives start times from the wall clock, which may be changed.
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             started, is_gone, is_stopped = fields[19], fields[0] in "ZXx", fields[0] in "Tt"
     except (OSError, psutil.Error):
@@ -138,7 +138,7 @@ def _belongs_to(process: psutil.Process, sessions: Mapping[int, str]) -> bool:
         _, leader_started = _read_state(number)
         if leader_started:
             return leader_started == sessions[number]
-        # The leader is gone. Its number stays taken while the session has members.
+        # The session's leader has ended, but the system does not reuse its process id while the session has members.
         return float(started) >= float(sessions[number]) and any(map(RAY_ARGUMENT.search, process.cmdline()))
     except psutil.Error:
         return False

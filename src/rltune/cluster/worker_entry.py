@@ -12,11 +12,11 @@ import socket
 import sys
 from collections.abc import Mapping
 
-# Environment variables: the fork server's socket, Ray's own worker script, and the modules that workers import.
+# Environment variables with the fork server's socket, Ray's own worker script, and the modules that workers import.
 SOCKET_VARIABLE = "RLTUNE_FORK_SERVER"
 WORKER_VARIABLE = "RLTUNE_WORKER"
 MODULES_VARIABLE = "RLTUNE_MODULES"
-FORKED = b"1"  # The first byte of an answer: a process has taken the request.
+FORKED = b"1"  # The first byte of an answer says that a process has taken the request.
 
 
 def request_worker(address: str, arguments: list[str]) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-# The minor versions that `tests/compat` and whole sweeps have run with. Raise one when the contract tests are green.
+# The minor versions that passed `tests/compat` and whole sweeps. Raise a version when the contract tests pass with it.
 TESTED = {"ray": "2.60", "torch": "2.13"}
 SWITCH = "RLTUNE_COMPAT"
 Arguments = ParamSpec("Arguments")
@@ -28,7 +28,7 @@ def are_replacements_on() -> bool:
 
 
 def switched(plain: Callable[[], Any]) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
-    """Make a decorator for a function that uses private names: with the switch off, another one is called instead.
+    """Make a decorator for a function that uses private names: with the switch off, a replacement is called instead.
 
     Args:
         plain: Returns what the function returns with the switch off.
@@ -55,7 +55,7 @@ def _is_ray_tested() -> bool:
     if is_tested("ray"):
         return True
     version = f"ray {find_version('ray')} (tested with {TESTED['ray']})"
-    logger.warning("%s: no private name is replaced, which makes sweeps slower", version)
+    logger.warning("%s: rltune's speed-ups of Ray and RLlib are off, which makes sweeps slower", version)
     return False
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from rltune.compat.patching import are_replacements_on, is_tested, replace_names, switched
 
-NODE_S = 30.0  # Ray itself waits as long for its raylet.
-WORKER_MODULE = "ray._private.workers.default_worker"  # Ray starts it for each worker.
+NODE_S = 30.0  # Ray waits equally long for its raylet.
+WORKER_MODULE = "ray._private.workers.default_worker"  # Each of Ray's workers runs Ray's default_worker module.
 LOCALHOST = "127.0.0.1"
 
 
@@ -67,7 +67,7 @@ def start_without_extras(dashboard: bool) -> Iterator[None]:
     """
     from ray._private import services
 
-    # Ray's own function returns this pair if the dashboard cannot start.
+    # Ray's own function returns (None, None) if the dashboard cannot start.
     served = {} if dashboard else {"start_api_server": lambda *args, **kwargs: (None, None)}
     without = _replace_params(no_monitor=True, include_log_monitor=False)
     with without, replace_names(services, get_node=_get_node, **served):
@@ -144,7 +144,7 @@ def list_private_arguments(modules: Sequence[str] = ()) -> dict[str, Any]:
 
     known = is_tested("ray") or "_node_ip_address" in (ray.init.__doc__ or "")
     arguments: dict[str, Any] = {"_node_ip_address": LOCALHOST} if known else {}
-    if modules and are_replacements_on():  # If Ray does not know the setting, it ends.
+    if modules and are_replacements_on():  # Versions of Ray that do not know a system setting end with an error.
         arguments["_system_config"] = {"preload_python_modules": list(modules)}
     return arguments
 

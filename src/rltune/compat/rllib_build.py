@@ -14,7 +14,7 @@ from ray.rllib.utils import torch_utils
 from rltune.compat.patching import is_tested, switched
 
 COMPILER = "torch._inductor.config"
-LEFT_OUT = "__dynamo_disable"  # Torch calls such a method through the function that it keeps under this name.
+LEFT_OUT = "__dynamo_disable"  # Torch keeps an undecorated method under this name and calls it instead of compiling it.
 
 
 @switched(lambda: None)
@@ -73,7 +73,7 @@ def _is_left_out(method: Any) -> bool:
 def _replace_in(module: types.ModuleType, **others: Any) -> types.ModuleType:
     """Return the module with some names of its own replaced, for one who looks them up in it."""
     changed = types.ModuleType(module.__name__)
-    # A name that the module imports later is looked up there, too.
+    # Names that the original module imports later are found as well.
     changed.__getattr__ = lambda name: getattr(module, name)  # type: ignore[method-assign]
     vars(changed).update(others)
     return changed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# The methods that a module of one's own may override to compute its outputs in another way.
+# A user's module may override these methods to compute its outputs in another way.
 FORWARD_METHODS = ("_forward", "_forward_inference", "_qf_forward_helper", "compute_q_values")
 
 

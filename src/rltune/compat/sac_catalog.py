@@ -34,7 +34,8 @@ class ConcatSACCatalog(SACCatalog):
     at 256x256 (ray 2.60). `use_plain_critics` chooses the plain one, for the engine and stock RLlib alike.
     """
 
-    # Both names are private (Ray 2.60). Without the method RLlib builds its own critics, the plain path.
+    # This method and `_model_config_dict` are private (Ray 2.60). If RLlib renames the method, it builds its own
+    # critics.
     def _build_qf_encoder_continuous(self, framework: str) -> ConcatEncoder:
         settings = self._model_config_dict
         net = TorchMLP(

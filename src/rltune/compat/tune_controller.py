@@ -71,7 +71,8 @@ def keep_starting_actors() -> AbstractContextManager[None]:
 
     def reuse(controller: Any, trial: Any) -> bool:
         own = controller._trial_to_actor.get(trial)
-        has_place = own is not None and controller._actor_manager.is_actor_started(own)  # The actor may still import.
+        # An actor that has not started is still importing modules.
+        has_place = own is not None and controller._actor_manager.is_actor_started(own)
         return plain(controller, trial) if not has_place or trial in controller._resetting_trials else False
 
     return replace_names(TuneController, _maybe_reuse_cached_actor=reuse)

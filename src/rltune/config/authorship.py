@@ -16,18 +16,18 @@ import tempfile
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
-MARK = ".made-by"  # The mark's file, in the sweep's folder and in its bucket.
+MARK = ".made-by"  # The name of the mark's file, both in the sweep's folder and in its bucket.
 KEY_BYTES = 32
 
 
 def find_key_file() -> Path:
     """Return where the key is: among this user's own state, made at the first use; a path with ~ without a home."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(os.path.expanduser(state)) / "rltune" / "key"  # pathlib raises this error without a home.
+    return Path(os.path.expanduser(state)) / "rltune" / "key"  # Path.expanduser raises an error if there is no home.
 
 
 def mark_own(folder: Path, digest: str) -> None:
-    """Mark a sweep's folder as this user's; without a home to keep a key in, or on a full disk, it stays unmarked.
+    """Mark a sweep's folder as this user's; without a home for the key, or on a full disk, the folder stays unmarked.
 
     Marks of earlier settings of the folder stay: a driver may be killed before it has written the new ones.
 
@@ -77,14 +77,14 @@ def _make_key() -> bytes:
     if key := _read_key():
         return key
     if not path.is_absolute():
-        raise FileNotFoundError("there is no home")
+        raise FileNotFoundError("no home directory is set")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists() and not _read_key():
         path.unlink()
-    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # The key's file has mode 0600.
+    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # Temporary files have mode 0600, as the key needs.
         draft.write(secrets.token_bytes(KEY_BYTES))
         draft.flush()
         os.fsync(draft.fileno())
-        with contextlib.suppress(FileExistsError):  # Another driver has made the key first.
+        with contextlib.suppress(FileExistsError):  # Another driver may have created the key first.
             os.link(draft.name, path)
     return path.read_bytes()

@@ -60,5 +60,5 @@ def is_bucket(address: str) -> bool:
 
 
 def find_bucket_kind(address: str) -> BucketKind:
-    """Find the kind of an address; any other address counts as one of S3, whose protocol most services have."""
+    """Find the kind of a bucket by its address; unknown addresses count as S3, whose protocol most services have."""
     return BUCKETS.get(address.partition(":")[0], BUCKETS["s3"])

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from rltune.config.schema import RunConfig
 
 STEPS_SPENT = "budget.total_env_steps is spent"
-FIVE_SEEDS_FROM = 40  # Fewer trials are certified by three seeds, which cost less and tell less.
-THREE_FINALISTS_FROM = 50  # A sweep of fewer trials retrains only the best one beside the baseline.
+FIVE_SEEDS_FROM = 40  # Sweeps of fewer trials are certified with three seeds, which cost less and tell less.
+THREE_FINALISTS_FROM = 50  # A sweep of fewer trials retrains only its best configuration and the baseline.
 
 
 def size_certification(trials: int) -> tuple[int, int]:

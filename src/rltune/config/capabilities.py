@@ -63,7 +63,7 @@ _UNREAD_BY_PPO = (Unread("training.vf_share_layers", "algo.rl_module.model_confi
 _UNREAD_BY_IMPALA = _list_unread(
     "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager learner_queue_timeout"
 )
-_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")  # RLlib refuses vtrace=false.
+_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")  # APPO always uses V-trace and not GAE.
 _HEADS = "algo.rl_module.model_config.head_fcnet_hiddens"
 _UNREAD_BY_DQN = (
     Unread("training.noisy", "algo.training.epsilon to explore: there are no noisy layers"),
@@ -79,7 +79,7 @@ _UNREAD_BY_SAC = (
 _REPLAY_SETTINGS = ("type", "capacity", "alpha", "beta")
 
 
-# RLlib reports 400 keys, most of them constants of the config. These say how learning goes.
+# RLlib reports 400 keys, most of them constants of the config. These statistics show how learning progresses.
 _ONE_OPTIMIZER = ("default_optimizer_learning_rate", "gradients_default_optimizer_global_norm", "total_loss")
 _V_TRACE = (*_ONE_OPTIMIZER, "curr_entropy_coeff", "entropy", "vf_loss")
 _KL = ("curr_kl_coeff", "mean_kl_loss", "policy_loss")
@@ -133,7 +133,7 @@ _PPO_NETWORK = PolicyNetwork(
 _SAC_NETWORK = PolicyNetwork(
     f"{_RLLIB}.sac.torch.default_sac_torch_rl_module:DefaultSACTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
 )
-_TQC_NETWORK = PolicyNetwork(  # The actor is that of SAC, in a module that is not derived from SAC's.
+_TQC_NETWORK = PolicyNetwork(  # TQC uses SAC's actor, but its module is not derived from SAC's module.
     f"{_RLLIB}.tqc.torch.default_tqc_torch_rl_module:DefaultTQCTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
 )
 _BC_NETWORK = PolicyNetwork(
@@ -188,7 +188,7 @@ TABLE: dict[str, Capabilities] = {
     f"{_RLLIB}.sac.sac:SACConfig": Capabilities(
         "sac",
         engine="rltune.engine.off_policy.sac:FastSAC",
-        actions="continuous",  # RLlib builds it for discrete ones, with a target entropy (auto) that none can reach: -1
+        actions="continuous",  # RLlib's automatic target entropy for discrete actions, -1, cannot be reached.
         lstm=False,
         data="replay",
         replay_ratio="training_intensity",

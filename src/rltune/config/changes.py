@@ -13,8 +13,8 @@ from rltune.config.validation import to_typed
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 
-# These may change: the first two find a sweep, the next two say how it is resumed, and the others are addresses and
-# where the sweep is shown.
+# A resume may change these settings: the first two find a sweep, the next two say how it is resumed, and the others are
+# addresses and displays.
 FREELY_CHANGEABLE = (
     "name",
     "output_dir",
@@ -26,9 +26,9 @@ FREELY_CHANGEABLE = (
     "tracking.uri",
     "notify",
 )
-# The keys of a sweep that conf/resume.yaml has.
+# The settings of a sweep that conf/resume.yaml contains.
 RESUME_KEYS = ("budget", "certify", "cluster", "notify", "storage", "study", "tracking")
-WALL_TIME = "budget.wall_time_s"  # Each command counts it anew, so that a smaller value takes nothing back.
+WALL_TIME = "budget.wall_time_s"  # Each command has its own wall time, so that a smaller value takes nothing back.
 INCREASE_ONLY = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")
 
 
@@ -67,14 +67,14 @@ def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> boo
         more = f", and {len(refused) - 1} more: {', '.join(refused[1:4])}" if len(refused) > 1 else ""
         raise StudyError(
             _describe_change(name, refused[0], before, now) + more,
-            "its own settings; larger budgets, more of certify.top and certify.seeds, and other addresses",
-            spell_command(f"resume sweep={name} goes on with its own; name=... begins another sweep"),
+            "the sweep's own settings; larger budgets, a larger certify.top or certify.seeds, and other addresses",
+            spell_command(f"resume sweep={name} continues with its own settings; name=... starts another sweep"),
         )
     return bool(larger)
 
 
 def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> None:
-    """Refuse to resume a sweep with a smaller budget, because what it has used cannot be given back.
+    """Refuse to resume a sweep with a smaller budget, because budget that was used cannot be given back.
 
     Args:
         name: The sweep.
@@ -86,10 +86,10 @@ def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> Non
     """
     before, now = dict(flatten_settings(begun)), dict(flatten_settings(redact_config(wanted)))
     for key in INCREASE_ONLY:
-        if before.get(key) is not None and _limit(now[key]) < _limit(before[key]):  # A first limit takes nothing back.
+        if before.get(key) is not None and _limit(now[key]) < _limit(before[key]):  # Setting a first limit is allowed.
             raise StudyError(
                 _describe_change(name, key, before, now),
-                "a larger one, which extends the sweep, or none, which goes on with its own",
+                "a larger value, which extends the sweep, or none, which keeps the sweep's own",
                 spell_command(f"resume sweep={name}"),
             )
 

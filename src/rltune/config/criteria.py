@@ -45,7 +45,7 @@ class Constraint:
         """Check a measured value; NaN stands for a value that was not measured."""
         excess = value - self.limit if self.sign.startswith("<") else self.limit - value
         if not excess and self.sign in ("<", ">"):
-            excess = math.ulp(0.0)  # Optuna takes zero for a bound that is kept.
+            excess = math.ulp(0.0)  # An excess of zero means to Optuna that the bound is kept.
         return Check(self.name, self.bound, value, excess)
 
 
@@ -119,7 +119,7 @@ def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:
 
 def _parse_bound(name: str, text: Any) -> Constraint:
     match = _BOUND.fullmatch(str(text))
-    with contextlib.suppress(ValueError):  # The pattern allows two decimal points.
+    with contextlib.suppress(ValueError):  # The pattern also matches a number with two decimal points.
         if match and math.isfinite(limit := float(match[2])):
             return Constraint(name, match[1], limit)
     usual = f"{text:g}" if isinstance(text, int | float) and math.isfinite(text) else "60"

@@ -26,7 +26,7 @@ def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any]
     module, _, name = target.partition(":")
     try:
         loaded = getattr(importlib.import_module(module), name)
-    except Exception as error:  # A module may raise anything while it is imported.
+    except Exception as error:  # Importing a user's module may raise any exception.
         raise ConfigError(
             f"{key}={target} cannot be imported: {describe_exception(error)}",
             usage,

@@ -38,20 +38,20 @@ OmegaConf.register_new_resolver("rltune.budget_share", take_budget_share, replac
 
 
 ENGINES = ("fast", "rllib")
-TRACKERS = {  # The classes that a word in `tracking.kinds` names, see `rltune.tracking.tracker.Tracker`.
+TRACKERS = {  # The tracker classes behind the short names in `tracking.kinds`, see `rltune.tracking.tracker.Tracker`.
     "mlflow": "rltune.tracking.mlflow_tracker:MLflowTracker",
     "tensorboard": "rltune.tracking.tensorboard:TensorBoardTracker",
     "wandb": "rltune.tracking.wandb_runs:WandbTracker",
 }
-REMOVED = {  # Settings of earlier versions, and what to type instead.
+REMOVED = {  # Settings of earlier versions, and the settings that replace them.
     "callbacks": "tracking.kinds=[mlflow,package.module:Class]",
     "tracking.kind": "tracking.kinds=[mlflow]",
     "tracking.tensorboard": "tracking.kinds=[mlflow,tensorboard]",
 }
-MEASURED = "auto"  # The value of `resources.trials_per_gpu` that measures how many trials fit.
-MAX_ON_GPU = 100  # Trials that may share a GPU.
-MAX_COUNT = 100_000  # The seeds of all trials and retrainings are drawn before the first trial.
-MAX_SEED = 2**32 - 1  # The largest seed of NumPy.
+MEASURED = "auto"  # With this value, `resources.trials_per_gpu` is measured.
+MAX_ON_GPU = 100  # The most trials that may share a GPU.
+MAX_COUNT = 100_000  # Larger counts would take too long, because all seeds are drawn before the first trial.
+MAX_SEED = 2**32 - 1  # NumPy accepts no larger seed.
 
 
 @dataclass

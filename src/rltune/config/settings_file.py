@@ -20,14 +20,14 @@ DIGEST_MARK = "# sha256: "
 FORMAT = 11
 """The version of a sweep's folder and its ledger."""
 
-# OmegaConf's own loader and dumper take ten times as long. Like them, these take 1e-3 for a number.
+# OmegaConf's own loader and dumper take ten times as long. Like them, this loader and dumper read 1e-3 as a number.
 _Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
 _Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
 for _kind in (_Loader, _Dumper):
     _kind.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
     )
-_Dumper.ignore_aliases = lambda dumper, value: True  # A list that stands in two places is written twice.
+_Dumper.ignore_aliases = lambda dumper, value: True  # A list that is used twice is written twice.
 
 
 def load_settings(text: str) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def read_settings(folder: Path, *, whole: bool = False) -> dict[str, Any]:
         ) from None
     if not loaded:
         raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _describe_recovery(path))
-    # This comes before the digest, which other formats may compute in another way.
+    # The format is checked before the digest, because other formats may compute the digest in another way.
     if (form := loaded.pop("format", None)) != FORMAT:
         raise StudyError(
             f"{path} has format {form}, not {FORMAT}",
@@ -82,7 +82,7 @@ def read_settings(folder: Path, *, whole: bool = False) -> dict[str, Any]:
     if whole and (not mark or digest.strip() not in (_compute_digest(body), "any")):
         raise StudyError(
             f"{path} is not as the sweep wrote it: cut short, damaged or changed",
-            f"the whole file; one that you changed ends with the line '{DIGEST_MARK}any'",
+            f"the file as the sweep wrote it; if you meant to change it, end it with the line '{DIGEST_MARK}any'",
             _describe_recovery(path),
         )
     return loaded

@@ -25,16 +25,16 @@ _PLAIN_LOGIN = re.compile(
     r"(?i)://[^/\s:@]*:(?!\d+/)\S+@|[?&](?:\w+[_-])?(?:password|passwd|token|secret|key)=(?!\*\*\*)"
 )
 _LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # Options of curl and similar programs.
-_CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # Characters of a password at which a library may take it to end.
+_CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # A library may take a password to end at one of these characters.
 _VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")  # The group is the default: plain text.
 SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 """The settings that may hold a secret, and the environment variable that errors suggest for each."""
-HIDDEN = "***"  # Replaces a login.
+HIDDEN = "***"  # The text that replaces a login.
 _QUOTES = "'\""
 _NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
 _WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
-_MIN_LETTERS = 4  # Shorter words occur in every text.
-_hidden: dict[str, re.Pattern[str]] = {}  # Patterns by word, for all addresses that this process has used.
+_MIN_LETTERS = 4  # Shorter words would be hidden in ordinary text, too.
+_hidden: dict[str, re.Pattern[str]] = {}  # Patterns by word, which hide the logins that this process has used.
 
 
 def hide_login(uri: str) -> None:
@@ -81,7 +81,10 @@ def redact_error(address: str, text: str) -> str:
     """
     password = address.partition("://")[2].rpartition("@")[0].partition(":")[2]
     if _CUTTING.search(password):
-        return "why is not shown, for it may quote the password, whose signs are to be written as %2F and the like"
+        return (
+            "the reason is not shown, because it may contain the password; "
+            "special characters of a password are written as %2F and so on"
+        )
     return redact(text)
 
 

@@ -23,7 +23,7 @@ from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
 from rltune.errors import ConfigError, choices, nearest
 
-# The fluent methods of RLlib's AlgorithmConfig. An algo file may have a section of arguments for each.
+# The fluent methods of RLlib's AlgorithmConfig. An algo file may have a section of arguments for each method.
 SECTIONS = (
     "api_stack",
     "checkpointing",
@@ -41,7 +41,7 @@ SECTIONS = (
     "rl_module",
     "training",
 )
-MAX_NAME = 100  # Characters.
+MAX_NAME = 100  # The length of a name in characters.
 _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 WITH_VARIABLES = ("env.kwargs", "env.wrappers")  # ${oc.env:NAME} stays unresolved in these settings.
 T = TypeVar("T")
@@ -190,7 +190,7 @@ def _escape_variables(plain: Any, key: str = "") -> Any:
     if isinstance(plain, list | tuple) and key.startswith(WITH_VARIABLES):
         return [_escape_variables(value, key) for value in plain]
     is_variable = isinstance(plain, str) and "${oc.env:" in plain and key.startswith(WITH_VARIABLES)
-    # An interpolation that is escaped already stays as it is: escaped twice, it would be resolved.
+    # An interpolation that is already escaped stays as it is, because escaping it twice would resolve it.
     return re.sub(r"(?<!\\)\$\{", r"\\${", plain) if is_variable else plain
 
 
@@ -206,22 +206,22 @@ def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
     in_groups: dict[str, str] = {}
     if not group:
         paths = [path for path, _ in flatten_settings(settings) if "." in path and not path.startswith("hydra.")]
-        # The space and the budget come first: their keys are typed most often.
+        # The settings of the space and the budget come first, because their keys are typed most often.
         paths.sort(key=lambda path: not path.startswith(("space.", "budget.")))
         in_groups = {path.rpartition(".")[2]: path for path in reversed(paths)}
-        # Python's keywords have no dots: `env_id` is `env.id`.
+        # Keyword arguments of Python cannot have dots, so that `env_id` may mean `env.id`.
         if spelled := next((path for path in paths if path.replace(".", "_") == last), None):
             return spelled
     close = nearest(last, [*siblings, *in_groups])
     if close is None or close in siblings:
         return close and (f"{group}.{close}" if group else close)
-    # The groups have so many keys that a few of them resemble any word, so that the match must be closer.
+    # There are so many keys in groups that some resemble any word, so a closer match is required here.
     return in_groups[close] if nearest(last, [close], 0.75) else None
 
 
 @functools.cache
 def _make_structure(schema: type) -> DictConfig:
-    return cast(DictConfig, OmegaConf.structured(schema))  # OmegaConf.merge copies it.
+    return cast(DictConfig, OmegaConf.structured(schema))  # OmegaConf.merge copies the cached structure.
 
 
 def check_config(config: RunConfig) -> None:

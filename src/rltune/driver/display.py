@@ -12,7 +12,7 @@ from rltune.trial.supervisor import read_steps
 from rltune.views.console import Console
 from rltune.views.sweep_view import DriverState, Episodes, SweepView
 
-MAX_SHARE = 0.05  # The largest share of the driver's time that drawing may take.
+MAX_SHARE = 0.05  # Drawing may take at most this share of the driver's time.
 logger = logging.getLogger("rltune")
 
 
@@ -72,7 +72,7 @@ class Display:
                 self._heartbeats.read(), self._slots.count, self._slots.describe_wait(), self._episodes
             )
             self._view = view = SweepView.read(self._ledger, self._view, driver)
-        except Exception as error:  # The ledger may be away for a moment; the recorder reports that.
+        except Exception as error:  # The recorder reports a ledger that does not answer for a moment.
             logger.debug("the sweep could not be read to be drawn", exc_info=error)
         else:
             self._console.draw(view)

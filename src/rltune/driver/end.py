@@ -41,7 +41,7 @@ from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import STOP, TrialRecord, trial_dir_of
 from rltune.views.sweep_view import SweepView
 
-LEAVE_S = 12.0  # How long an end without the cluster's head takes at most.
+LEAVE_S = 12.0  # The longest time for the end of a sweep that has lost the cluster's head node.
 logger = logging.getLogger(__name__)
 
 
@@ -53,7 +53,7 @@ def end_sweep(sweep: OpenSweep) -> Outcome:
     Raises:
         LeaseLostError: Another driver has taken the sweep over.
     """
-    sweep.ending.acquire()  # The lock is never released, because a sweep ends once.
+    sweep.ending.acquire()  # The lock for the end is never released, because a sweep ends once.
     try:
         return _end(sweep)
     finally:
@@ -84,7 +84,7 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
     ledger.check_lease()
     publish_outcome(sweep, records, outcome, certification)
     _drop_training_states(sweep, outcome)
-    if sweep.stopper.signal == signal.SIGINT:  # A service that starts later must not run what a person has ended.
+    if sweep.stopper.signal == signal.SIGINT:  # A service must not resume a sweep that a person has stopped by Ctrl-C.
         ledger.add_request(STOP, {}, describe_user(), is_taken=True)
     ledger.change_sweep(status=outcome.status)
     return outcome
@@ -107,11 +107,11 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     if stopper.is_urgent():
         try:
             return next(rank_finalists(folder, records, direction), None), None
-        except StoreError:  # The storage does not answer, and there is no time to wait.
+        except StoreError:  # The storage is unreachable, and an urgent end cannot wait for it.
             return None, None
     is_retrained = False
     if sweep.retraining:
-        sweep.tracker.wait_until_sent()  # The certification names the runs of MLflow.
+        sweep.tracker.wait_until_sent()  # The certification contains the ids of MLflow runs.
         is_retrained, certification = sweep.retraining.judge(records)
         if certification:
             certification, winner = measure_policies(
@@ -134,9 +134,9 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
             view = SweepView.read(sweep.ledger)
             up_to = "" if view.is_searched else "up to "
             sweep.console.note(
-                f"{stopper.reason or 'the sweep was stopped'}: {view.num_runs_ended} of {up_to}{view.num_runs} runs of "
-                f"certification are done and kept. The winner below is not certified; {make_resume_command(folder)} "
-                f"does the other {view.num_runs_left}."
+                f"{stopper.reason or 'the sweep was stopped'}: {view.num_runs_ended} of {up_to}{view.num_runs} "
+                "certification runs are done and kept. The winner below is not certified; "
+                f"{make_resume_command(folder)} runs the other {view.num_runs_left}."
             )
     return best, None
 
@@ -220,7 +220,7 @@ def _exit_code(sweep: OpenSweep, has_winner: bool) -> int:
 
 def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
     """Drop the latest states of whole trials whose best policy MLflow has, but not of the winner and the finalists."""
-    if sweep.stopper.is_urgent():  # A later driver does it.
+    if sweep.stopper.is_urgent():  # If the end is urgent, then a later driver drops these states.
         return
     winner = str((outcome.winner or {}).get("checkpoint"))
     direction = sweep.plan.criteria.direction
@@ -264,7 +264,7 @@ def _end_without_head(sweep: OpenSweep) -> None:
         store_results(sweep.context, sweep.ledger)
     except Exception as error:
         logger.exception("the end of the sweep without the cluster's head has failed")
-        print(f"{describe_exception(error)}; to go on: {how}", file=sweep.context.stream, flush=True)
+        print(f"{describe_exception(error)}; to continue: {how}", file=sweep.context.stream, flush=True)
     finally:
         sweep.stopper.clear()
         leave_folder(folder, sweep.ledger)

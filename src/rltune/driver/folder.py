@@ -33,7 +33,7 @@ from rltune.trial.shared_store import leave_token
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
 
-BEGUN = (MARK, SETTINGS)  # The files that are stored at a sweep's start. A folder with settings is a sweep's.
+BEGUN = (MARK, SETTINGS)  # These files are stored at a sweep's start, and a folder with settings belongs to a sweep.
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
 logger = logging.getLogger("rltune")
 
@@ -101,7 +101,7 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
         StudyError: The folder is another sweep's, or the ledger is missing, damaged, or of another sweep.
         StudyUnavailableError: Another driver has the lease.
     """
-    # SQLAlchemy is imported only now: while Ray starts, in a new sweep.
+    # Importing SQLAlchemy this late lets a new sweep import it while Ray starts.
     from rltune.ledger.lease import take_lease
     from rltune.ledger.storage import set_journal, start_ledger
 
@@ -148,9 +148,9 @@ def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
     assert ledger.lease is not None
     folder, config, store = context.folder, context.config, context.open_store()
     with contextlib.ExitStack() as stack:
-        stack.callback(forget_clients)  # The next driver of this process gets clients with the usual time-outs.
+        stack.callback(forget_clients)  # A later sweep of this process then gets clients with the usual time-outs.
         ledger.lease.note_sessions(list_sessions())
-        # If the folder is renamed, then the store finds the sweep's files by the name in its settings.
+        # The settings contain the sweep's name, by which the store finds its files even if the folder is renamed.
         write_settings(folder, replace(config, name=config.name or context.name, take_over=False))
         if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
@@ -209,7 +209,7 @@ def store_results(context: SweepContext, ledger: Ledger) -> None:
     folder, store = context.folder, context.open_store()
     if ledger.lease is None or ledger.lease.is_lost:
         return
-    if not store.address:  # The folder itself is the store.
+    if not store.address:  # Without a bucket, the sweep's folder is already the store.
         return
     files = {name: name for name in _find_files(folder, RESULTS)}
     draft, problem = folder / f".{LEDGER}", ""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-CLOSE_S = 2.0  # The longest wait for the chore that runs when the housekeeping ends.
+CLOSE_S = 2.0  # When the housekeeping ends, it waits at most this long for a running chore.
 logger = logging.getLogger("rltune")
 Chore = Callable[[], object]
 
@@ -40,7 +40,7 @@ class Housekeeping:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Begin no further chore, and wait for the one that runs; one that hangs is left behind."""
+        """Start no further chore, and wait for the running chore; a chore that hangs is left behind."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -48,7 +48,7 @@ class Housekeeping:
             self._thread.join(CLOSE_S)
 
     def add(self, interval_s: float, chore: Chore) -> None:
-        """Add a chore; it is due at once.
+        """Add a chore, which is due at once.
 
         Args:
             interval_s: The pause between two runs, in seconds.

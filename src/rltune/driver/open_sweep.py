@@ -28,8 +28,8 @@ from rltune.search.samplers import get_traits
 from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, replay_reports
 from rltune.views.console import Console
 
-FLUSH_S = 20.0  # How long the end of a sweep drops checkpoints at most; the next driver drops the rest.
-TICK_S = 0.5  # The pause between two runs of a chore that takes no time.
+FLUSH_S = 20.0  # The end of a sweep drops checkpoints for at most this long; the next driver drops the rest.
+TICK_S = 0.5  # The pause before a chore that takes no time runs again.
 INBOX_S = 1.0
 HEARTBEATS_S = SLOTS_S = 2.0
 
@@ -102,7 +102,7 @@ class OpenSweep:
         """Bring the ledger and the checkpoints up to date after an earlier driver."""
         notes = recover_trials(self.ledger, self.rule, self.config.budget.env_steps)
         self.plan = self.plan.with_notes(*notes)
-        # A driver that was killed may have left checkpoints that it had not dropped yet.
+        # A driver that was killed may have left checkpoints that the ledger does not name.
         self.retention.drop_unnamed([*self.ledger.trials.records(), *self.ledger.runs.records()])
 
     def _open_study(self) -> OptunaStudy:
@@ -125,7 +125,7 @@ class OpenSweep:
         spent_steps, traits = self.stopper.env_steps, get_traits(self.config.searcher.kind)
 
         def is_time_to_import() -> bool:
-            # Imports wait for each other, because the threads of one process share its time.
+            # Two imports at once would slow each other down, because the threads of one process share its time.
             return self.stopper.env_steps > spent_steps and not self.tracker.opening
 
         imports = ImportAhead((*traits.imports, *NEEDED_AT_END), is_time_to_import)
@@ -171,7 +171,7 @@ def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[s
     for table in (ledger.trials, ledger.runs):
         for record in table.records():
             if record.state == "RUNNING" and not record.stop_reason:
-                table.interrupt(record.number)  # Until a worker goes on with it.
+                table.interrupt(record.number)  # The trial counts as interrupted until a worker continues it.
     return notes
 
 
@@ -201,7 +201,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
                 if ledger.has_lost_lease():
                     sweep.tracker.abandon()
                 else:
-                    # Closing again has no effect after a sweep's proper end.
+                    # After a sweep's proper end, closing its tracker again has no effect.
                     sweep.tracker.close(status, timeout_s=5.0)
     finally:
         sweep.retention.drop_pending(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)

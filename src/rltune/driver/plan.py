@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 LOCAL_LEDGER = (
     "the ledger is a file on this machine, and the storage gets a copy when the command ends: if this machine is lost "
-    "before, the checkpoints are there but not the sweep; study.storage=postgresql+psycopg://host/db keeps it"
+    "before that, the checkpoints remain but not the sweep; study.storage=postgresql+psycopg://host/db keeps both"
 )
 
 
@@ -173,7 +173,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec = _check_env(config)
-    from rltune.driver.trackers import check_trackers  # The module imports SQLAlchemy, which takes a moment.
+    from rltune.driver.trackers import check_trackers  # Importing SQLAlchemy takes a moment.
 
     check_trackers(config)
     check_sampler(config.searcher.kind, config.searcher.args, space)
@@ -212,7 +212,7 @@ def _check_places(config: RunConfig) -> None:
     """Check that the sweep's folder, ledger and storage can be written."""
     _check_writable(Path(config.output_dir).expanduser().absolute())
     if config.study.storage:
-        from rltune.ledger.database import check_storage  # The module imports SQLAlchemy, which takes a moment.
+        from rltune.ledger.database import check_storage  # Importing SQLAlchemy takes a moment.
 
         check_storage(config.study.storage)
     if config.storage:
@@ -252,9 +252,9 @@ def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int) 
     if needed <= first:
         return None
     return (
-        f"the scheduler's first verdict is due after {first:,} environment steps, and {num_envs} environments may need "
-        f"{needed:,} until their first episode ends; a trial is not judged before. A larger budget.env_steps or "
-        "scheduler.args.grace_fraction lets all be judged at the same step"
+        f"the scheduler first judges trials after {first:,} environment steps, but {num_envs} environments may need "
+        f"{needed:,} until their first episode ends, and a trial is not judged before that. With a larger "
+        "budget.env_steps or scheduler.args.grace_fraction all trials are judged at the same step"
     )
 
 
@@ -316,7 +316,7 @@ def _fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
 def _check_writable(folder: Path) -> None:
     """Check that the nearest folder that exists lets us create the rest."""
     parent = next(path for path in (folder, *folder.parents) if path.exists())
-    try:  # Permissions show too little: a file system may be read-only, and root may write despite them.
+    try:  # Writing a file is the only sure test: a file system may be read-only, and root may ignore permissions.
         tempfile.TemporaryFile(dir=parent).close()
     except OSError as error:
         raise ConfigError(
@@ -343,6 +343,6 @@ def preflight(plan: Plan) -> tuple[str, ...]:
     if plan.config.engine != "fast":
         return ()
     reasons = [find_static_obstacle(config) for config in configs]
-    who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not serve"
+    who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not support"
     notes = tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
     return notes + prepare_kernels(configs[reasons.index(None)]) if None in reasons else notes

@@ -19,7 +19,7 @@ PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-co
 
 def record_start(sweep: OpenSweep) -> None:
     """Record that the sweep runs, its folder and settings, and at its first start the versions and the command."""
-    # The folder may have been moved, and a resume may have changed the settings.
+    # The folder may have been moved, and resuming may have changed the settings.
     folder, config = str(sweep.folder), format_settings(sweep.config)
     sweep.ledger.change_sweep(status="running", folder=folder, config=config)
     if sweep.ledger.sweep().began is None:

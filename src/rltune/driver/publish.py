@@ -26,10 +26,10 @@ from rltune.views.next_steps import describe_end
 from rltune.views.page import describe_verdict
 from rltune.views.sweep_view import read_folder
 
-# MLflow's own log_table leaves this tag, by which its page shows the file as a table.
+# MLflow's page shows a file as a table if the run has this tag, which MLflow's log_table would set.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE_NAME}.json", "type": "table"}])}
 CRASH_CLOSE_S = 12.0  # The longest time that trackers, the notification among them, delay the end after an error.
-RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's status by ours; all others are FINISHED.
+RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # The MLflow status of a sweep's run; default FINISHED.
 
 
 def start_console(sweep: OpenSweep) -> None:
@@ -66,12 +66,12 @@ def publish_outcome(
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
     pages = None
-    if sweep.config.report and not is_urgent:  # A report takes seconds.
+    if sweep.config.report and not is_urgent:  # Writing a report takes seconds, so an urgent end skips it.
         pages = html.try_report(folder, sweep.ledger, console.note, outcome.status)
     if pages:
         tracker.artifact(pages, html.FOLDER)
     _describe_sweep(sweep, outcome, has_report=bool(pages))
-    # The ledger is read before the trackers are closed, because nobody could be notified of its error afterwards.
+    # The ledger is read before the trackers are closed: an error afterwards could reach no user.
     view, waiting = read_folder(folder, sweep.ledger, outcome.status), len(sweep.ledger.read_requests(ENQUEUE))
     is_certified = sweep.is_certified()
     timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
@@ -90,7 +90,7 @@ def publish_outcome(
 def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
     """Notify trackers and users that an error has ended the sweep; the error is the reason of the outcome."""
     folder, counts = sweep.folder, dict[str, int]()
-    with contextlib.suppress(Exception):  # The ledger may be the cause of the error.
+    with contextlib.suppress(Exception):  # The ledger itself may have caused the error.
         counts = count_states(sweep.ledger.trials.records())
     reason = redact(describe_exception(error))
     exit_code = error.exit_code if isinstance(error, RltuneError) else EXIT_NONE
@@ -112,7 +112,7 @@ def _publish_certification(sweep: OpenSweep, certification: Certification) -> No
         tags = {"rltune.certified": certification.verdict(configuration) or "yes"}
         if configuration.name == BASELINE:
             tracker.describe(RunKey(None), metrics, tags)
-            tags = tags | {"rltune.configuration": BASELINE}  # A trial with the baseline's values has its runs, too.
+            tags = tags | {"rltune.configuration": BASELINE}  # The tag marks a trial that is also the baseline.
         if configuration.trial is not None:
             tracker.describe(RunKey(configuration.trial), metrics, tags)
     best = certification.best()
@@ -125,7 +125,7 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
     folder, model = sweep.folder, outcome.model
     try:
         lines = [describe_verdict(read_folder(folder, sweep.ledger, outcome.status)), ""]
-    except Exception as error:  # A sweep must not fail because of its description.
+    except Exception as error:  # A sweep must not fail because its description in MLflow cannot be written.
         sweep.console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
         lines = []
     lines.append("- trials: [their charts]({trials}), after a click on the + beside the sweep's name")

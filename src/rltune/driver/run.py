@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
     from rltune.ledger.outcome import Outcome
 
-LEAVE_S = 20.0  # How long a driver that has lost its lease takes to end at most.
-PREFLIGHT_S = 300.0  # The least time-out of RLlib's checks before a sweep, which include its import.
+LEAVE_S = 20.0  # The time in which a driver that has lost its lease must end.
+PREFLIGHT_S = 300.0  # The shortest time-out of RLlib's checks before a sweep, which include importing RLlib.
 
 
 def run_sweep(
@@ -79,7 +79,7 @@ def run_sweep(
     config, grows = compare_with_begun(folder, config)
     if not grows and (outcome := find_end(folder, config)):
         summary = folder / "summary.json"
-        _print(stream, f"{folder.name} has ended ({outcome.status}) and nothing asks for more: see {summary}")
+        _print(stream, f"{folder.name} has ended ({outcome.status}) and no setting asks for more: see {summary}")
         return outcome
     require_own_sweep(folder, make_resume_command(folder))
     return drive(SweepContext(make_plan(config, resumed=True), folder, True, began, stream, trainable))
@@ -118,7 +118,7 @@ def resume_sweep(
         require_own_sweep(folder, make_resume_command(folder))
     config = change_settings(folder, ref, changes or {})
     if HIDDEN in (config.notify or ""):
-        _print(stream, f"notify={config.notify}: its login is kept in no file; without notify=... nobody is notified")
+        _print(stream, f"notify={config.notify}: its login is not saved in any file; add notify=... to be notified")
     return drive(SweepContext(make_plan(config, resumed=True), folder, True, began, stream, trainable))
 
 
@@ -130,17 +130,19 @@ def drive(context: SweepContext) -> Outcome:
     """
     prepare_environment(context.config.cluster)
     with _explain_interrupt(context), explain_full_disk(context.folder), contextlib.ExitStack() as stack:
-        # The other driver ends this one's Ray, which then holds every thread that calls it for a minute.
+        # If a driver loses its lease, the new driver ends the old one's Ray, and calls to that Ray hang for a minute. A
+        # timer ends the process sooner.
         leaving = threading.Timer(LEAVE_S, os._exit, (EXIT_TRY_AGAIN,))
         leaving.daemon = True
         stack.callback(leaving.cancel)
         ledger = None
-        if context.resumed:  # First of all: processes that a killed driver left running must not meet new ones.
+        if context.resumed:  # Processes that a killed driver left running are ended before new ones start.
             ledger = stack.enter_context(hold_sweep(context))
             withdraw_stops(ledger)
         context = replace(context, plan=plan.measure_share(context.plan))
         context, nodes = stack.enter_context(_start_ray(context))
-        share = context.plan.share_of(*(() if context.config.cluster.autoscale else nodes))  # A larger node may come.
+        # An autoscaler may add nodes that are larger than the present ones.
+        share = context.plan.share_of(*(() if context.config.cluster.autoscale else nodes))
         slots = Slots(share.bundles, context.plan.request.limit, nodes, context.config.cluster.autoscale)
         ledger = ledger or stack.enter_context(hold_sweep(context))  # A new sweep's folder is made after all checks.
         stack.enter_context(open_folder(context, ledger))
@@ -154,7 +156,7 @@ def drive(context: SweepContext) -> Outcome:
 
 
 def _search_and_end(sweep: OpenSweep) -> Outcome:
-    # These are imported only now, so that a typo in the request is answered before Ray is imported.
+    # These modules are imported only now, so that a typo in the request is answered before Ray is imported.
     from rltune.driver.end import end_sweep, watch_head
     from rltune.driver.provenance import record_start
     from rltune.driver.publish import notify_users_of_crash, start_console
@@ -170,7 +172,7 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
         if not (SweepView.read(sweep.ledger).is_searched and sweep.is_certified()):
             run_trials(sweep)
         return end_sweep(sweep)
-    except LeaseLostError:  # The sweep goes on with another driver.
+    except LeaseLostError:  # Another driver continues the sweep.
         raise
     except Exception as error:
         notify_users_of_crash(sweep, error)
@@ -189,13 +191,14 @@ def _start_ray(context: SweepContext) -> Iterator[tuple[SweepContext, Sequence[M
     """
     cluster = context.config.cluster
     modules = [] if context.trainable else worker_imports(str(context.plan.build.algo["class"]))
-    # The fork server is closed before the thread is joined: if Ray does not start, the thread waits for its answer.
+    # The fork server is closed before the thread is joined, because the thread may wait for the fork server's answer if
+    # Ray does not start.
     with (
         ThreadPoolExecutor(1) as thread,
         acquire_fork_server(bool(modules) and can_fork_workers(cluster)) as server,
     ):
         thread.submit(_import_modules)
-        # The check registers classes with Ray. While Ray starts, that is safe only in another process.
+        # The check registers classes with Ray. While Ray is starting, only another process can do that safely.
         checked = thread.submit(_check, context, server) if server else None
         with connect_ray(cluster, modules, server) as nodes:
             context = checked.result() if checked else _check(context, None)
@@ -205,7 +208,7 @@ def _start_ray(context: SweepContext) -> Iterator[tuple[SweepContext, Sequence[M
 
 def _import_modules() -> None:
     """Import what the sweep needs, while Ray starts."""
-    import alembic.command  # noqa: F401  Optuna makes a ledger with it
+    import alembic.command  # noqa: F401  Optuna needs alembic to make a ledger.
 
     import rltune.driver.end
     import rltune.driver.tune.fit  # noqa: F401
@@ -216,7 +219,7 @@ def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
     stall_s, call_in_subprocess = context.config.failures.stall_s, None
     if server is None:
         notes = plan.preflight(context.plan) or ()
-    else:  # The check imports RLlib without a sign of progress, so a short `stall_s` does not apply to it.
+    else:  # The check imports RLlib without reporting progress, so a short `stall_s` does not apply.
         notes = server.call(plan.preflight, context.plan, patience_s=max(PREFLIGHT_S, stall_s)) or ()
         call_in_subprocess = functools.partial(server.call, patience_s=stall_s)
     return replace(context, plan=context.plan.with_notes(*notes), call_in_subprocess=call_in_subprocess)
@@ -227,9 +230,9 @@ def _explain_interrupt(context: SweepContext) -> Iterator[None]:
     """Print how to go on if a signal ends the process: one before the trials, or a second one."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):  # Ray's handler of SIGTERM raises SystemExit from its start on (2.60).
+    except (KeyboardInterrupt, SystemExit):  # Once Ray has started, its handler of SIGTERM raises SystemExit (2.60).
         begun = context.resumed or (context.folder / "config.yaml").exists()
-        how = f"to go on: {make_resume_command(context.folder)}" if begun else "nothing was begun that could be resumed"
+        how = f"to continue: {make_resume_command(context.folder)}" if begun else "there is nothing to resume"
         _print(context.stream, f"interrupted; {how}")
         raise
 

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-INTERRUPTED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))  # These are exit codes.
+# The exit codes of commands that a signal has ended.
+INTERRUPTED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 
 @contextlib.contextmanager

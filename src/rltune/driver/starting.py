@@ -32,9 +32,9 @@ from rltune.records import RETRY
 if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
 
-AUTO = "auto"  # The value of `resume` that starts a sweep, or resumes it if it exists.
+AUTO = "auto"  # With this value, `resume` starts a new sweep or resumes an existing one.
 ENDED = ("complete", "stopped", "failed")
-LOCAL = "local"  # The value of cluster.address in a resume for a Ray on this machine: null stands for no change.
+LOCAL = "local"  # With this value, a resume uses a Ray on this machine, because null would mean no change.
 
 
 def find_begun(config: RunConfig) -> Path | None:
@@ -63,7 +63,7 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
     plan = make_plan(config)
     name = make_sweep_name(config)
     folder = sweep_folder_of(config, name)
-    if config.resume == AUTO:  # A sweep that exists is resumed.
+    if config.resume == AUTO:  # With resume=auto, an existing sweep is resumed.
         return plan, folder
     if folder.exists() and not is_half_made(folder):
         raise make_name_taken_error(name, folder)
@@ -130,13 +130,13 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
             if ledger.read_requests(RETRY):
                 return None
     except StudyError:
-        return None  # The driver that opens the ledger creates it, or raises an error that says why not.
+        return None  # When the driver opens the ledger later, it creates it or raises an error with the reason.
     driver = read_stored_driver(find_store(folder))
     if driver and not driver.ended:
         return None
     outcome = load_outcome(folder) if status in ENDED else None
     if outcome and any(record.state == "RUNNING" for record in records):
-        return None  # The wall time counts anew, and trials that an error has left unfinished go on.
+        return None  # Trials that an error left unfinished go on, with a new wall time.
     return outcome
 
 
@@ -150,7 +150,7 @@ def require_changeable(changes: Mapping[str, Any]) -> None:
         raise StudyError(
             f"{key}={changes[key]}: a sweep that is resumed keeps its own {key}",
             f"changes of {', '.join(RESUME_KEYS)}",
-            REMOVED.get(key) or spell_command("run name=... begins another sweep"),
+            REMOVED.get(key) or spell_command("run name=... starts another sweep"),
         )
 
 
@@ -167,7 +167,7 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     """
     settings = read_settings(folder, whole=True)
     addresses = _drop_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
-    certify = settings["certify"]  # A size that follows from the number of trials grows with it.
+    certify = settings["certify"]  # If the certification's size follows from the number of trials, it grows with them.
     is_fitted = (certify["top"], certify["seeds"]) == size_certification(settings["budget"]["trials"])
     fitted = {"certify": {"top": None, "seeds": None}} if is_fitted else {}
     merged = OmegaConf.merge(settings, fitted, addresses, _drop_none(changes))
@@ -179,7 +179,7 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if address and HIDDEN in address:
             raise StudyError(
-                f"{key}={address}: the login is kept in no file, so it has to be given again",
+                f"{key}={address}: the login is not saved in any file, so it has to be given again",
                 "the whole address",
                 make_resume_command(folder),
             )

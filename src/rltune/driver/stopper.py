@@ -19,8 +19,8 @@ from rltune.trial.supervisor import STOP_FILE
 if TYPE_CHECKING:
     from rltune.ledger.lease import Lease
 
-GRACE_S = 8.0  # The time that trials have to save their state after an end was requested.
-EXIT_S = 9.5  # The time from a signal to the exit.
+GRACE_S = 8.0  # The time that trials have to save their state after a stop request.
+EXIT_S = 9.5  # The time between a signal and the exit of the driver.
 
 
 class SweepStopper(Stopper):
@@ -38,19 +38,19 @@ class SweepStopper(Stopper):
 
     def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0, lease: Lease | None = None) -> None:
         self._store, self._lease = store, lease
-        self.lease_lost = False  # Whether another driver has the sweep. Then the stop file is that driver's.
+        self.lease_lost = False  # Whether another driver has the lease. Then the stop file belongs to that driver.
         self.on_lease_lost: Callable[[], None] = lambda: None
         self.clear()
         self._config = config
         joined = config.cluster.address is not None
-        self._began: float | None = None if joined else time.monotonic()  # Waiting for a free node does not count.
+        self._began: float | None = None if joined else time.monotonic()  # Wall time excludes waiting for a node.
         self._deadline = math.inf
         self.env_steps = spent_steps
         self.reason: str | None = None
         self.signal: int | None = None
-        self.interrupted = False  # Whether the cause of the end may be gone at the next attempt: the exit code is 75.
-        self.head_gone = False  # Whether the cluster's head is lost, so that Ray answers no call any more.
-        self.active_trial_dirs: set[str] = set()  # The trials whose workers run and have a state to save.
+        self.interrupted = False  # Whether the cause of the end may be temporary, so that the exit code is 75.
+        self.head_gone = False  # Whether the cluster's head node is lost, so that Ray answers no calls.
+        self.active_trial_dirs: set[str] = set()  # The folders of trials that are running and have a state to save.
         if lease:
             lease.on_lost = self.lose_lease
             if lease.is_lost:
@@ -76,7 +76,8 @@ class SweepStopper(Stopper):
             self._deadline = time.monotonic() + GRACE_S
             if self.is_urgent():
                 self._store.client.set_deadline(EXIT_S - 0.5)
-            # If the disk is full or the storage is away, then trials do not see this, and are killed at the deadline.
+            # If the disk is full or the storage unreachable, then trials do not see the stop file, and are killed at
+            # the deadline.
             with contextlib.suppress(OSError, StoreError):
                 self._store.write(STOP_FILE, b"", is_quick=True)
 
@@ -120,7 +121,7 @@ class SweepStopper(Stopper):
             self.request("budget.wall_time_s is spent")
 
     def has_spent_steps(self) -> bool:
-        """Whether the search has spent its environment steps: no trial begins any more, the running ones go on."""
+        """Whether the search has spent its environment steps; then no trial starts, and running trials go on."""
         return has_spent_steps(self._config, self.env_steps)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -128,7 +129,7 @@ class SweepStopper(Stopper):
         return self._lease is not None and not self._lease.is_held()
 
     def stop_all(self) -> bool:
-        """Return whether Tune ends the trials that have not handed back by the deadline; it asks after each event."""
+        """Return whether Tune shall end trials that are unfinished at the deadline; Tune asks after each event."""
         return self.is_requested() and (not self.active_trial_dirs or time.monotonic() > self._deadline)
 
     def clear(self) -> None:

@@ -33,7 +33,7 @@ def check_trackers(config: RunConfig) -> None:
     if repeated := next((name for name in names if names.count(name) > 1), None):
         kinds = ",".join(config.tracking.kinds)
         raise ConfigError(
-            f"tracking.kinds=[{kinds}]: two trackers are named {repeated}, and would share its marks",
+            f"tracking.kinds=[{kinds}]: two trackers are named {repeated}, so the ledger could not tell them apart",
             "each tracker once, and classes with a name of their own",
             "tracking.kinds=[mlflow]",
         )
@@ -51,8 +51,8 @@ def _naming(tracker: type[Tracker]) -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigError(
-            f"tracking.kinds=[{tracker.__name__}]: it raised {describe_exception(error)}",
-            "trackers that can be checked and made",
+            f"tracking.kinds=[{tracker.__name__}]: the class raised {describe_exception(error)}",
+            "a tracker whose check and constructor raise no error",
             "tracking.kinds=[mlflow], or tracking.kinds=[] for none",
         ) from error
 

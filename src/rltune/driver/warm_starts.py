@@ -55,7 +55,7 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
                 continue
             notes.append(f"warm start {number}: {name}={value} {problem}")
         starts.append(start)
-    # The user has not typed these values, so there is no note on those that lie outside of their ranges.
+    # These values come from a file and not from the user, so values outside of their ranges need no note.
     start = space.active_values({name: value for name, value in in_file.items() if name in dimensions})
     if start and start not in starts:
         starts.append(start)
@@ -140,14 +140,14 @@ def collect_earlier_trials(
         except StudyError as error:
             if not resumed:
                 raise
-            notes.append(f"the searcher is not shown {name} any more: {error.what}")
+            notes.append(f"the searcher no longer learns from {name}: {error.what}")
             continue
         placed = [trial for record in records if (trial := _place_trial(record, settings, config, space))]
         earlier += placed
         others = "; the others lie outside of the space, failed or have not ended" if len(placed) < len(records) else ""
-        notes.append(f"the searcher is shown {len(placed)} of the {len(records)} trials of {name}{others}")
+        notes.append(f"the searcher learns from {len(placed)} of the {len(records)} trials of {name}{others}")
         if differences := _list_differences(settings, config, space):
-            notes.append(f"{name} had other settings, which nobody searches: {', '.join(differences)}")
+            notes.append(f"{name} had other settings that are not searched: {', '.join(differences)}")
     return tuple(earlier), tuple(notes)
 
 
@@ -161,7 +161,7 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
     folder = SweepRef(name, config.output_dir, config.storage).folder(FROM_SWEEPS)
     try:
         settings = parse_config(read_settings(folder))
-    except ConfigError as error:  # Another version of rltune wrote the settings.
+    except ConfigError as error:  # The settings were written by another version of rltune.
         raise StudyError(
             f"{FROM_SWEEPS}=[{name}]: its settings cannot be read: {error.what}",
             "sweeps that this version of rltune shows",
@@ -177,14 +177,14 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
                 "sweeps whose algorithm, environment and objective are this one's",
                 f"leave {name} out of {FROM_SWEEPS}",
             )
-    from rltune.ledger.storage import open_ledger  # The module imports SQLAlchemy, which takes a moment.
+    from rltune.ledger.storage import open_ledger  # Importing SQLAlchemy takes a moment.
 
     with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
         return settings, ledger.trials.records()
 
 
 def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, space: Space) -> TrialRecord | None:
-    """Return an earlier sweep's trial as one of this sweep's space and budget; None if it does not fit."""
+    """Convert an earlier sweep's trial to this sweep's space and budget; None if the trial does not fit."""
     if record.state in ("RUNNING", "FAIL"):
         return None
     searched = {dimension.name for dimension in space.dimensions}
@@ -207,7 +207,7 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
         env_steps=min(budget, record.env_steps),
         train_s=record.train_s * min(1.0, budget / max(1, record.env_steps)),
     )
-    if placed.score is None and not placed.diverged:  # The trial's first report is from beyond this budget.
+    if placed.score is None and not placed.diverged:  # The earlier trial has no report within this sweep's budget.
         return None
     return read_criteria(asdict(config)).judge(placed)
 

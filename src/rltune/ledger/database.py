@@ -30,15 +30,15 @@ from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.ledger.disk_full import is_disk_full
 from rltune.ledger.tables import SCHEMA
 
-IDLE_S = 10.0  # PostgreSQL ends a transaction that idles for so long, which is less than a lease.
+IDLE_S = 10.0  # PostgreSQL ends a transaction that is idle this long, which is less than a lease.
 RESTART_S = 30.0  # How long a connection waits for a database server that is being restarted.
 NETWORK_FILE_SYSTEMS = frozenset({
     "9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
     "ocfs2", "orangefs", "panfs", "pvfs2", "smb", "smb2", "smb3", "smbfs", "virtiofs", "webdav", "wekafs",
 })  # fmt: skip
-LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})  # The root of a container without privileges.
-TIMEOUT_S = 60.0  # Another process may hold a file for a moment.
-# A wrong login or database is known by PostgreSQL's message alone: its driver has no class of its own for these errors.
+LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})  # A container without privileges has its root on this file system.
+TIMEOUT_S = 60.0  # How long a statement waits for a file that another process has locked.
+# PostgreSQL's driver has no class of its own for a wrong login or database, so its message is matched.
 _REFUSED = re.compile(r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry")
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
     SQLite notices damage only in the pages that it happens to read, so any read may be the first to fail.
     """
     error = context.original_exception
-    # Python raises an error without a code for bytes that are not text.
+    # For bytes that are not text, Python raises an error without SQLite's error code.
     is_garbled = isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # The other bytes are SQLite's extended error code.
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled:
@@ -102,7 +102,7 @@ def _wait_for_restarts(engine: Engine) -> None:
                 connection = dialect.connect(*arguments, **options)
             except dialect.loaded_dbapi.OperationalError:
                 if time.monotonic() >= deadline:
-                    has_answered = False  # The next connection fails at once.
+                    has_answered = False  # Later connections then fail at once.
                     raise
                 time.sleep(0.2)
             else:
@@ -123,7 +123,7 @@ def set_pragmas(connection: Any, _: Any) -> None:
     """Skip the sync at each commit if the file has a write-ahead log: a killed process loses nothing then."""
     cursor = connection.cursor()
     (journal,) = cursor.execute("PRAGMA journal_mode").fetchone()
-    if journal == "wal":  # With another journal, a power failure could damage the file.
+    if journal == "wal":  # With other journals, synchronous=NORMAL risks the file in a power failure.
         cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
 
@@ -133,7 +133,7 @@ def file_of(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:///").partition("?")[0]) if url.startswith("sqlite:") else None
 
 
-# -- files of SQLite ---------------------------------------------------------------------------------------------------
+# -- Functions for files of SQLite -------------------------------------------------------------------------------------
 
 
 def find_network_file_system(path: Path) -> str | None:
@@ -172,7 +172,7 @@ def choose_journal(file: Path, shared: bool = False) -> None:
 def has_write_ahead_log(file: Path) -> bool:
     """Return whether a SQLite file is marked as one whose journal is a write-ahead log."""
     with file.open("rb") as opened:
-        return opened.read(20)[18:] == b"\2\2"  # SQLite's file format defines this mark.
+        return opened.read(20)[18:] == b"\2\2"  # SQLite's file format marks a write-ahead log with these bytes.
 
 
 def connect_file(file: Path) -> sqlite3.Connection:
@@ -190,7 +190,7 @@ def connect_file(file: Path) -> sqlite3.Connection:
     return sqlite3.connect(address, timeout=TIMEOUT_S, uri=True, check_same_thread=False)
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
+# -- Functions that explain errors of a database -----------------------------------------------------------------------
 
 
 def check_storage(url: str) -> None:
@@ -216,7 +216,7 @@ def make_storage_error(url: str, error: Exception) -> StudyError:
 
     It is unavailable if the disk is full or the server is down, but not if the server refuses the login.
     """
-    if isinstance(error, StudyError):  # An error about damage names it already.
+    if isinstance(error, StudyError):  # A StudyError about damage already names the file.
         return error
     is_away = isinstance(error, (OperationalError, InterfaceError)) and not url.startswith("sqlite")
     is_unavailable = is_disk_full(error) or (is_away and not _REFUSED.search(str(error)))

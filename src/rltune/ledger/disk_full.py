@@ -14,7 +14,7 @@ from rltune.errors import RltuneError, StudyUnavailableError
 from rltune.ledger.sweep_folder import make_resume_command
 
 DISK_FULL = "no room is left on the disk"
-# The last two are the words of SQLite and torch, whose errors have no number.
+# The last two phrases come from SQLite and torch, whose errors have no number.
 WORDS = (
     "No space left on device",
     "Disk quota exceeded",
@@ -46,7 +46,7 @@ def names_full_disk(text: str) -> bool:
 def make_disk_full_error(folder: Path) -> StudyUnavailableError:
     """Make the error of a sweep whose disk is full, with the command that resumes the sweep."""
     return StudyUnavailableError(
-        f"{folder}: {DISK_FULL}; what was recorded before is whole",
+        f"{folder}: {DISK_FULL}; everything recorded before is kept",
         "room for the ledger and the trials' checkpoints",
         f"make room, then {make_resume_command(folder)}",
     )

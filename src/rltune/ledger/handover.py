@@ -67,7 +67,7 @@ def has_newest(store: Store) -> bool:
     stored, local = read_stored_driver(store), _read_local_driver(store)
     if stored is None or local is None:
         return stored is None
-    # A machine that gave up taking a sweep over has an older state as soon as the driver that went on has ended.
+    # A machine that gave up while it took the sweep over has an older state, once the other driver has ended.
     if stored.driver_id == local.driver_id:
         return local.ended or not stored.ended
     return stored.driver_id == local.previous and (local.previous_ended or not stored.ended)
@@ -84,7 +84,7 @@ def take(store: Store, driver_id: str) -> None:
     driver = Driver(driver_id, socket.gethostname())
     if stored := read_stored_driver(store):
         driver = replace(driver, previous=stored.driver_id, previous_ended=stored.ended)
-    # The folder's file comes first: a driver that is killed in between has changed nothing for other machines.
+    # The file in the folder is written first: if the driver is killed in between, nothing changes for other machines.
     _note_driver(store, driver)
     store.publish([DRIVER_FILE])
 
@@ -196,11 +196,11 @@ def _follow_store(store: Store, *, take_over: bool) -> str | None:
     ):
         raise make_distant_ledger_error(folder, stored.host)
     aside = folder / f"ledger.{time.strftime('%Y%m%d-%H%M%S')}.db"
-    for path in folder.glob(f"{LEDGER}*"):  # The file's write-ahead log belongs to it.
+    for path in folder.glob(f"{LEDGER}*"):  # The ledger's write-ahead log is moved together with it.
         path.rename(aside.with_name(aside.name + path.name.removeprefix(LEDGER)))
     _fetch_sweep(store, stored, with_ledger=True)
-    kept = f"; the ledger that was here is kept as {aside}" if aside.exists() else ""
-    return f"another machine has gone on with {folder.name}: its files in the storage are fetched{kept}"
+    kept = f"; the earlier ledger is kept as {aside}" if aside.exists() else ""
+    return f"another machine has continued {folder.name}: its files were fetched from the storage{kept}"
 
 
 def make_distant_ledger_error(folder: Path, host: str = "the machine where it runs") -> StudyError:
@@ -213,8 +213,8 @@ def make_distant_ledger_error(folder: Path, host: str = "the machine where it ru
     return StudyError(
         f"sweep={folder.name}: its newest ledger is a file on {host}, whose driver has not ended",
         "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
-        "go on where it ran; if that machine is gone, take_over=true goes on from the state that an earlier driver "
-        "left in the storage; study.storage=postgresql+psycopg://host/db when a sweep is started avoids this",
+        "resume it on that machine; if the machine is gone, take_over=true continues from the state that an earlier "
+        "driver left in the storage; a sweep that starts with study.storage=postgresql+psycopg://host/db avoids this",
     )
 
 

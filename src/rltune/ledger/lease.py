@@ -1,4 +1,4 @@
-"""Hold the lease of a sweep: the one right to write its ledger, which a row of the ledger names.
+"""Hold the lease of a sweep, which is the exclusive right to write its ledger.
 
 The holder increments a counter in that row every few seconds. Whoever wants to know whether a driver lives asks its
 process where that can be known, and watches the counter where it cannot. No clocks are compared: a lease has expired
@@ -32,17 +32,17 @@ from rltune.ledger.tables import LEASES
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
 
-RENEW_S = 3.0  # The holder increments the counter this often.
-LEASE_S = 20.0  # A counter that stands still for so long, on the observer's monotonic clock, is nobody's.
-MAX_STEP_S = 2.0  # The most that one look adds to this time: a suspended observer has not watched meanwhile.
-LOOK_S = 0.5  # Between two looks of an observer that waits.
-END_S = 5.0  # The longest wait until a lease is given back; a server that is away keeps no driver from ending.
-# They are text, because SQLAlchemy would look a statement up for longer than SQLite takes to execute this one.
+RENEW_S = 3.0  # The holder of a lease increments its counter this often.
+LEASE_S = 20.0  # A lease is free if its counter stands still this long on the observer's monotonic clock.
+MAX_STEP_S = 2.0  # One read adds at most this much to the time, because a suspended observer saw nothing meanwhile.
+LOOK_S = 0.5  # The pause between two reads of the counter by a waiting observer.
+END_S = 5.0  # Giving the lease back takes at most this long, so that an unreachable server keeps no driver from ending.
+# These statements are text, because SQLAlchemy takes longer to look up a statement than SQLite to execute it.
 _CHECKS = {
     "sqlite": "UPDATE leases SET counter = counter WHERE sweep_id = ? AND driver_id = ?",
     "postgresql": "UPDATE rltune.leases SET counter = counter WHERE sweep_id = %s AND driver_id = %s",
 }
-_held_ids: set[str] = set()  # The leases that this process holds.
+_held_ids: set[str] = set()  # The ids of the leases that this process holds.
 logger = logging.getLogger(__name__)
 
 
@@ -185,7 +185,7 @@ class Lease:
         self.id, self.previous = driver.id, previous
         self.on_lost: Callable[[], None] = lambda: None
         self._driver, self._name, self._sweep_id, self._file = driver, ledger.name, ledger.sweep_id, file_of(ledger.url)
-        # A connection of its own: a long transaction of the driver's must not hold the renewal up.
+        # The lease has its own connection, so that a long transaction of the driver cannot hold up the renewal.
         self._engine = connect_ledger(ledger.url)
         self._lost: LeaseLostError | None = None
         self._losing = threading.Lock()
@@ -232,7 +232,7 @@ class Lease:
                 self._lost = LeaseLostError(
                     f"sweep={self._name}: another driver has taken it over{location}",
                     "one driver at a time; this one stood still for longer than its lease",
-                    "nothing, the other driver goes on with it",
+                    "nothing: the other driver continues the sweep",
                 )
                 _held_ids.discard(self.id)
                 self._ended.set()
@@ -270,9 +270,11 @@ class Lease:
     def _renew(self) -> None:
         """Increment the counter until the end, then give the lease back."""
         while not self._ended.wait(RENEW_S):
-            # A failure loses nothing: the row names this driver until another one has watched it stand still.
+            # A failed renewal loses nothing, because the row names this driver until another driver has watched the
+            # counter stand still.
             self._write({"counter": LEASES.c.counter + 1})
-        # While the row names it, a process that lives on, such as a notebook's, would keep all others out.
+        # The lease is given back, because a process that lives on, such as a notebook's, would otherwise keep all other
+        # drivers out.
         while not (self.is_lost or self._write({"released": True})):
             _held_ids.discard(self.id)
             time.sleep(RENEW_S)
@@ -281,7 +283,7 @@ class Lease:
 
     def _write(self, values: dict[str, Any]) -> bool:
         """Change the lease's row if it names this driver; return False where the database did not answer."""
-        if self._file and not self._file.exists():  # SQLite would make an empty ledger.
+        if self._file and not self._file.exists():  # SQLite would create an empty ledger.
             return True
         try:
             with self._engine.begin() as connection:
@@ -312,26 +314,27 @@ def take_lease(ledger: Ledger) -> Lease:
     """
     watch = LeaseWatch(ledger.read_lease)
     driver = DriverRecord(id=secrets.token_hex(16), host=socket.gethostname(), **mark_process(psutil.Process()))
-    _held_ids.add(driver.id)  # Before the row says so, because another thread may look at it at once.
+    _held_ids.add(driver.id)  # The id is added before the row names it: another thread may read the row at once.
     while True:
         try:
             if watch.wait():
                 raise _make_held_error(ledger, watch)
             assert watch.state is not None
-            # The successor ends these processes first of all. If it is killed before, its own successor does.
+            # A successor first ends the processes of the previous driver. If it is killed before that, its own
+            # successor does.
             driver = replace(driver, sessions=watch.driver.sessions if watch.driver else ())
             if _take(ledger, driver, watch.state):
                 break
         except Exception as error:
             _held_ids.discard(driver.id)
             if isinstance(error, OperationalError) and "database is locked" in str(error):
-                raise _make_held_error(ledger, watch) from None  # A driver was stopped in the middle of a transaction.
+                raise _make_held_error(ledger, watch) from None  # The driver was suspended in a transaction.
             if isinstance(error, SQLAlchemyError):
                 raise make_storage_error(ledger.url, error) from None
             raise
     ledger.fence.lease = lease = Lease(ledger, driver, watch.driver)
     for table in (ledger.trials, ledger.runs):
-        table.clear_cache()  # The driver before may have written until this moment.
+        table.clear_cache()  # The previous driver may have written until this moment.
     return lease
 
 

@@ -39,7 +39,7 @@ from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, T
 
 _REQUEST_COLUMNS = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
 SWEEP_COLUMNS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
-_REOPENED = "to be tried again"  # The stop reason of a failed trial that was reopened and has not started yet.
+_REOPENED = "to be tried again"  # The stop reason of a failed trial that is to be tried again and has not started yet.
 
 
 class MissingSweepError(StudyError):
@@ -128,7 +128,7 @@ class Ledger:
         """Whether the ledger is a file on this machine, rather than rows in a server's database."""
         return file_of(self.url) is not None
 
-    # -- the sweep ----------------------------------------------------------------------------------------------------
+    # -- Methods for the sweep's own record ---------------------------------------------------------------------------
 
     def sweep(self) -> SweepRecord:
         """Read the sweep's record."""
@@ -186,7 +186,7 @@ class Ledger:
         """Close all connections, so that the file can be moved or copied."""
         self._engine.dispose()
 
-    # -- requests to its driver ---------------------------------------------------------------------------------------
+    # -- Methods for requests to the sweep's driver -------------------------------------------------------------------
 
     def add_request(self, kind: str, payload: Mapping[str, Any], requested_by: str, *, is_taken: bool = False) -> int:
         """Leave a request for the sweep's driver, and return its id; see `SweepRequest` for the arguments.
@@ -223,7 +223,7 @@ class Ledger:
         return [SweepRequest(*row) for row in self.fence.read(statement)]
 
     def take_request(self, number: int) -> None:
-        """Mark a request as taken: it was carried out, or no longer counts."""
+        """Mark a request as taken, because it was carried out or no longer counts."""
         with self.fence.begin() as connection:
             connection.execute(update(REQUESTS).where(REQUESTS.c.id == number).values(taken_s=time.time()))
 
@@ -256,7 +256,7 @@ class Ledger:
             connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(taken_s=time.time()))
         return [self.table(kind).record(number) for kind, number in sorted(reopened)]
 
-    # -- what trackers have -------------------------------------------------------------------------------------------
+    # -- Methods that record what trackers have received --------------------------------------------------------------
 
     def read_pending_trials(self, tracker: str, *, with_checkpoints: bool = False) -> list[PendingTrial]:
         """Read the trials of which a tracker lacks more than reports, in the order in which they were proposed.
@@ -306,7 +306,7 @@ class Ledger:
             _upsert(connection, DELIVERIES, {"tracker": tracker, "sweep_id": self.sweep_id}, {"report": report})
 
     def read_reports_after(self, mark: int, limit: int) -> list[tuple[int, str, Report]]:
-        """Return the reports that came after another one, in the order in which they came.
+        """Return the reports that were added after a given report, in the order in which they were added.
 
         Args:
             mark: The other report's id; 0 is before the first.
@@ -317,7 +317,7 @@ class Ledger:
         """
         newer = (
             select(REPORTS.c.id, SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number, *REPORT_COLUMNS)
-            # The + 0 keeps SQLite from going through all reports of all trials, by the index of the trials.
+            # The + 0 keeps SQLite from using the index on trials, which would read all reports of all trials.
             .join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id + 0)
             .where(SWEEP_TRIALS.c.sweep_id == self.sweep_id, REPORTS.c.id > mark)
             .order_by(REPORTS.c.id)

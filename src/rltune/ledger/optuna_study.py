@@ -23,8 +23,8 @@ from rltune.ledger.trial_table import TrialTable
 from rltune.records import Direction, SamplerView, TrialForSampler, TrialRecord
 
 Draw = Callable[[Callable[[str, BaseDistribution], Any]], dict[str, Any]]
-MAX_POINTS = 10  # The points of a trial's curve that Optuna gets: the time of a proposal grows with them.
-STUDY_ID = 0  # A storage in memory that holds one study gives it this id.
+MAX_POINTS = 10  # The most points of a trial's curve that Optuna gets, because more points slow proposals down.
+STUDY_ID = 0  # The id that Optuna's in-memory storage gives its first study.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -69,12 +69,12 @@ class OptunaStudy:
         self._direction = self._trials.criteria.direction
         self._study = optuna.create_study(storage=self._storage, direction=get_optuna_direction(self._direction))
         self._worst: float | None = None
-        self._largest: dict[str, float] = {}  # The largest excess so far, by constraint.
+        self._largest: dict[str, float] = {}  # The largest excess so far, by the name of the constraint.
         for record in self._earlier:
             self._study.add_trial(self._make_trial(record, self._view_trial(record)))
         records = self._trials.records()
         trial_states, self._study_state = self._trials.read_sampler_states()
-        # The sampler's view of a trial depends on the trials that ended before it.
+        # The sampler sees a trial relative to the trials that ended before it, so trials are sorted by their ends.
         ended = sorted((record for record in records if record.state != "RUNNING"), key=lambda end: end.ended_s or 0.0)
         views = {record.number: self._view_trial(record) for record in ended}
         for record in records:
@@ -106,7 +106,7 @@ class OptunaStudy:
         """Tell Optuna of a trial that has ended."""
         trial = self._view_trial(record)
         trial_id = record.number + len(self._earlier)
-        # `Study.tell` does the same, but asks a grid's sampler to stop the study.
+        # `Study.tell` does the same, but it lets the sampler of a grid stop the study.
         for env_steps, objective in trial.reports.items():
             self._storage.set_trial_intermediate_value(trial_id, env_steps, objective)
         for key, excess in _make_constraints(trial).items():
@@ -118,7 +118,8 @@ class OptunaStudy:
         for check in record.checks:
             if math.isfinite(check.excess):
                 self._largest[check.name] = max(self._largest.get(check.name, 1.0), check.excess)
-        # No sampler takes an unknown excess, nor a trial that lacks one: what was never measured counts as the worst.
+        # Samplers accept neither NaN nor a missing value, so a constraint that was never measured counts as the worst
+        # excess so far.
         excess = {
             check.name: self._largest.get(check.name, 1.0) if math.isnan(check.excess) else check.excess
             for check in record.checks

@@ -26,11 +26,11 @@ def rank_records(records: Iterable[TrialRecord], direction: Direction) -> list[T
         for record, score in _list_scored(records)
         if not record.broken
     ]
-    return [record for *_, record in sorted(ranked)]  # Numbers differ, so that records are not compared.
+    return [record for *_, record in sorted(ranked)]  # Numbers are unique, so records are never compared.
 
 
 def find_nearest(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Find, of the trials that could win but for the constraints, the one that breaks them by least.
+    """Find the trial that breaks the constraints by least, among trials that could otherwise win.
 
     Returns:
         The trial with the fewest broken constraints, and of those with the least sum of what each is broken by; None if
@@ -64,7 +64,7 @@ def find_front(records: Iterable[TrialRecord], direction: Direction, second_dire
         if record.state == "COMPLETE" and record.second is not None
     ]
     front: list[tuple[float, float, int, TrialRecord]] = []
-    for point in sorted(points):  # Numbers differ, so that records are not compared.
+    for point in sorted(points):  # Numbers are unique, so records are never compared.
         if not front or point[1] < front[-1][1] or point[:2] == front[-1][:2]:
             front.append(point)
     return [record for *_, record in front]
@@ -91,7 +91,7 @@ class BestSoFar:
         self._best: int | None = None
 
     def add(self, number: int, objective: float) -> float | None:
-        """Take in a trial's next report, and return the best score by then; None before there is one.
+        """Add a trial's next report, and return the best score so far; None without a score.
 
         Args:
             number: The trial.
@@ -99,7 +99,7 @@ class BestSoFar:
         """
         if math.isfinite(objective):
             self._scores[number] = objective
-            if self._best == number:  # The score of the best trial changed, so another trial may be better now.
+            if self._best == number:  # If the best trial's score changed, another trial may be better now.
                 self._best = max(self._scores, key=lambda trial: self._direction.sign * self._scores[trial])
             elif self._best is None or self._direction.is_better(self._scores[number], self._scores[self._best]):
                 self._best = number

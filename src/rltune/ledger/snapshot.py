@@ -79,7 +79,8 @@ def read_snapshots(
             if before is not None and before.state == "RUNNING":
                 live.add(row_id)
             elif before is None or state == "RUNNING" or revision != earlier[sweep_id].revisions[row_id]:
-                # An earlier read did not look for reports of this trial, so that the newest report tells nothing of it.
+                # The previous read did not fetch this trial's reports, so all its reports are read, and not only newer
+                # ones.
                 whole.add(row_id)
         changed = _read_trials(connection, SWEEP_TRIALS.c.sweep_id.in_(first_read), SWEEP_TRIALS.c.id.in_(live | whole))
         marks = [earlier[trial.sweep_id].last_report for trial in changed.values() if trial.row_id in live]
@@ -154,7 +155,7 @@ def _add_reports(
         report = make_report(trial.record.number, nominal_steps, env_steps, score, {}, time_s)
         trial.reports.append((report_id, report))
         grown.add(row_id)
-    if len(grown) > 100:  # A list of all ids would be too long for a statement, for example in a first read.
+    if len(grown) > 100:  # A first read, for example, has too many ids for one statement.
         has_grown = SWEEP_TRIALS.c.sweep_id.in_({changed[row_id].sweep_id for row_id in grown})
     else:
         has_grown = SWEEP_TRIALS.c.id.in_(grown)

@@ -96,7 +96,7 @@ def require_login(ledger_url: str, name: str) -> None:
     """
     if HIDDEN in ledger_url:
         raise StudyError(
-            f"study.storage={ledger_url}: the login is kept in no file, so the ledger of {name} cannot be read",
+            f"study.storage={ledger_url}: the login is not saved in any file, so the ledger of {name} cannot be read",
             "the whole address, or one without a password, which PGPASSWORD or ~/.pgpass holds",
             "add study.storage=... to the command, ledger_url=... to a call from Python",
         )
@@ -136,7 +136,7 @@ def set_journal(ledger: Ledger, shared: bool) -> None:
         StudyError: The file cannot be written.
     """
     if file := file_of(ledger.url):
-        ledger.close()  # An open connection would keep the journal as it is.
+        ledger.close()  # An open connection would keep the present journal mode.
         try:
             choose_journal(file, shared)
         except sqlite3.Error as error:

@@ -16,8 +16,8 @@ from rltune.formatting import spell_command
 
 SETTINGS = "config.yaml"
 LEDGER = "ledger.db"
-SWEEP_LOGGER = "rltune.sweep"  # The logger of the lines that a person sees: only a sweep's log handles it.
-HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")  # How the entries of a half-made folder begin.
+SWEEP_LOGGER = "rltune.sweep"  # Only a sweep's log handles this logger of lines that a person sees.
+HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")  # The entries of a half-made folder begin like this.
 
 
 def is_half_made(folder: Path) -> bool:
@@ -42,7 +42,7 @@ def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None)
     words = [_format_override("sweep", folder.name) + spell_output_dir(folder.parent)]
     if storage := values.get("storage"):
         words.append(_format_override("storage", redact_address(storage)))
-    for group, key in (("study", "storage"), ("tracking", "uri")):  # A login is kept in no file.
+    for group, key in (("study", "storage"), ("tracking", "uri")):  # Logins are not saved in files.
         if HIDDEN in ((values.get(group) or {}).get(key) or ""):
             words.append(f"{group}.{key}=...")
     return spell_command(f"resume {' '.join(words)}")

@@ -1,4 +1,4 @@
-"""Name a sweep and where it is kept, in the one value from which everything reads a sweep. Runs anywhere."""
+"""Identify a sweep and where it is stored, by a value that all readers of sweeps take. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class SweepRef:
             return refresh_sweep(folder, self.storage)
         if is_half_made(folder):
             raise StudyError(
-                f"{key}={name}: nothing was begun in {folder}",
+                f"{key}={name}: no sweep was started in {folder}",
                 "a sweep whose folder holds its settings",
                 spell_command(f"run name={name}{spell_output_dir(self.root)} algo=... env=..."),
             )
@@ -115,7 +115,7 @@ class SweepRef:
             StudyError: There is no such sweep, its ledger cannot be read, or the ledger's address needs a login.
         """
         folder = self.folder()
-        # Importing SQLAlchemy takes long; a wrong name is refused before.
+        # Importing SQLAlchemy is slow, so the sweep's name is checked first.
         from rltune.ledger.storage import open_ledger
 
         return open_ledger(folder, self.ledger_url)
@@ -134,7 +134,7 @@ class SweepRef:
             return {}
         if HIDDEN in self.storage:
             raise StudyError(
-                f"storage={self.storage}: the login is kept in no file", "the whole address", "storage=..."
+                f"storage={self.storage}: the login is not saved in any file", "the whole address", "storage=..."
             )
         store = open_store(self.root, make_address(self.storage))
         store.check()

@@ -81,16 +81,16 @@ SWEEPS = Table(
     Column("model", _Json),
     Column("certification", _Json),
     Column("mlflow_run_id", String(64)),
-    Column("sampler_state", _Json),  # The sampler's attributes of Optuna's study.
+    Column("sampler_state", _Json),  # The system attributes that the sampler stores in Optuna's study.
 )
 
 LEASES = Table(
     "leases",
     _metadata,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
-    Column("driver_id", String(32)),  # Kept when the lease is given back; NULL before the first driver.
-    Column("driver", _Json),  # See `rltune.ledger.lease.DriverRecord`.
-    Column("counter", BigInteger, nullable=False, default=0),  # Grows while the driver lives.
+    Column("driver_id", String(32)),  # A driver's id stays when the lease is given back; NULL before the first driver.
+    Column("driver", _Json),  # The fields of `rltune.ledger.lease.DriverRecord`.
+    Column("counter", BigInteger, nullable=False, default=0),  # The counter grows while the driver lives.
     Column("released", Boolean, nullable=False, default=True),
 )
 
@@ -105,7 +105,7 @@ SWEEP_TRIALS = Table(
     Column("params", _Json, nullable=False),
     Column("drawn", _Json),
     Column("origin", String(16)),
-    Column("sampler_state", _Json),  # The sampler's attributes of Optuna's trial.
+    Column("sampler_state", _Json),  # The system attributes that the sampler stores in Optuna's trial.
     Column("seeds", _Json, nullable=False),
     Column("env_steps", BigInteger, nullable=False, default=0),
     Column("train_s", Float, nullable=False, default=0.0),
@@ -123,7 +123,7 @@ SWEEP_TRIALS = Table(
     Column("of_trial", Integer),
     Column("seed_index", Integer),
     Column("returns", _Json),
-    Column("revision", Integer, nullable=False, default=0),  # Counts the changes of this row that trackers show.
+    Column("revision", Integer, nullable=False, default=0),  # Counts the changes of a trial's row that trackers show.
     UniqueConstraint("sweep_id", "kind", "number"),
 )
 
@@ -132,30 +132,30 @@ REPORTS = Table(
     _metadata,
     Column("id", _ID, primary_key=True),
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), nullable=False),
-    Column("nominal_steps", BigInteger, nullable=False),  # The mark at which trials are compared.
-    Column("env_steps", BigInteger, nullable=False),  # The environment steps that were sampled by then.
-    Column("score", Float),  # NULL before the first episode has ended.
+    Column("nominal_steps", BigInteger, nullable=False),  # The mark of the budget at which trials are compared.
+    Column("env_steps", BigInteger, nullable=False),  # The environment steps that the trial had sampled by this report.
+    Column("score", Float),  # The score is NULL before the first episode has ended.
     Column("numbers", _Json, nullable=False),
     Column("time_s", Float, nullable=False),
     UniqueConstraint("trial_id", "nominal_steps"),
-    sqlite_autoincrement=True,  # Ids only grow, so that one of them marks how far a tracker has come.
+    sqlite_autoincrement=True,  # Ids of reports only grow, so an id marks how far a tracker has come.
 )
 
-DELIVERIES = Table(  # How much of a sweep each tracker has received.
+DELIVERIES = Table(  # The reports of each sweep that a tracker has received.
     "deliveries",
     _metadata,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
-    Column("report", _ID, nullable=False),  # The tracker has the reports up to this row's id.
+    Column("report", _ID, nullable=False),  # The tracker has all reports up to this report's id.
 )
 
-TRIAL_DELIVERIES = Table(  # How much of a trial besides reports each tracker has received.
+TRIAL_DELIVERIES = Table(  # The state of each trial, besides its reports, that a tracker has received.
     "trial_deliveries",
     _metadata,
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
     Column("revision", Integer, nullable=False, default=0),
-    Column("checkpoint", _PlainText),  # See `rltune.ledger.ledger.PendingTrial`.
+    Column("checkpoint", _PlainText),  # See the attribute of `rltune.ledger.ledger.PendingTrial`.
 )
 
 REQUESTS = Table(
@@ -167,7 +167,7 @@ REQUESTS = Table(
     Column("payload", _Json, nullable=False),
     Column("asked_s", Float, nullable=False, key="requested_s"),
     Column("asked_by", _PlainText, nullable=False, key="requested_by"),
-    Column("taken_s", Float),  # NULL until a driver has taken the request.
+    Column("taken_s", Float),  # The time at which a driver took the request; NULL before.
     Column("trial", Integer),  # The number of the trial of an enqueued configuration.
 )
 
@@ -186,7 +186,7 @@ def make_tables(engine: Engine, tables: MetaData = _metadata) -> None:
 
 def add_tables(connection: Connection, tables: MetaData = _metadata) -> None:
     """Create the tables that do not exist yet, in a transaction of `begin_alone`."""
-    # A role without the right to create schemas may use an existing one.
+    # An existing schema can be used by a role without the right to create schemas.
     if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
         connection.execute(CreateSchema(SCHEMA))
     tables.create_all(connection)

@@ -23,8 +23,8 @@ from rltune.ledger.lease import Fence
 from rltune.ledger.tables import REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS, TRIAL_DELIVERIES
 from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
 
-CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # A worker's names of its checkpoints: a record's names.
-_DERIVED = ("reports", "numbers", "checks", "second", "enqueued_by")  # Fields of a record without a column.
+CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # Maps a worker's names of checkpoints to a record's fields.
+_DERIVED = ("reports", "numbers", "checks", "second", "enqueued_by")  # A record's fields without a column in the table.
 COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
 _NAMES = frozenset(column.name for column in COLUMNS)
 REPORT_COLUMNS = (
@@ -33,9 +33,9 @@ REPORT_COLUMNS = (
     REPORTS.c.score,
     REPORTS.c.numbers,
     REPORTS.c.time_s,
-)  # The order is that of the arguments of `make_report`.
+)  # The columns have the order of the arguments of `make_report`.
 
-# These statements are built once, because SQLAlchemy is slow to recognize an equal one at each report.
+# These statements are built once, because SQLAlchemy would take long to recognize an equal statement at each report.
 _ADD_REPORT = insert(REPORTS)
 _CHANGE = update(SWEEP_TRIALS).where(SWEEP_TRIALS.c.id == bindparam("row"), SWEEP_TRIALS.c.state == "RUNNING")
 
@@ -58,8 +58,8 @@ class TrialTable:
         self.criteria = NO_CRITERIA
         self._of_kind = (SWEEP_TRIALS.c.sweep_id == self._sweep_id) & (SWEEP_TRIALS.c.kind == kind)
         self._row_ids: dict[int, int] = {}
-        self._open: dict[int, TrialRecord] = {}  # The cached trials, by their numbers.
-        self._changing = threading.Lock()  # A tracker's thread changes the cache, too: it records runs of MLflow.
+        self._open: dict[int, TrialRecord] = {}  # The cached trials by their numbers.
+        self._changing = threading.Lock()  # A tracker's thread also changes the cache, when it records runs of MLflow.
         self._num_trials: int | None = None
 
     @property
@@ -75,7 +75,7 @@ class TrialTable:
             self._open.clear()
             self._num_trials = None
 
-    # -- writing ------------------------------------------------------------------------------------------------------
+    # -- Methods that write trials ------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -138,7 +138,7 @@ class TrialTable:
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-        # This reads the trial again: the commit may have succeeded although its answer was lost.
+        # The trial is read again, because the commit may have succeeded although its answer was lost.
         return self._add_report(report, facts)
 
     def _add_report(self, report: Report, facts: Mapping[str, Any]) -> bool:
@@ -155,7 +155,7 @@ class TrialTable:
             "numbers": {name: value for name, value in report.numbers.items() if math.isfinite(value)},
             "time_s": report.time_s or time.time(),
         }
-        # A trial that trains some steps again has sampled no fewer.
+        # A trial that trains some steps again has still sampled the steps that were counted before.
         facts = {**facts, "env_steps": max(trial.env_steps, report.env_steps)}
         with self._begin(report.number) as connection:
             self._write(connection, report.number, facts)
@@ -281,7 +281,7 @@ class TrialTable:
             ((self._row_ids[number],),) = self._fence.read(statement)
         return self._row_ids[number]
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- Methods that read trials -------------------------------------------------------------------------------------
 
     def records(self, numbers: Iterable[int] | None = None) -> list[TrialRecord]:
         """Read trials from the database in the order of their numbers; any thread may call this.

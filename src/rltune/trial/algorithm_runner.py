@@ -39,9 +39,9 @@ from rltune.trial.gpu_memory import cap_memory, free_memory
 from rltune.trial.metrics import Progress, read_result
 from rltune.trial.recent_episodes import Episode, RecentEpisodes
 
-ANSWER_S = 5.0  # The longest wait for an env runner that samples when its trial ends.
+ANSWER_S = 5.0  # When a trial ends, it waits at most this long for an env runner that is sampling.
 EPISODES_FILE = "episodes.json"
-OFFLINE_EPISODES = 10  # How many an algorithm that does not act itself is evaluated on after each iteration.
+OFFLINE_EPISODES = 10  # The episodes on which an offline algorithm is evaluated after each iteration.
 
 
 class AlgorithmRunner:
@@ -64,11 +64,11 @@ class AlgorithmRunner:
         self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int, scored_steps: float
     ) -> None:
         set_num_threads(threads)
-        if not count_learners(build.algo):  # Remote learners have the GPU to themselves.
+        if not count_learners(build.algo):  # Remote learners use the GPU alone.
             cap_memory(build.gpus)
         self.config = build_config(build, params, seed)
         self._recent = RecentEpisodes(scored_steps)
-        self._true: Episodes = deque()  # Episodes of shaped environments that ended in the present iteration.
+        self._true: Episodes = deque()  # Episodes of shaped environments that ended in this iteration.
         with collect_returns(self._true):
             self.algorithm = build_algorithm(self.config, engine, build.precision)
         if build.gpus and self.config.num_learners == 1:  # Several learners have whole GPUs.
@@ -83,7 +83,7 @@ class AlgorithmRunner:
         self._statistics, self._data = able.statistics, able.data
         self._observation_space = None
         if build.env.policies is None:
-            env = make_env(build.env)  # Connectors may change the environment's space for the network.
+            env = make_env(build.env)  # RLlib's connectors may show the network another space.
             self._observation_space = env.observation_space
             env.close()
 
@@ -110,7 +110,7 @@ class AlgorithmRunner:
         else:
             episodes = self._take_episodes(result["env_runners"])
         self._recent.add(progress.env_steps, episodes)
-        # RLlib counts an episode that an outer wrapper has cut off before its true return is known.
+        # RLlib also counts an episode that an outer wrapper has cut off before its true return is known.
         known = self._recent.summarize() or {"episodes": 0}
         progress = replace(progress, **known)  # type: ignore[arg-type]
         loss = progress.learner.get("total_loss", 0.0)
@@ -163,12 +163,12 @@ class AlgorithmRunner:
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         makers = list_connectors(self.config)
         if own := [name for name, make in makers.items() if make is not make_mean_std_connector]:
-            raise ValueError(f"a bundle cannot express an own {own[0]}")
+            raise ValueError(f"a bundle cannot express your own {own[0]}")
         if self._env.policies is not None:
             modules = {name: self.algorithm.get_module(name) for name in self.config.policies}
             write_policies(modules, folder, info=dict(info), actions=self._actions())
             return
-        # An offline algorithm has no env runner, so the module is the learner's own.
+        # An offline algorithm has no env runner, so the learner's own module is written.
         offline = self.config.is_offline
         write_bundle(
             self._learner_module() if offline else self.algorithm.get_module(),
@@ -199,7 +199,7 @@ class AlgorithmRunner:
 
     def restore(self, folder: Path) -> None:
         """Load what `save` wrote."""
-        with collect_returns(self._true):  # A restore may rebuild the environments.
+        with collect_returns(self._true):  # A restore may rebuild environments, which look for their sink of returns.
             self.algorithm.restore_from_path(folder / "algorithm")
         self._count_steps()
         self._load_episodes(folder)
@@ -220,7 +220,8 @@ class AlgorithmRunner:
         self._true.clear()
         self._true.extend((total, length, score) for total, length, score in kept["true"])
         self._evaluated = kept["evaluated"]
-        # These describe the last update: the next iterations may have none, while a replay memory is filled.
+        # The statistics of the last update are restored, because no update happens while a replay memory is filled
+        # again.
         self._steps_trained, self._learner = kept["steps_trained"], kept["learner"]
         envs = self._shaped_envs()
         if envs is not None:
@@ -246,8 +247,8 @@ class AlgorithmRunner:
             return 0
         start = int(getattr(self.config, "num_steps_sampled_before_learning_starts", 0))
         if not hasattr(self.algorithm, "replay"):
-            # Stock RLlib (2.60) saves no memory, and would draw its first batches from the first few steps: it compares
-            # with the steps of the whole trial.
+            # Stock RLlib (2.60) saves no replay memory. It compares with the steps of the whole trial, so it would draw
+            # its first batches from the first few steps.
             config = self.algorithm.config.copy(copy_frozen=False)
             sampled = self.algorithm.metrics.peek(("env_runners", "num_env_steps_sampled_lifetime"), default=0)
             config.num_steps_sampled_before_learning_starts = start + int(sampled)
@@ -276,5 +277,5 @@ class AlgorithmRunner:
 
 
 def _cap_learner(learner: Any, share: float) -> None:
-    """Keep a remote learner within a trial's share of a GPU: it has its process for itself."""
+    """Keep a remote learner, which has its own process, within a trial's share of a GPU."""
     cap_memory(share)

@@ -58,7 +58,7 @@ class TrialCheckpoints:
         self._direction = Objective.from_settings(task.build["env"].get("objective")).direction
         self.best = CheckpointRecord(**task.best) if task.best else None
         self._saved_at = time.monotonic()
-        self._paths: set[str] = set()  # The paths of this attempt's checkpoints.
+        self._paths: set[str] = set()  # The paths of the checkpoints that this attempt has written.
         self.notes: list[str] = []
 
     def restore(self, runners: Sequence[Runner]) -> TrialState:
@@ -74,7 +74,7 @@ class TrialCheckpoints:
             size, limit = state["replay_bytes"] / 1e9, self._task.replay_gb
             why = f" ({size:.2f} GB, checkpoint.replay_gb={limit:g})" if size > limit else ""
             self.notes.append(
-                f"goes on without its replay memory{why} and learns again after {max(waits):,} environment steps"
+                f"continues without its replay memory{why} and learns again after {max(waits):,} environment steps"
             )
         return TrialState([Progress(**saved) for saved in state["progress"]], state["train_s"], state["reports"])
 
@@ -85,7 +85,7 @@ class TrialCheckpoints:
             if folder := self._store.open(record):
                 if record is not records[0]:
                     self.notes.append(
-                        f"goes on from {record.path}: its checkpoint {records[0].path} is damaged or gone"
+                        f"continues from {record.path}: its checkpoint {records[0].path} is damaged or gone"
                     )
                 return folder
         if records:
@@ -115,8 +115,8 @@ class TrialCheckpoints:
             records["best"] = self._save("best", state, runners, objective)
             self.best = CheckpointRecord(**records["best"])
         if self.is_due():
-            # The best state that was just written is also the latest one, and one folder serves as both. If the latest
-            # has a replay memory, then it gets its own folder, because the best checkpoint is kept much longer.
+            # The best state that was just written is also the latest state, and one folder serves as both. A latest
+            # state with a replay memory gets its own folder, because the best checkpoint is kept much longer.
             shared = None if keeps_replay else records.get("best")
             records["latest"] = shared or self._save("latest", state, runners, objective, keeps_replay)
             self._saved_at = time.monotonic()
@@ -127,7 +127,7 @@ class TrialCheckpoints:
         return math.isfinite(objective) and (before is None or self._direction.is_better(objective, before))
 
     def save_latest(self, state: TrialState, runners: Sequence[Runner]) -> dict[str, Any]:
-        """Save the latest state between two reports, and return its record; it has no objective."""
+        """Save the latest state between two reports, and return its record, which has no objective."""
         record = self._save("latest", state, runners, math.nan, self._keeps_replay(runners))
         self._saved_at = time.monotonic()
         return {"latest": record}
@@ -142,7 +142,7 @@ class TrialCheckpoints:
         task = self._task
         content: dict[str, Any] = {
             "env_steps": state.env_steps,
-            "objective": objective if math.isfinite(objective) else None,  # JSON has no NaN.
+            "objective": objective if math.isfinite(objective) else None,  # NaN is no JSON.
             "number": task.number,
             "params": dict(task.params),
             "seeds": list(task.seeds),

@@ -13,10 +13,10 @@ from rltune.formatting import first_line
 from rltune.records import OUT_OF_MEMORY
 from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
 
-CONTEXT_BYTES = 512 * 2**20  # CUDA's own memory in each process, about. torch does not count it.
-LEAST = 0.5  # The part of a share that tensors get at least, however small the GPU is.
-MARGIN = 1.15  # Later iterations fragment memory, and other values of the space need more.
-MAX_PER_GPU = 16  # Nobody has measured that more trials on a GPU pay.
+CONTEXT_BYTES = 512 * 2**20  # CUDA itself takes about this much in each process, which torch does not count.
+LEAST = 0.5  # Tensors get at least this part of a share, however small the GPU is.
+MARGIN = 1.15  # Measured memory is multiplied by this, because later iterations and other values may need more.
+MAX_PER_GPU = 16  # No measurement shows that more trials on a GPU pay off.
 
 
 class GpuUse(NamedTuple):
@@ -47,7 +47,8 @@ class GpuUse(NamedTuple):
 
     def __str__(self) -> str:
         parts = f"{self.tensors / 1e9:.3g} GB of tensors, {self.context / 1e9:.3g} GB beside them"
-        return f"one takes {self.needed / 1e9:.3g} of {self.total / 1e9:.3g} GB ({parts}, {MARGIN - 1:.0%} to spare)"
+        needed = f"{self.needed / 1e9:.3g} of {self.total / 1e9:.3g} GB"
+        return f"a trial takes {needed} ({parts}, {MARGIN - 1:.0%} to spare)"
 
 
 def read_gpu_use(cuda: Any) -> GpuUse:
@@ -71,7 +72,7 @@ def cap_memory(share: float, cuda: Any = None) -> None:
         from torch import cuda
     if not cuda.is_available():
         return
-    total: int = cuda.get_device_properties(0).total_memory  # Ray lets this process see only its own GPU.
+    total: int = cuda.get_device_properties(0).total_memory  # Ray shows this process only its own GPU.
     cuda.set_per_process_memory_fraction(max(share - CONTEXT_BYTES / total, LEAST * share), 0)
 
 
@@ -95,7 +96,7 @@ def measure_gpu(cuda: Any = None) -> dict[str, float]:
         return {}
     numbers = {GPU_MEMORY: cuda.max_memory_allocated() / 1e6}
     for name, read, unit in ((GPU_USED, cuda.device_memory_used, 1e6), (GPU_UTILISATION, cuda.utilization, 1)):
-        with contextlib.suppress(Exception):  # torch raises NVML's errors and its own.
+        with contextlib.suppress(Exception):  # torch raises errors of NVML and its own.
             numbers[name] = read() / unit
     return numbers
 

@@ -31,9 +31,9 @@ from rltune.config.criteria import Criteria
 from rltune.errors import ConfigError, NonFiniteError, choices, nearest
 from rltune.records import Report
 
-# MLflow shows names that begin with "system/" on a tab of their own.
+# MLflow shows metrics whose names begin with "system/" on a tab of their own.
 CPU, MEMORY = "system/process_cpu_percentage", "system/process_memory_megabytes"
-GPU_MEMORY = "system/process_gpu_memory_megabytes"  # The most that torch has allocated since the trial began.
+GPU_MEMORY = "system/process_gpu_memory_megabytes"  # The most memory that torch has allocated since the trial began.
 # The next two metrics count all processes on the GPU.
 GPU_USED, GPU_UTILISATION = "system/gpu_memory_usage_megabytes", "system/gpu_utilization_percentage"
 TRIAL_NUMBERS = (
@@ -126,7 +126,7 @@ def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statis
     learner = {}
     for name in names:
         values = [float(module[name]) for module in modules if module.get(name) is not None]
-        if values:  # There is one for each policy, and several policies only if several agents learn.
+        if values:  # Each policy has a value, and only with several agents are there several policies.
             learner[name] = statistics.fmean(values)
     return Progress(**numbers, learner=learner)
 

@@ -16,7 +16,7 @@ from rltune.checkpoints.store import Store
 from rltune.errors import describe_exception
 
 PREFIX = ".shared-"
-VISIBLE_S = 5.0  # How long a network's file system may take to show a new file.
+VISIBLE_S = 5.0  # A network file system may take this long to show a new file.
 
 
 def name_token(driver_id: str) -> str:
@@ -28,7 +28,7 @@ def name_token(driver_id: str) -> str:
 def leave_token(store: Store, driver_id: str) -> Iterator[None]:
     """Leave the driver's token in the store while the block runs."""
     for name in store.list(is_recursive=False):
-        if name.startswith(PREFIX):  # A driver that was killed has left it.
+        if name.startswith(PREFIX):  # A driver that was killed has left a token behind.
             store.delete(name)
     token = name_token(driver_id)
     store.write(token, b"")

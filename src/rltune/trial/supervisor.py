@@ -21,9 +21,9 @@ from rltune.checkpoints.store import Store
 from rltune.compat.ray_store import delete_value, read_values, write_value
 from rltune.envs.step_count import STEPS
 
-STOP_FILE = ".stop"  # While the sweep's store has this file, trials save their latest state and hand back.
-STACK_FILE = "stalled.txt"  # The stacks of the process's threads, in the trial's folder.
-EXIT_CODE = 70  # The exit code of a process that makes no progress.
+STOP_FILE = ".stop"  # If the sweep's store has this file, trials save their latest state and end.
+STACK_FILE = "stalled.txt"  # The file in a trial's folder for the stacks of the process's threads.
+EXIT_CODE = 70  # A process that makes no progress ends with this exit code.
 INTERVAL_S = 1.0
 
 
@@ -65,7 +65,7 @@ class Supervisor:
         self._counted_steps, self._stepped_s = STEPS.steps, -math.inf
         self._is_stopping = False
         self._closed, self._ending = threading.Event(), threading.Lock()
-        STEPS.is_ending = False  # An earlier trial of this process may have set the flag.
+        STEPS.is_ending = False  # An earlier trial in this process may have set the flag.
         self._look_for_stop()
         threading.Thread(target=self._run, name="supervisor", daemon=True).start()
 
@@ -92,7 +92,7 @@ class Supervisor:
         with self._ending:
             self._closed.set()
         if self._sent_steps is not None:
-            with contextlib.suppress(Exception):  # A trial also ends if the head of the cluster is gone.
+            with contextlib.suppress(Exception):  # A trial also has to end if the cluster's head is gone.
                 delete_value(self._name)
 
     def _run(self) -> None:
@@ -101,7 +101,7 @@ class Supervisor:
             self._look_for_stop()
             if self._is_stopping:
                 STEPS.is_ending = True
-            with contextlib.suppress(Exception):  # Ray raises errors of several kinds; the next attempt may succeed.
+            with contextlib.suppress(Exception):  # A failed heartbeat, for which Ray has many errors, is sent again.
                 self._send_heartbeat()
 
     def _look_for_stop(self) -> None:
@@ -125,7 +125,7 @@ class Supervisor:
         with self._ending:
             if self._closed.is_set():
                 return
-            # Neither a full disk nor a storage that is away may keep a hung process alive.
+            # A hung process must end even if the disk is full or the storage is unreachable.
             with contextlib.suppress(OSError, StoreError):
                 self._write_stacks()
             os._exit(EXIT_CODE)

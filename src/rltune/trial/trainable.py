@@ -32,8 +32,8 @@ from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
 from rltune.trial.supervisor import STACK_FILE, Supervisor
 
-MAX_STALLED = 50  # Iterations in a row without an environment step, after which a trial counts as hung.
-STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # The reasons why training pauses before the next report.
+MAX_STALLED = 50  # The number of iterations in a row without an environment step after which a trial counts as hung.
+STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # Reasons for a pause of the training before the next report.
 
 
 class Trial(tune.Trainable):
@@ -62,7 +62,7 @@ class Trial(tune.Trainable):
 
     def build_runner(self, seed: int) -> Runner:
         """Build the runner that trains one seed; tests replace this method."""
-        from rltune.trial.algorithm_runner import AlgorithmRunner  # The module imports RLlib and torch.
+        from rltune.trial.algorithm_runner import AlgorithmRunner  # Importing RLlib and torch takes seconds.
 
         task = self.task
         return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads, task.scored_steps)
@@ -77,7 +77,7 @@ class Trial(tune.Trainable):
         self._counted = (
             0,
             STEPS.steps,
-        )  # The steps of all seeds, and the process's count, at the end of the last iteration.
+        )  # The steps of all seeds, and of the process, at the end of the last iteration.
         self._checkpoints = TrialCheckpoints(self.task, self._store)
         self._supervisor = Supervisor(
             self._store, self.task.sweep, self.task.trial_dir, self.task.stall_s, self._count_steps_of_each_seed
@@ -88,7 +88,7 @@ class Trial(tune.Trainable):
         task = self.task
         if task.token is not None:
             check_node(self._store, task.token, task.trial_dir)
-        self._store.delete(f"{task.trial_dir}/{STACK_FILE}")  # The end of an earlier attempt had reasons of its own.
+        self._store.delete(f"{task.trial_dir}/{STACK_FILE}")  # An earlier attempt may have left stacks.
         self._runners = [self.build_runner(seed) for seed in self.task.seeds]
         self._state = self._checkpoints.restore(self._runners)
         self._mark_iteration()
@@ -176,7 +176,7 @@ class Trial(tune.Trainable):
         report, sampled = self._merge_seeds(), self._count_steps_of_each_seed()
         # A trial that has taken no step has nothing to save.
         records = self._checkpoints.save_latest(state, self._runners) if sampled or report["env_steps"] else {}
-        if interrupted:  # Steps of an unfinished iteration have been sampled, too, and count against the budget.
+        if interrupted:  # Steps of an unfinished iteration also count against the budget.
             report["env_steps"] = max(report["env_steps"], sampled)
         return report | {"records": records, "done": interrupted, "interrupted": interrupted}
 
@@ -232,10 +232,10 @@ class Trial(tune.Trainable):
                 if progress[index].env_steps < target and self._checkpoints.is_due():
                     return SAVE_DUE
                 continue
-            # If an env runner hangs, then RLlib goes on without its samples, and its iterations bring no step.
+            # If an env runner hangs, then RLlib goes on without its samples, and iterations contain no steps.
             stalled += 1
             if stalled >= MAX_STALLED:
-                raise RuntimeError(f"no environment step in {stalled} iterations; do the env runners still live?")
+                raise RuntimeError(f"no environment step in {stalled} iterations; are the env runners still alive?")
         return None
 
     def _mark_iteration(self) -> None:
@@ -263,9 +263,9 @@ def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) 
     first = cause if isinstance(cause, BaseException) else error
     text = str(first).strip().splitlines()
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
-    if isinstance(first, UnsharedStoreError):  # The user has to mend the node: all three parts are needed.
+    if isinstance(first, UnsharedStoreError):  # The user has to repair the node, and needs all parts of the error.
         reason = "; ".join(filter(None, str(first).splitlines()))
-    if isinstance(first, RewardError):  # The user looks for it in the environment, and has to know at which step.
+    if isinstance(first, RewardError):  # The step helps the user to find the fault in the environment.
         reason = f"{first.what} by environment step {env_steps}"
     reason = describe_out_of_memory(first, gpus) or reason
     about: dict[str, Any] = {"failed": reason[:500], "out_of_memory": reason.startswith(OUT_OF_MEMORY)}

@@ -208,7 +208,7 @@ def test_a_trials_replay_memory_goes_when_it_has_ended(sweep):
 
 
 def test_what_a_restore_could_not_bring_back_is_shown(sweep):
-    lost = "goes on without its replay memory"
+    lost = "continues without its replay memory"
     sweep.report(sweep.begin(), 100, 5.0, notes=[lost])
     assert sweep.notes == [f"trial 0 {lost}"]
 

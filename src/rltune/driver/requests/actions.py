@@ -58,8 +58,8 @@ def _make_unstopped_error(sweep: SweepHandle, request: int, driver: str) -> Stud
     """Explain that a driver ended without having ended its sweep, and withdraw the request to stop."""
     if sweep.find_driver():
         return StudyError(
-            f"sweep={sweep.name}: another driver has started since, which was not asked to stop",
-            "a request to the driver that works on it",
+            f"sweep={sweep.name}: another driver has started since and was not asked to stop",
+            "a stop request to the driver that works on it now",
             spell_command(f"stop sweep={sweep.name}"),
         )
     sweep.ledger.withdraw_request(request)
@@ -93,12 +93,12 @@ def enqueue_configuration(ref: SweepRef, values: Mapping[str, Any], *, stream: T
         spent = sweep.compute_spent()
         larger = spent.spell_larger(num_waiting + 1)
         driver = sweep.find_driver()
-        # If the sweep's folder is not here, the settings are those of its start, and the budget may have grown since.
+        # Without the sweep's folder, only the settings at its start are known, and its budget may have grown since.
         if driver and sweep.folder and (reason := spent.explain(num_waiting)):
             raise StudyError(
                 f"sweep={sweep.name}: {reason}",
                 "a sweep with trials left, or one that does not run",
-                f"{sweep.resume_command} {larger}, when it has ended and this command was typed again",
+                f"{sweep.resume_command} {larger}, after the sweep has ended; then this command again",
             )
         sweep.send(ENQUEUE, checked)
         when = "is the next trial that begins" if driver else f"is tried by {sweep.resume_command} {larger}".rstrip()
@@ -117,17 +117,17 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
         ConfigError: A parameter is not searched, a value is out of its range, or no value is given.
     """
     config = sweep.config
-    traits = find_known_traits(config.searcher.kind)  # A service must not import a class of a user's own.
+    traits = find_known_traits(config.searcher.kind)  # A service must not import a user's own searcher class.
     if traits and traits.is_grid:
         raise ConfigError(
-            f"sweep={sweep.name} searches a grid, each of whose points it tries anyway",
+            f"sweep={sweep.name} searches a grid and tries each of its points anyway",
             "a sweep with another searcher",
             spell_command("run searcher=rf ..."),
         )
     checked = build_search_space(config.algo, config.space).check_values(values)
     if not checked:
         raise ConfigError(
-            "space has no values to be tried", "at least one", spell_command(f"enqueue sweep={sweep.name} space.lr=...")
+            "space has no values to try", "at least one", spell_command(f"enqueue sweep={sweep.name} space.lr=...")
         )
     return checked
 
@@ -179,7 +179,7 @@ def retry_failed(
     with contextlib.ExitStack() as stack:
         sweep = stack.enter_context(open_handle(ref))
         if sweep.folder and sweep.is_outdated():
-            stack.close()  # The ledger's file is about to be replaced.
+            stack.close()  # The ledger has to be closed before its file is replaced.
             _print(stream, follow_sweep(sweep.folder))
             sweep = stack.enter_context(open_handle(ref))
         name, numbers = sweep.name, _choose_failed(sweep, trials)
@@ -189,7 +189,7 @@ def retry_failed(
             if sweep.wait_until(lambda: all(request != other.id for other in sweep.ledger.read_requests(RETRY))):
                 _print(stream, f"{name}: retried as soon as a slot is free")
                 return None
-            if sweep.read_status() == "interrupted":  # A user who has stopped it meanwhile does not want it resumed.
+            if sweep.read_status() == "interrupted":  # If a user has stopped the sweep meanwhile, it is not resumed.
                 _print(stream, sweep.describe_end())
                 return None
     _print(stream, f"{name}: resuming it to retry {_describe(numbers)}")

@@ -29,7 +29,7 @@ from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.views.sweep_view import SweepView
 
-POLL_S = 0.5  # The time between two checks of a process that waits.
+POLL_S = 0.5  # The time between two checks of a process that waits for a sweep.
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class SweepHandle:
         """Describe how a sweep without a driver ended, and how to resume it if it has not reached its end."""
         view, status = SweepView.read(self.ledger), self.read_status()
         how = "its driver died before it ended the sweep" if status == "running" else status
-        resume = f"; to go on: {self.resume_command}" if status in ("running", "interrupted") else ""
+        resume = f"; to continue: {self.resume_command}" if status in ("running", "interrupted") else ""
         return f"{self.name}: {how}, {view.num_ended} of {view.num_trials} trials ended{resume}"
 
     def find_driver(self) -> str | None:
@@ -84,11 +84,11 @@ class SweepHandle:
 
     @cached_property
     def _lease(self) -> LeaseWatch:
-        # One for all, because it takes `LEASE_S` to learn that a driver is dead whose process cannot be seen from here.
+        # All methods share this watch, because it takes `LEASE_S` to notice that a driver on another machine is dead.
         return LeaseWatch(self.ledger.read_lease)
 
     def is_outdated(self) -> bool:
-        """Return whether the ledger is a file of an older state than the one from which the next driver goes on."""
+        """Return whether the ledger is a file that is older than the state from which the next driver continues."""
         if self.folder is None or file_of(self.ledger.url) is None or self.find_driver():
             return False
         return not has_newest(find_store(self.folder))
@@ -133,7 +133,7 @@ class SweepHandle:
                 "the same command typed where it ran last",
             )
         if file := file_of(self.ledger.url):
-            # A driver that died when this machine lost power or was restarted has another boot, too.
+            # If this machine lost power or was restarted, then its dead driver has another boot id, too.
             driver = self._lease.find_driver()
             if driver and driver.boot != read_boot_id() and has_write_ahead_log(file):
                 raise self._make_read_only_error(

@@ -30,7 +30,7 @@ class Inbox:
 
     def __init__(self, ledger: Ledger, stopper: SweepStopper) -> None:
         self._ledger, self._stopper = ledger, stopper
-        # Requests of both kinds may wait before the first read.
+        # Before the first read, requests of both kinds may be waiting.
         self._waiting: frozenset[str] = frozenset((ENQUEUE, RETRY))
 
     def read(self) -> None:
@@ -75,7 +75,7 @@ def describe_user() -> str:
 
 
 def reopen_failed(ledger: Ledger, notify: Callable[[str], None]) -> list[TrialRecord]:
-    """Reopen the trials and runs of all retry requests as RUNNING, as a resumed sweep finds unfinished ones.
+    """Reopen the trials and runs of all retry requests as RUNNING, so that they continue like unfinished trials.
 
     Args:
         ledger: The sweep's ledger.

@@ -48,7 +48,7 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
             resume = sweep.resume_command if is_unfinished else None
             view = SweepView.read(sweep.ledger).in_folder(sweep.folder)
             console.close(describe_end(view, outcome, resume=resume))
-        else:  # The description needs the summary, which lies in the sweep's folder.
+        else:  # The usual description needs the summary in the sweep's folder.
             print(sweep.describe_end(), file=stream, flush=True)
         return EXIT_CODES.get(status, outcome.exit_code if outcome else EXIT_WINNER)
 
@@ -69,6 +69,6 @@ def _follow(sweep: SweepHandle, console: Console) -> str:
         view = SweepView.read(sweep.ledger, view)
         console.draw(view)
         was_running |= view.status == "running"
-        return was_running and view.status != "running"  # An earlier end stays in the ledger until a driver has begun.
+        return was_running and view.status != "running"  # Before a driver begins, the status is that of an earlier end.
 
     return view.status if sweep.wait_until(draw_until_ended) else sweep.read_status()

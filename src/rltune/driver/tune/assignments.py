@@ -25,7 +25,8 @@ class Assignments:
 
     def __init__(self, sweep: OpenSweep) -> None:
         self._sweep = sweep
-        # The values that need a larger share than the common one, because certification's runs have values of trials.
+        # Spelled parameter values that need more than the common share. They are kept by value, because certification
+        # runs repeat the values of trials.
         self._large: set[str] = set()
 
     def enlarge_share(self, record: TrialRecord, gpus: float) -> Share | None:
@@ -49,7 +50,7 @@ class Assignments:
 
     def make_config(self, record: TrialRecord) -> dict[str, Any]:
         """Make the config of the next attempt at a trial, which holds its assignment."""
-        if record.node:  # An earlier attempt may have left checkpoints that no report has named.
+        if record.node:  # An earlier attempt may have left checkpoints that the ledger does not name.
             self._sweep.retention.drop_unnamed([record])
         return self.build(record).to_config()
 
@@ -90,13 +91,13 @@ class Assignments:
         )
 
     def _choose_whole(self, record: TrialRecord) -> list[CheckpointRecord]:
-        """Choose the recorded checkpoints that are whole, and tell the user about the others."""
+        """Choose the recorded checkpoints that are whole, and tell the user about damaged checkpoints."""
         recorded = [checkpoint for checkpoint in (record.latest, record.checkpoint) if checkpoint]
         whole = [checkpoint for checkpoint in recorded if self._sweep.store.has_all_files(checkpoint)]
         if len(whole) < len(recorded):
             damaged = next(checkpoint for checkpoint in recorded if checkpoint not in whole)
             newest = choose_newest(whole)
-            action = f"goes on from {newest.path}" if newest else "starts anew: no other one is left"
+            action = f"continues from {newest.path}" if newest else "starts anew: no other checkpoint is left"
             self._sweep.console.note(f"{record.name}: its checkpoint {damaged.path} is damaged or gone; it {action}")
         return whole
 

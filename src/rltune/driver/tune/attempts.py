@@ -33,7 +33,7 @@ class Attempts:
         return self._num_attempts_in_a_row >= self._stop_after
 
     def begin(self, trial: TrialKey) -> None:
-        """Note that an attempt begins."""
+        """Record the start of a trial's attempt."""
         self._made_progress.discard(trial)
 
     def note_progress(self, trial: TrialKey) -> None:
@@ -57,7 +57,7 @@ class Attempts:
         if not is_nodes_fault:
             self._num_attempts[trial] += 1
             self._num_exceptions[trial] += counts_against_trial
-        if self.are_exhausted:  # The sweep ends, and what stops all trials is the fault of none.
+        if self.are_exhausted:  # When the whole sweep ends for lack of progress, no trial is to blame.
             return True
-        # Other trials made progress meanwhile if the row of this trial is longer than that of the sweep.
+        # If this trial reaches the limit and the sweep does not, then other trials made progress meanwhile.
         return self._num_exceptions[trial] <= self._max_retries and self._num_attempts[trial] < self._stop_after

@@ -19,13 +19,13 @@ from rltune.formatting import first_line
 from rltune.ledger.disk_full import DISK_FULL, names_full_disk
 from rltune.trial.supervisor import STACK_FILE, STOP_FILE
 
-FAILURE_FILE = "failure.txt"  # The file's name in the trial's folder.
-MAX_TRACE = 4000  # The characters that the ledger and MLflow keep.
+FAILURE_FILE = "failure.txt"  # The file in a trial's folder that describes its failure.
+MAX_TRACE = 4000  # The ledger and MLflow keep this many characters of a traceback.
 MAX_LOG = 20_000
-EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # How the last line of a traceback begins.
+EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # Matches the beginning of a traceback's last line.
 # The word OOM is left out: Ray names it among the possible causes of any death.
 OUT_OF_MEMORY = ("OutOfMemory", "low on memory")
-LOST_ENV_RUNNER = ("ActorDiedError", "ActorUnavailableError", "NodeDiedError")  # Raised if an env runner is gone.
+LOST_ENV_RUNNER = ("ActorDiedError", "ActorUnavailableError", "NodeDiedError")  # Errors of Ray for a lost env runner.
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def explain_error(reason: str, trace: str) -> Failure:
     is_lost = reason.startswith(LOST_ENV_RUNNER)
     worker_log = _read_worker_log(_find_pid(trace)) if is_lost else ""
     raised = [line for line in worker_log.splitlines() if EXCEPTION_LINE.match(line)]
-    if raised:  # The exceptions without a message came while the process ended, and explain nothing.
+    if raised:  # Exceptions without a message were raised while the process ended, and explain nothing.
         line = next((line for line in reversed(raised) if ": " in line), raised[-1])
         return _make_failure(f"env runner died: {line.strip()[:300]}", trace, worker_log)
     is_unshared = UnsharedStoreError.__name__ in trace
@@ -104,7 +104,7 @@ def write_failure(store: Store, trial_dir: str, failure: Failure) -> dict[str, s
     parts = [failure.reason, failure.trace]
     if failure.worker_log:
         parts += ["standard error of the worker:", failure.worker_log]
-    with contextlib.suppress(OSError):  # A full disk must not cost the reason.
+    with contextlib.suppress(OSError):  # If the disk is full, then the reason is still recorded in the ledger.
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n\n".join(part.rstrip() for part in parts) + "\n")
     trace = f"{failure.trace}\n{failure.worker_log}" if failure.worker_log else failure.trace
@@ -115,7 +115,7 @@ def find_outage(store: Store, failure: Failure) -> str:
     """Find out whether a full disk or an unreachable storage ended an attempt, for all trials alike; empty if not."""
     if names_full_disk(failure.trace):
         return DISK_FULL
-    if StoreUnavailableError.__name__ in failure.trace:  # The worker did not reach it; perhaps the driver does.
+    if StoreUnavailableError.__name__ in failure.trace:  # The storage may be unreachable from the worker alone.
         try:
             store.read(STOP_FILE, is_quick=True)
         except StoreError:

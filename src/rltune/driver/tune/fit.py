@@ -44,7 +44,7 @@ def run_trials(sweep: OpenSweep) -> None:
         raise make_disk_full_error(sweep.folder)
     if sweep.stopper.reason == STORAGE_AWAY:
         raise StudyUnavailableError(
-            f"storage={sweep.config.storage}: {STORAGE_AWAY}; what was recorded before is whole",
+            f"storage={sweep.config.storage}: {STORAGE_AWAY}; everything recorded before is kept",
             "a storage that the driver and every node can reach",
             make_resume_command(sweep.folder),
         )
@@ -74,9 +74,9 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
             callbacks=[Recorder(sweep, stages, scheduler, attempts, assignments)],
             stop=sweep.stopper,
             verbose=0,
-            # CLIReporter prints nothing here; Tune's own choice clears a notebook's cell.
+            # Tune's CLIReporter prints nothing with verbose=0, but Tune's default reporter clears a notebook's cell.
             progress_reporter=tune.CLIReporter(),
-            failure_config=FailureConfig(max_failures=0),  # The recorder tries trials again.
+            failure_config=FailureConfig(max_failures=0),  # The recorder, and not Tune, retries trials.
             checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     )
@@ -85,8 +85,8 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
 def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
     """Run Tune until the searcher has nothing left or the stopper ends it; leave nothing of Tune's on disk."""
     stopper, joined = sweep.stopper, sweep.config.cluster.address is not None
-    logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # At its end it lists the trials that failed.
-    # Tune's tracebacks belong into the sweep's log, not on the terminal.
+    logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # At its end, Tune would list failed trials.
+    # Tune's tracebacks belong in the sweep's log and not in the terminal.
     logging.getLogger("ray.tune").propagate = False
     try:
         with adapt_tune(one_process=not joined and len(sweep.share.bundles) == 1):
@@ -96,7 +96,7 @@ def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
     except Exception as error:
         if joined:
             wait_for_head()
-        if stopper.lease_lost:  # Then any error may follow; `run_trials` raises the cause.
+        if stopper.lease_lost:  # After a lost lease any error may follow, and `run_trials` raises the cause.
             logger.debug("trials were given up", exc_info=error)
         elif is_disk_full(error):
             stopper.request(DISK_FULL)

@@ -50,7 +50,7 @@ class SearchProposals:
     def __init__(self, sweep: OpenSweep) -> None:
         self._sweep, self.table = sweep, sweep.ledger.trials
         self._waiting = [record for record in self.table.records() if record.state == "RUNNING"]
-        self._num_enqueued = sweep.inbox.count_begun()  # Enqueued configurations push back the warm starts.
+        self._num_enqueued = sweep.inbox.count_begun()  # Enqueued configurations delay the warm starts.
         self._was_spent = False
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:

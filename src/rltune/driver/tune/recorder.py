@@ -85,7 +85,7 @@ def _interrupt_on_error(method: Callable[..., None]) -> Callable[..., None]:
     def safe(self: Recorder, *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
-        except LeaseLostError:  # The stopper knows.
+        except LeaseLostError:  # The stopper has already noticed the lost lease.
             pass
         except Exception as error:
             if is_disk_full(error):
@@ -121,14 +121,14 @@ class Recorder(Callback):
         self._config, self._store, self._tracker = sweep.config, sweep.store, sweep.tracker
         self._stages = {stage.table.kind: stage for stage in stages}
         self._scheduler, self._attempts, self._assignments = scheduler, attempts, assignments
-        # The trials with a result that is not in the ledger: a later report would leave a hole in the curve.
+        # Trials with a result that is missing in the ledger: a later report would leave a gap in the learning curve.
         self._incomplete: set[TrialKey] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its callbacks for a restore that is never used."""
         return {}
 
-    # -- Tune's events ------------------------------------------------------------------------------------------------
+    # -- Methods that Tune calls --------------------------------------------------------------------------------------
 
     @_interrupt_on_error
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -147,7 +147,7 @@ class Recorder(Callback):
         event = self._make_event(trial, result)
         if event.key in self._incomplete:
             return
-        self._incomplete.add(event.key)  # Until it is in the ledger, whatever is raised meanwhile.
+        self._incomplete.add(event.key)  # The trial stays incomplete until this result is in the ledger.
         before, table = event.record, event.stage.table
         for note in result.get("notes", ()):
             self.sweep.console.note(f"{before.name} {note}")
@@ -157,7 +157,7 @@ class Recorder(Callback):
                 raise self._store.make_unshared_error(f"{checkpoint.path} lies on node {result.get('node')} alone")
         costs, is_new = self._charge(event), False
         if is_report(result):
-            # A report of steps that were trained again is not new.
+            # After a restart, a trial trains some steps again, and a repeated report is not new.
             is_new = table.add_report(make_report(result), checkpoints, **costs)
         else:
             table.change(event.number, **checkpoints, **costs)
@@ -177,7 +177,7 @@ class Recorder(Callback):
         self.stopper.active_trial_dirs.discard(event.trial_dir)
         reason = self._scheduler.pop_reason(event.number) if event.is_search else None
         if event.key in self._incomplete:
-            # The trial continues from its recorded checkpoint and reports again.
+            # The trial continues from its last recorded checkpoint and sends the missing reports again.
             event.stage.table.interrupt(event.number)
             self._tracker.wake()
         elif result.get("failed"):
@@ -216,7 +216,7 @@ class Recorder(Callback):
         task = trial.config["assignment"]
         return _Event(self._stages[task["kind"]], int(task["number"]), result or {}, task["build"]["gpus"])
 
-    # -- The end of a trial, or of an attempt at it -------------------------------------------------------------------
+    # -- Methods that end a trial or an attempt -----------------------------------------------------------------------
 
     def _charge(self, event: _Event) -> dict[str, Any]:
         """Count against the sweep's budget what a trial has sampled, and return what the ledger keeps of its costs.
@@ -240,7 +240,7 @@ class Recorder(Callback):
             self._end(event, "COMPLETE", WHOLE_BUDGET)
         elif not returns:
             self._end(event, "FAIL", "its policy could not be evaluated")
-        elif not math.isfinite(sum(returns)):  # NaN cannot be ranked.
+        elif not math.isfinite(sum(returns)):  # A return of NaN cannot be ranked.
             self._end(event, "FAIL", "its policy's return is not finite")
         else:
             self._end(event, "COMPLETE", WHOLE_BUDGET, returns=tuple(returns))
@@ -278,7 +278,7 @@ class Recorder(Callback):
             self._interrupt(event)
             return
         if result.get("out_of_memory") and (share := self._assignments.enlarge_share(record, event.gpus)):
-            self.sweep.console.note(f"{record.name}: {reason}; it goes on with {share.gpus:g} of a GPU")
+            self.sweep.console.note(f"{record.name}: {reason}; it continues with {share.gpus:g} of a GPU")
             event.stage.retry(record)
             return
         may_go_on = self._attempts.end(
@@ -287,7 +287,7 @@ class Recorder(Callback):
         if self._attempts.are_exhausted and not self.stopper.is_requested():
             limit = self._config.failures.stop_after
             self.stopper.interrupt(f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}")
-        # A trial whose loss is no number, or that no GPU has the memory for, would end like that again.
+        # A trial that diverged, or that no GPU has enough memory for, would end in the same way again.
         if result.get("diverged") or result.get("out_of_memory") or not may_go_on:
             diverged = bool(result.get("diverged"))
             facts = write_failure(self._store, event.trial_dir, failure)
@@ -297,7 +297,7 @@ class Recorder(Callback):
         else:
             newest = choose_newest(filter(None, (record.latest, record.checkpoint)))
             start = f"{newest.env_steps:,} steps" if newest else "its beginning"
-            self.sweep.console.note(f"{record.name}: {reason}; it goes on from {start}")
+            self.sweep.console.note(f"{record.name}: {reason}; it continues from {start}")
             event.stage.retry(record)
 
 
@@ -317,5 +317,5 @@ def _drop_results(trial: Any) -> None:
     """Drop what Tune keeps of an ended trial: the ledger holds it all, and 0.1 MB each would add up."""
     trial.run_metadata.metric_analysis.clear()
     trial.run_metadata.metric_n_steps.clear()
-    trial.config.clear()  # It is cleared in place because Tune has it under two names (Ray 2.60).
+    trial.config.clear()  # The config is cleared in place, because Tune holds it under two names (Ray 2.60).
     trial.evaluated_params, trial.run_metadata.last_result = {}, {}

@@ -35,7 +35,7 @@ class StageSearcher(Searcher):
         super().__init__(metric="score", mode="max")
         self._sweep, self._slots, self._assignments = sweep, sweep.slots, assignments
         self._stages = {stage.table.kind: stage for stage in stages}
-        self._live: dict[str, str] = {}  # The kinds of the trials that Tune has, by Tune's ids.
+        self._live: dict[str, str] = {}  # The kind of each trial that Tune is running, by Tune's id.
         self._num_in_a_row = 0
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
