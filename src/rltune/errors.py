@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-EXIT_FAULT = 1  # A sweep without a winner has it, too: there is no result, and the reason is printed.
-EXIT_REQUEST = 2  # The request is wrong: typing it again gives the same answer.
+EXIT_FAULT = 1  # A sweep without a winner ends with this code, too: there is no result, and the reason is printed.
+EXIT_REQUEST = 2  # The request is wrong, and typing it again gives the same answer.
 EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later.
 
-# A setting and its value at the beginning of an error: a list, a mapping or a text in quotes may have blanks.
+# Matches a setting and its value at the beginning of an error. A list, a mapping or a quoted text may contain blanks.
 _SUBJECT = re.compile(r"""([\w.+@/-]+)=(\[.*?\]|\{.*?\}|'.*?'|".*?"|\S*?)(?=[:;,]?(?:\s|$))""")
 
 
@@ -54,7 +54,7 @@ class RltuneError(Exception):
             return None
         for convert in (int, float):
             with contextlib.suppress(ValueError):
-                if math.isfinite(number := convert(match[2])):  # JSON has no other numbers.
+                if math.isfinite(number := convert(match[2])):  # JSON has no infinite numbers and no NaN.
                     return number
         words: dict[str, bool | None] = {"true": True, "false": False, "null": None}
         return words.get(match[2].lower(), re.sub(r"^(['\"])(.*)\1$", r"\2", match[2]))
@@ -110,8 +110,8 @@ class PolicyError(RltuneError):
     """A policy that cannot be found, loaded or applied."""
 
 
-# Names that other libraries use for something of ours, the closest first. By their spelling some resemble another thing
-# of ours, as `n_steps` of Stable-Baselines3 resembles `num_epochs`.
+# Names in other libraries for rltune's settings, the closest setting first. Their spelling alone may suggest another
+# setting, as `n_steps` of Stable-Baselines3 resembles `num_epochs`.
 OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "n_steps": ("train_batch_size_per_learner", "n_step", "rollout_fragment_length"),
     "n_epochs": ("num_epochs",),

@@ -45,7 +45,7 @@ def _find_program() -> str:
         return "python -m sweeps."
     if Path(getattr(main, "__file__", None) or "").name == "rltune":
         return "rltune "
-    found = importlib.util.find_spec("sweeps")  # Another project's package has this name, too.
+    found = importlib.util.find_spec("sweeps")  # Another project may have a package named sweeps.
     ours = Path(__file__).parents[2] / "sweeps" / "__init__.py"
     return "python -m sweeps." if found and found.origin == str(ours) else "rltune "
 
@@ -58,7 +58,7 @@ def format_value(value: Any) -> str:
         return f"[{','.join(format_value(item) for item in value)}]"
     if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
-    if 0.9 < value < 1:  # Discounts differ in their distance from 1, so that distance gets the digits.
+    if 0.9 < value < 1:  # A discount's digits show its distance from 1, because that is where discounts differ.
         return f"{value:.{min(12, math.ceil(-math.log10(1 - value)) + 1)}f}".rstrip("0")
     if value and not 1e-3 <= abs(value) < 1e6:
         mantissa, exponent = f"{value:.2e}".split("e")

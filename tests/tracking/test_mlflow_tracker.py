@@ -454,7 +454,7 @@ def test_a_password_appears_nowhere(folder, server):
     secret = "hunter2hunter2"
     away = f"http://me:{secret}@127.0.0.1:9"
     before = Sweep(folder, away, "secret").begin(store=away, dsn=f"postgresql://u:{secret}@db/x")
-    before.wait_for("does not take everything")
+    before.wait_for("does not accept everything")
     assert not before.tracker.close("KILLED", timeout_s=0.1)
     texts = "".join(before.tracker.warnings())
     assert "sweep=secret" in texts
@@ -506,11 +506,11 @@ def test_a_stalled_server_delays_nobody_and_loses_nothing(folder, server, monkey
         sweep.reports(range(3, 30))
         sweep.add_trial(lr=0.003)  # its creation may be answered into the void
         sweep.reports([30], trials=3)
-        sweep.wait_for("does not take everything")
+        sweep.wait_for("does not accept everything")
     finally:
         server.signal(signal.SIGCONT)
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", patience)
-    sweep.wait_for("has received")
+    sweep.wait_for("has now received")
     sweep.reports([31], trials=3)
     for number in range(3):
         sweep.end(number, "COMPLETE")

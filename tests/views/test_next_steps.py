@@ -61,7 +61,7 @@ def test_a_failed_sweep_names_the_first_failures_file_and_nothing_to_reuse(
 
 def test_the_command_for_the_winner_alone_composes_to_its_values(tmp_path: Path) -> None:
     commands = dict(describe_reproduction(load_view(write_sweep(tmp_path / "s"))).facts)
-    words = commands["Train the winner's values alone"].split()[3:]
+    words = commands["Train only the winner's configuration"].split()[3:]
     config = parse_config(compose("run", *words))
     assert config.space["lr"] == pytest.approx(0.01)
     assert config.budget.trials == 1

@@ -160,7 +160,7 @@ def test_a_stop_from_elsewhere_ends_it_as_an_interrupt(asked: Asked) -> None:
 
 def test_who_watched_saw_it_to_its_end(asked: Asked) -> None:
     assert asked.watched.code == 130, asked.watched.out
-    assert "begun before: " in asked.watched.out
+    assert "started before: " in asked.watched.out
     assert "mine: interrupted" in asked.watched.out
 
 
@@ -169,9 +169,9 @@ def test_what_was_enqueued_was_the_next_trial(asked: Asked) -> None:
     by_hand = [record for record in asked.records() if record.enqueued_by]
     assert [record.params["lr"] for record in by_hand] == [0.00125, 0.0025]
     assert by_hand[0].params["num_epochs"] == 5
-    assert f"trial {by_hand[0].number} has what " in asked.ran.out
+    assert f"trial {by_hand[0].number} is the configuration that " in asked.ran.out
     assert "resume sweep=mine" in asked.late.out, "nobody drove it then"
-    assert f"trial {by_hand[1].number} has what " in asked.resumed.out
+    assert f"trial {by_hand[1].number} is the configuration that " in asked.resumed.out
 
 
 def test_what_failed_goes_on_with_its_number_and_values(asked: Asked) -> None:
@@ -192,5 +192,5 @@ def test_resumed_it_has_each_trial_once(asked: Asked) -> None:
 def test_own_code_and_a_command_are_told_whatever_they_do(asked: Asked) -> None:
     assert "0 FAIL" in asked.told.splitlines()
     lines = asked.ran.out.splitlines()
-    assert len([line for line in lines if "Log does not take" in line and "ends nothing" in line]) == 1
+    assert len([line for line in lines if "Log does not accept" in line and "ends nothing" in line]) == 1
     assert '"name": "mine"' in (asked.folder / "told.json").read_text()

@@ -89,7 +89,7 @@ def show(settings: DictConfig) -> Answer:
     try:
         view = read_sweep(make_sweep_ref(settings))
     except StudyError:
-        # The submitted sweep has not started.
+        # The sweep may have been submitted to a service without having started.
         if (submission := find_submission(settings)) and not submission["has_folder"]:
             return Answer(submission, lambda: print_submission(submission))
         raise
@@ -115,7 +115,7 @@ def watch(settings: DictConfig) -> Answer:
 
     code = watch_sweep(ref)
     data: dict[str, Any] = {"name": ref.name}
-    with contextlib.suppress(StudyError):  # A sweep whose ledger is elsewhere has no folder here.
+    with contextlib.suppress(StudyError):  # If a sweep's ledger is in a database, there may be no folder here.
         data = describe_plainly(read_sweep(ref))
     return Answer({**data, "exit_code": code}, exit_code=code)
 
@@ -125,7 +125,7 @@ def report(settings: DictConfig) -> Answer:
     """Write the report page of a sweep's present state, also while the sweep runs."""
     ref = make_sweep_ref(settings)
     folder = ref.folder()
-    from rltune.views import html  # Importing SQLAlchemy takes long; a wrong name is refused before.
+    from rltune.views import html  # Importing SQLAlchemy is slow, so the sweep's name is checked first.
 
     page = html.write_report(folder, ledger_url=ref.ledger_url) / html.PAGE
     return Answer({"report": page}, lambda: print(page))
@@ -150,7 +150,7 @@ def compare(settings: DictConfig) -> Answer:
     from rltune.ledger.sweep_ref import SweepRef
 
     folders = [SweepRef.of(sweep, settings.output_dir, settings.storage).folder("sweeps") for sweep in sweeps]
-    # Importing SQLAlchemy takes long; a wrong name is refused before.
+    # Importing SQLAlchemy is slow, so the sweeps' names are checked first.
     from rltune.views.comparison import compare_sweeps
 
     comparison = compare_sweeps(folders, ledger_url=settings.study.storage)
@@ -177,7 +177,7 @@ def list_group(settings: DictConfig) -> list[str]:
     complete = [sweep["name"] for sweep in sweeps if sweep["state"] == "complete"]
     if not complete:
         raise ConfigError(
-            f"group={settings.group}: {'no complete sweep of it' if client else 'no service runs'}",
+            f"group={settings.group}: {'no sweep of this group is complete' if client else 'no service runs'}",
             "a group whose sweeps were submitted, and have ended",
             spell_command("list") if client else spell_command("serve"),
         )

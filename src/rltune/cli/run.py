@@ -81,13 +81,13 @@ def run(jobs: Sequence[Job]) -> Answer:
     refuse_shared_names(configs)
     from rltune.driver.starting import check_request
 
-    for config in configs:  # All are checked before the first of them starts.
+    for config in configs:  # All sweeps are checked before the first one starts.
         check_request(config)
     return Answer(None, exit_code=run_jobs("run", jobs))
 
 
 def _run(config: RunConfig, typed: str | None = None) -> Answer:
-    # Printed at once, because the next imports and the start of Ray take seconds.
+    # The user sees a line before the next imports and the start of Ray, which take seconds.
     print(f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...", flush=True)
     from rltune.driver.run import run_sweep
 
@@ -168,7 +168,7 @@ def resume(settings: DictConfig) -> Answer:
     given: Any = OmegaConf.to_container(settings, resolve=True)
     changes = {key: given[key] for key in RESUME_KEYS}
     if client := find_service_of(settings):
-        del changes["storage"]  # The service has its own.
+        del changes["storage"]  # The service chooses the storage itself.
         words = spell_settings(changes)
         return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)

@@ -27,9 +27,9 @@ from rltune.service.folder import ADDRESS, ServiceFolder
 if TYPE_CHECKING:
     from rltune.service.client import Client
 
-POLL_S = 1.0  # How often a command asks whether its sweep has begun.
-WAITING = ("queued", "running")  # A sweep that has just been started has no folder yet.
-COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command submit, not of the sweep.
+POLL_S = 1.0  # The seconds between two requests that ask whether a submitted sweep has begun.
+WAITING = ("queued", "running")  # A sweep that was just started has no folder yet.
+COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command submit itself and not of a sweep.
 
 
 @dataclass
@@ -61,7 +61,7 @@ def serve(settings: DictConfig) -> int:
 
     plain = {name: value for name, value in vars(config).items() if name != "cluster"}
     number = serving.serve(**plain, address=config.cluster.address, program=find_program())
-    # uvicorn raises the signal again itself, except for a signal that the parent process has had ignored.
+    # uvicorn has already raised the signal again, unless the parent process told the system to ignore it.
     return 128 + number
 
 
@@ -122,7 +122,7 @@ def check_job(job: Job) -> None:
     """
     if flags := [word for word in job.words if word.startswith("-")]:
         raise ConfigError(
-            f"{flags[0]}: the service composes with its own folder's conf/", "groups there", f"leave {flags[0]} out"
+            f"{flags[0]}: the service uses only the conf/ in its own folder", "groups there", f"leave {flags[0]} out"
         )
     settings = DictConfig(OmegaConf.to_container(job.settings))
     with open_dict(settings):
@@ -149,7 +149,7 @@ def logs(settings: DictConfig) -> Answer:
 
     client = Client(settings.service.address, output_dir=settings.output_dir)
     if position := client.show(settings.sweep)["queue"]:
-        print(f"{settings.sweep}: number {position} in the queue; it says more when its turn comes", file=sys.stderr)
+        print(f"{settings.sweep}: number {position} in the queue; its log begins when its turn comes", file=sys.stderr)
     parts = []
     for part in client.logs(settings.sweep, follow=settings.follow):
         print(part, end="", flush=True)
@@ -203,7 +203,7 @@ def list_submissions(settings: DictConfig) -> tuple[Sequence[Mapping[str, Any]],
 
     try:
         submissions = Submissions(folder.database, folder.make_id()).list()
-    except (OSError, StudyError):  # The queue is another user's, or of another version of rltune.
+    except (OSError, StudyError):  # The queue belongs to another user or to another version of rltune.
         return [], False
     return SweepDescriptions(folder).list(submissions), False
 
@@ -237,7 +237,7 @@ def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
 
 def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool) -> None:
     """Print the submitted sweeps that run, wait or were refused."""
-    # A sweep that a killed service had just started has no driver; the next service starts it again.
+    # If a service was killed right after it started a sweep, then the next service starts this sweep again.
     waiting = [submission for submission in submissions if submission["state"] == "queued" or submission["starting"]]
     for submission in submissions if is_served else waiting:
         if submission["state"] == "running" and submission["trials"]:
@@ -247,7 +247,7 @@ def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool)
         elif submission["state"] in ("running", "queued", "refused"):
             print_state(submission)
     if waiting and not is_served:
-        print(f"no service runs here; {spell_command('serve')} goes on with the queue")
+        print(f"no service runs here; {spell_command('serve')} continues the queue")
     if is_served or waiting:
         print()
 

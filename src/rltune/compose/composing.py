@@ -24,7 +24,7 @@ from rltune.errors import ConfigError
 COMPOSED = (
     "--composed"  # With this flag, `rltune run` reads composed settings from standard input. A service sends them.
 )
-_composing = threading.Lock()  # Hydra has one state for the whole process.
+_composing = threading.Lock()  # Hydra has a single global state for the whole process.
 
 
 def conf_dir() -> Path:
@@ -103,7 +103,7 @@ def store_schema(root: str, schema: type) -> None:
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
-    if f"base_{root}.yaml" not in store.repo:  # Hydra converts the whole schema, which takes a sixth of composing.
+    if f"base_{root}.yaml" not in store.repo:  # Hydra's conversion of the schema takes a sixth of composing.
         store.store(f"base_{root}", schema)
 
 

@@ -21,8 +21,8 @@ TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
-NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Groups that the schema has no class for.
-# The flags of Hydra, which have no value behind a blank except those that name a folder, a file or a package.
+NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # The schema has no class for the values of these groups.
+# The flags of Hydra. Only those for a folder, a file or a package take their value from the next word.
 FLAGS = {
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run"),
     *("-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
@@ -54,7 +54,8 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     )
 
     help_line = spell_command(f"{root} --help")
-    if not isinstance(error, HydraException | OmegaConfBaseException):  # Hydra's parser of groups, as for tuned=null.
+    # Hydra's parser of config groups raises other errors, for example for tuned=null.
+    if not isinstance(error, HydraException | OmegaConfBaseException):
         return RltuneError(str(error), "group=option; ~group leaves it out", help_line)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     is_several = lines and _SEVERAL.match(lines[0])
@@ -64,13 +65,13 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
-        # The key of a name was left out.
+        # A user may have typed a name alone, without its key `sweep=` or `policy=`.
         subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
         is_bare = subject and "=" not in error.override
         fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
         redacted = redact_address(error.override)
-        if redacted != error.override:  # Hydra's message would quote the login.
-            return RltuneError(f"{redacted}: not readable", "key=value, its value quoted for Hydra too", help_line)
+        if redacted != error.override:  # Hydra's message would contain the login.
+            return RltuneError(f"{redacted}: not readable", "key=value, the value also quoted for Hydra", help_line)
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(cause, root, schema, words)
@@ -166,7 +167,7 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
         return RltuneError(f"{override}: not a setting any more", "the setting that replaces it", instead)
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
         return ConfigError(
-            f"{override}: a sweep keeps this setting from its start",
+            f"{override}: this setting cannot change after a sweep's start",
             f"a change of {', '.join(siblings)}",
             f"{spell_command('run')} with the same settings, {override} and another name",
         )

@@ -40,7 +40,7 @@ def read_keys(path: Path, prefix: str = "") -> list[Setting]:
         prefix: The group of its keys, with a dot at its end; empty for none.
     """
     text = path.read_text()
-    # PyYAML's C loader takes a tenth of the time.
+    # PyYAML's C loader takes a tenth of the Python loader's time.
     root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return list(_walk(root, prefix, text)) if isinstance(root, yaml.MappingNode) else []
 
@@ -152,7 +152,7 @@ def _read_meanings(chosen: Mapping[str, str]) -> dict[str, str]:
             paths += [(path, f"{group}.") for path in options[name]]
     meanings: dict[str, str] = {}
     for path, prefix in paths:
-        # A broken file is not an error unless it is chosen.
+        # A broken config file matters only if the user chooses it.
         with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
             is_global = "@package _global_" in path.read_text()
             for setting in read_keys(path, "" if is_global else prefix):

@@ -13,7 +13,7 @@ from rltune.compose.explaining import find_type
 from rltune.errors import ConfigError
 from rltune.search.dimensions import KINDS
 
-OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # These groups accept new keys.
+OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # In these config groups, users may add keys.
 
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 _CALLED_KIND = re.compile(rf"(\+*space\.[\w.]+)=({'|'.join(kind for kind in KINDS if kind != 'choice')})\((.*)\)")
@@ -66,7 +66,7 @@ def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Mapping):
             force = "++" if key in OPEN else ""
             for name, leaf in _flatten(key, value):
-                typed = name.replace("/", ".") if key == "constraints" else name  # Keys of Hydra cannot have a slash.
+                typed = name.replace("/", ".") if key == "constraints" else name  # Hydra's keys cannot contain a slash.
                 yield f"{force}{typed}={spell_value(name, leaf)}"
         else:
             yield f"{key}={spell_value(key, value)}"
@@ -86,7 +86,8 @@ def spell_value(key: str, value: Any) -> str:
     Raises:
         ConfigError: A setting cannot have a value of this type.
     """
-    value = value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value  # A number of NumPy.
+    # NumPy scalars have `item` but no length.
+    value = value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
     value = value.tolist() if hasattr(value, "tolist") else value
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

@@ -28,7 +28,7 @@ READING = ("GET", "HEAD")
 LOGIN = "/login"
 LOGGED_IN = "logged_in"
 SESSION_S = 365 * 24 * 3600  # A browser stays logged in for a year.
-MAX_BODY_BYTES = 2**20  # A body is read before its sender is known, so it must fit into memory.
+MAX_BODY_BYTES = 2**20  # A request's body must fit into memory, because it is read before its sender is known.
 
 
 class AccessError(RltuneError):
@@ -106,7 +106,7 @@ class Access:
 
 
 def list_hosts(names: Sequence[str]) -> list[str]:
-    """List the hosts by which a service may be called: this machine's names and addresses, and those that are given."""
+    """List the hosts by which a service may be called: this machine's names and addresses, and the configured names."""
     entries = list(itertools.chain.from_iterable(psutil.net_if_addrs().values()))
     version_4 = [entry.address for entry in entries if entry.family == socket.AF_INET]
     version_6 = [f"[{entry.address.partition('%')[0]}]" for entry in entries if entry.family == socket.AF_INET6]

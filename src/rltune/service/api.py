@@ -22,7 +22,7 @@ from rltune.service.sweep_service import SweepService
 
 API = "/api/"
 TRY = f"see docs/service.md, or {API}openapi.json"
-NEXT = "X-Next"  # This header of a part of a log has the byte at which the next part begins.
+NEXT = "X-Next"  # In a response with part of a log, this header has the byte at which the next part begins.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -30,7 +30,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-REFUSALS = {  # The statuses of refusals, and what they mean.
+REFUSALS = {  # The HTTP statuses of refused requests, and what they mean.
     400: "The host is not one of the service's, or the body is not JSON.",
     401: "The token is missing or wrong.",
     403: "A browser sent the request from the page of another site.",
@@ -60,7 +60,7 @@ def make_app(service: SweepService, access: Access) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.include_router(make_router(service))
-    # The login needs these files, so they are served without a token.
+    # The login page needs these files, so they are served without a token.
     app.mount("/static", StaticFiles(packages=[("rltune.service", "static")]))
     app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
     access.protect(app)
@@ -74,7 +74,7 @@ async def add_headers(request: Request, respond: Callable[[Request], Awaitable[R
     """Add the headers that keep a browser from loading or framing anything that is not the service's own."""
     response = await respond(request)
     if response.status_code >= 400 and response.headers.get("Content-Type", "").startswith("text/plain"):
-        # Another middleware has refused the request.
+        # Another middleware has refused the request in plain text.
         text = b"".join([part async for part in cast(Any, response).body_iterator]).decode()
         response = respond_to_error(request, HTTPException(response.status_code, text))
     for name, value in HEADERS.items():
@@ -159,7 +159,7 @@ def respond_to_error(request: Request, error: Exception) -> Response:
         described = f"{request.method} {path}: {error.detail}"
         status, refusal = error.status_code, ConfigError(described, "a request that OpenAPI describes", TRY)
         if status == 405 and (methods := request.app.openapi()["paths"].get(request.scope["route"].path)):
-            headers["Allow"] = ", ".join(methods).upper()  # The library names those of the path's first route alone.
+            headers["Allow"] = ", ".join(methods).upper()  # Starlette names only the methods of the path's first route.
     else:
         cause = redact(describe_exception(error))
         status, refusal = 500, UnexpectedError(cause, "a fault of rltune", "see the output of the service")

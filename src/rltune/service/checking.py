@@ -29,8 +29,8 @@ from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secre
 from rltune.errors import ConfigError, RltuneError, describe_exception
 from rltune.formatting import spell_command
 
-LIMIT_S = 50.0  # A client waits 60 s for the response.
-RESERVED = {  # The settings that the service gives each sweep, and why a submission may not give them.
+LIMIT_S = 50.0  # The time-out of a check, less than the 60 s that a client waits for a response.
+RESERVED = {  # The settings that a service gives each sweep itself, and why a submission may not contain them.
     "output_dir": "all its sweeps lie in one folder, that of the service",
     "resume": "it starts each with resume=auto",
 }
@@ -68,7 +68,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_send_result, args=(sender, check, arguments))
     with receiver:
-        with sender:  # Only the child keeps it open, so that the receiver notices the end of the child.
+        with sender:  # The child alone keeps the sender open, so that its end is noticed.
             child.start()
         try:
             if not receiver.poll(limit_s):
@@ -83,7 +83,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(cast(int, child.pid), signal.SIGKILL)
-            child.kill()  # The process may not lead a session yet.
+            child.kill()  # A child that has just started may not lead a session yet.
             child.join()
     if "refused" in answer:
         raise getattr(errors, answer["type"])(*answer["refused"])

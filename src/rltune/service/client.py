@@ -15,10 +15,10 @@ from rltune.errors import ConfigError, RltuneError, StudyError, UnavailableError
 from rltune.formatting import spell_command
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
-LIMIT_S = 60.0  # The longest wait for a response: checking a sweep takes seconds on a busy machine.
+LIMIT_S = 60.0  # The longest wait for a response, because checking a sweep takes seconds on a busy machine.
 INTERVAL_S = 1.0  # The time between two requests of a method that waits.
 WAITING = ("queued", "running")
-REFUSALS: Mapping[int, type[RltuneError]] = {  # The errors of statuses; any other is a wrong request.
+REFUSALS: Mapping[int, type[RltuneError]] = {  # Errors by HTTP status; others are wrong requests.
     404: StudyError,
     409: StudyError,
     500: UnexpectedError,
@@ -54,14 +54,14 @@ class Client:
         chosen_address = address or os.environ.get(ADDRESS) or local_address
         if chosen_address is None:
             raise ServiceError(
-                f"no service runs over {folder.sweeps}",
+                f"no service runs for {folder.sweeps}",
                 f"a service that runs there, or service.address=http://host:port, or {ADDRESS}",
                 spell_command("serve"),
             )
         self.address = chosen_address.rstrip("/")
         self._session = requests.Session()
         self._session.trust_env = False  # A .netrc would replace the token, and a proxy cannot reach this machine.
-        # The folder's token goes to the folder's service alone, whatever address was typed.
+        # The folder's token is sent only to the service of this folder, whatever address the user typed.
         chosen_token = (
             token or os.environ.get(TOKEN) or (folder.read_token() if self.address == local_address else None)
         )

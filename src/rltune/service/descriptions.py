@@ -29,7 +29,7 @@ from rltune.views.page import describe_sweep
 from rltune.views.sweep_reader import SweepReader
 from rltune.views.sweep_view import SweepView
 
-CPU_INTERVAL_S = 0.1  # The load of the CPUs is measured over this time.
+CPU_INTERVAL_S = 0.1  # The time over which the load of the CPUs is averaged.
 
 
 class SweepDescriptions:
@@ -80,12 +80,12 @@ class SweepDescriptions:
     ) -> SweepDescription:
         folder = self._folder.sweeps / submission.name
         view = None if isinstance(result, StudyError) else result
-        # A process that the service has started takes the lease as soon as it has checked its settings.
+        # A sweep is starting until the process that the service started has checked its settings and taken the lease.
         is_starting = submission.state == RUNNING and (view.driver_id if view else None) == submission.last_driver
         position = waiting.index(submission.name) + 1 if submission.state == QUEUED else None
         if view and (position or is_starting):
             view = _extend_budget(view, submission)
-        # A sweep that has not started yet has no settings in its folder.
+        # Only a sweep that has started has settings in its folder.
         is_unreadable = isinstance(result, StudyError) and (folder / SETTINGS).is_file()
         return {
             "id": submission.id,
@@ -148,7 +148,7 @@ def describe_state(submission: Submission, position: int | None, is_starting: bo
 
 
 def _extend_budget(view: SweepView, submission: Submission) -> SweepView:
-    """Return the view of a sweep that is resumed, perhaps with a larger budget than the one that it has spent."""
+    """Return the view of a sweep that is resumed, with the budget of its latest submission."""
     trials = (load_settings(submission.settings).get("budget") or {}).get("trials")
     budget = {**view.budget, "trials": trials} if isinstance(trials, int) else view.budget
     return replace(

@@ -65,8 +65,8 @@ def decide_state(submission: Submission, ending: Ending) -> tuple[str, str | Non
         if is_stopped:
             return INTERRUPTED, ON_REQUEST
         if submission.is_adopted and ending.status == "interrupted":
-            return INTERRUPTED, "whoever started it has ended it"
-        # If nobody asked it to stop, the shutdown of the service's machine may have ended the sweep, too.
+            return INTERRUPTED, "the person who started it has ended it"
+        # If nobody has stopped the sweep, a shutdown of the service's machine may have ended it, so it is queued again.
         return QUEUED, "its process is gone"
     if code == EXIT_WINNER:
         return COMPLETE, None
@@ -131,8 +131,8 @@ class Dispatcher:
         while not self._is_closed.is_set():
             try:
                 self.step()
-            except Exception as error:  # A full disk or a restarted database may be back at the next pass.
-                logger.warning("the queue stands still: %s", describe_exception(error))
+            except Exception as error:  # The disk or the database may work again at the next pass.
+                logger.warning("the queue could not be processed: %s", describe_exception(error))
             self._is_awake.wait(INTERVAL_S)
             self._is_awake.clear()
 
@@ -157,7 +157,7 @@ class Dispatcher:
         if self._is_closed.is_set():
             return
         if ending is None:
-            if submission.is_stopping:  # The driver may have started after the user's request to stop.
+            if submission.is_stopping:  # The driver may have started after the user's stop request.
                 with contextlib.suppress(StudyError):
                     self._processes.request_stop(submission)
             return
@@ -185,7 +185,7 @@ class Dispatcher:
         if not is_outage:
             return QUEUED, reason
         starts = datetime.fromtimestamp(time.time() + wait_s, UTC)
-        return QUEUED, f"next attempt at {starts:%H:%M} UTC: {reason or 'something that it needs is down'}"
+        return QUEUED, f"next attempt at {starts:%H:%M} UTC: {reason or 'something that it needs does not answer'}"
 
     def _start_or_adopt(self, submission: Submission) -> None:
         """Start a sweep, or take it for running if somebody drives it.
@@ -205,14 +205,15 @@ class Dispatcher:
         logger.info("%s: %s", submission.name, values["reason"] or "starts")
         if not self._submissions.change(submission, **values) or is_driven:
             return
-        # The row says so first: if the service is killed in between, the next service finds no driver and starts one.
+        # The queue's row changes before the process starts. If the service is killed in between, the next service finds
+        # no driver and starts a process.
         try:
             self._processes.start(submission)
         except OSError as error:
             failed = {"state": FAILED, "reason": f"cannot be started: {describe_exception(error)}"}
             self._submissions.change(replace(submission, state=RUNNING), **failed, ended_s=time.time())
 
-    # -- requests of users --------------------------------------------------------------------------------------------
+    # -- Methods for requests of users --------------------------------------------------------------------------------
 
     def stop(self, name: str) -> Submission:
         """End a sweep cleanly, or take it from the queue.
@@ -232,7 +233,8 @@ class Dispatcher:
                     "a sweep that waits or runs",
                     spell_command(f"resume sweep={name}") if submission.state != COMPLETE else spell_command("list"),
                 )
-        if submission.state == RUNNING:  # The lock is free, because a driver that cannot be seen is looked for first.
+        # The lock is not held here, because looking for a driver on another machine may take long.
+        if submission.state == RUNNING:
             self._submissions.change(submission, is_stopping=True)
             try:
                 self._processes.stop(submission)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from rltune.errors import StudyError
 
-ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"  # Environment variables that name a service elsewhere.
+ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"  # Environment variables for a service elsewhere.
 FOLDER = ".service"
-TOKEN_BYTES = 32  # An id of as many random bytes names one service among all.
+TOKEN_BYTES = 32  # An id of as many random bytes is unique among all services.
 LOG_BYTES = 64 * 1024  # The longest part of a log in one response.
-TAIL_BYTES = 16 * 1024  # The end of a log in which the reason for a refusal is looked for.
+TAIL_BYTES = 16 * 1024  # The reason for a refusal is searched in so much of a log's end.
 
 
 class ServiceFolder:

@@ -17,7 +17,7 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def check_text(cls, body: Any) -> Any:
-        """Refuse NaN, infinity and half of a surrogate pair, which no response could repeat: they are not JSON."""
+        """Refuse NaN, infinity and half of a surrogate pair, because JSON responses cannot contain them."""
         json.dumps(body, ensure_ascii=False, allow_nan=False, default=repr).encode()
         return body
 
@@ -73,7 +73,7 @@ class SweepDescription(TypedDict):
     report: bool
 
 
-# The parts of an error, as `RltuneError.to_dict` makes them. The key `try` is no name that a class could have.
+# The parts of an error, as `RltuneError.to_dict` makes them. A class could not have a field named `try`.
 Refusal = TypedDict(
     "Refusal",
     {

@@ -27,11 +27,11 @@ from rltune.service.sweep_service import VERBS, SweepService
 from rltune.views.html import FOLDER, PAGE, render_page
 from rltune.views.sweep_view import load_view
 
-NO_SETTINGS = ("name", "group", "overrides")  # The form's fields that are not spelled as a setting.
-HIDDEN = ("name", *RESERVED)  # The settings that have a field of another kind, or that the service chooses.
-MAX_ROWS = 20  # A sweep's page shows so many rows of a table; the others are a click away.
+NO_SETTINGS = ("name", "group", "overrides")  # Fields of the form that are not typed as settings.
+HIDDEN = ("name", *RESERVED)  # Settings with a special field, or chosen by the service.
+MAX_ROWS = 20  # The number of rows of a table that a sweep's page shows; a link leads to the others.
 LOG_BYTES = 6000
-# A report is a page with its own script, which may run, but not with the rights of the service's page.
+# A report page contains a script of its own, which may run, but without the rights of the service's page.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 
 
@@ -60,7 +60,7 @@ class Page:
 
     def __init__(self, service: SweepService, access: Access) -> None:
         self._service, self._access = service, access
-        # Templates are not reloaded, because after an upgrade they would not fit the code that runs.
+        # Templates are not reloaded, because after an upgrade they would not match the running code.
         loader = ChoiceLoader([PackageLoader("rltune.service"), PackageLoader("rltune.views")])
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
         self._templates.filters["score"] = format_objective
@@ -138,7 +138,7 @@ class Page:
     def _render_form(self, given: Mapping[str, str], error: RltuneError | None = None) -> Response:
         try:
             form = make_form(spell_form(given, list_groups()))
-        except RltuneError:  # The choice of files is what is wrong; the form shows the usual defaults beside the error.
+        except RltuneError:  # Because the chosen files are invalid, the form shows the usual defaults.
             form = make_form()
         wrong = find_wrong(error, given, form.keys) if error else ""
         return self._render("submit.html", error, form=form, hidden=HIDDEN, wrong=wrong, given=given)

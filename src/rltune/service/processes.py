@@ -41,11 +41,11 @@ from rltune.records import STOP
 from rltune.service.folder import TAIL_BYTES, ServiceFolder
 from rltune.service.submissions import Submission
 
-HEADING = "--- rltune serve: "  # Each command's part of a log begins with such a line.
+HEADING = "--- rltune serve: "  # The beginning of the line that precedes a command's output in a log.
 ERROR = re.compile(r"^error: (.+(?:\n  allowed: .+)?(?:\n  try: .+)?)", re.MULTILINE)
-# An earlier service may have started a process just before it was killed. If that process has not taken the lease after
-# this time, then it is lost. A process that is slower and one that this service starts do no harm to each other: the
-# lease refuses one of them.
+# The time in which a started process takes the lease. An earlier service may have started a process just before it was
+# killed, and a process without the lease after this time is considered lost. If it is only slow, that does no harm,
+# because the lease refuses either this process or the next one.
 START_S = 60.0
 
 
@@ -96,7 +96,7 @@ class SweepProcesses:
     def __init__(self, folder: ServiceFolder, share: Mapping[str, Any], program: Sequence[str] | None = None) -> None:
         self._folder, self._share = folder, share
         self._program = program or (sys.executable, "-m", "rltune", "run")
-        self._children: dict[int, subprocess.Popen[bytes]] = {}  # The processes by their submission's id.
+        self._children: dict[int, subprocess.Popen[bytes]] = {}  # Processes by their submission's id.
         self._watches: dict[int, LeaseWatch] = {}
 
     def format_request(self, submission: Submission) -> str:
@@ -116,7 +116,8 @@ class SweepProcesses:
             OSError: The system gives no process, or the log cannot be written.
         """
         command = [*self._program, COMPOSED, f"name={spell_value('name', submission.name)}"]
-        # The settings are in a file without a name: no other user can read them, and none is left behind.
+        # The settings are passed in a file without a name, which no other user can read and which leaves nothing
+        # behind.
         with self._folder.log_of(submission.name).open("ab") as log, tempfile.TemporaryFile() as settings:
             settings.write(self.format_request(submission).encode())
             settings.seek(0)
@@ -144,7 +145,7 @@ class SweepProcesses:
             return watch.look()
         except (UnavailableError, OperationalError):
             return if_down
-        except Exception:  # The sweep's command says what is wrong with its ledger; no other sweep waits for that.
+        except Exception:  # The sweep's own command reports what is wrong with its ledger.
             return False
 
     def _watch(self, submission: Submission) -> LeaseWatch:
@@ -179,7 +180,7 @@ class SweepProcesses:
             StudyError: The driver cannot be reached.
         """
         if child := self._children.get(submission.id):
-            child.send_signal(signal.SIGTERM)  # A second one ends it at once.
+            child.send_signal(signal.SIGTERM)  # A second SIGTERM would end the process at once.
         else:
             self.request_stop(submission)
 
@@ -207,7 +208,7 @@ class SweepProcesses:
         return {"last_request": 0, "last_driver": None}
 
     def _read_ending(self, submission: Submission, ending: Ending) -> Ending:
-        """Add what the sweep's ledger says, if there is one that can be read.
+        """Add what the sweep's ledger says, if the ledger can be read.
 
         A ledger that is damaged raises errors of the database's library; they must not hold up the other sweeps.
         """
@@ -217,7 +218,7 @@ class SweepProcesses:
             records = [*ledger.trials.records(), *ledger.runs.records()]
             return replace(
                 ending,
-                # Before this process has taken the lease, the status is that of an earlier end.
+                # Until this process has taken the lease, the status belongs to an earlier end.
                 status=ledger.sweep().status if has_started else None,
                 is_stop_requested=any(request.id > submission.last_request for request in requests),
                 progress=sum(record.env_steps + (record.state != "RUNNING") for record in records),

@@ -71,7 +71,7 @@ def serve(
         folder.write_address(url)
         stack.callback(folder.clear_address)
         _print_addresses(url, access.token, host, width, folder)
-        # Reading many ledgers for the first time takes seconds, so it starts before the first request.
+        # The ledgers are read once in advance, because the first read of many ledgers takes seconds.
         threading.Thread(target=service.list, name="first-list", daemon=True).start()
         dispatcher.start()
         stack.callback(dispatcher.close)
@@ -110,7 +110,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(socket_address)
-        listening.listen()  # A browser that opens the printed link at once waits, and is not refused.
+        listening.listen()  # From here on, a browser that opens the printed link waits instead of being refused.
     except OSError as error:
         raise ConfigError(
             f"host={host} port={port}: {error.strerror or error}", "an address of this machine, a free port", "port=0"
@@ -138,5 +138,5 @@ def _print_running_sweeps(submissions: Submissions) -> None:
 
 def _format_host(host: str) -> str:
     """Format the host by which a service is reached from its own machine, as part of a URL."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - this is every address of the machine
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - this stands for all addresses
     return f"[{host}]" if ":" in host else host

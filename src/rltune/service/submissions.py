@@ -46,20 +46,20 @@ QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "refused",
 )
 ENDED = (COMPLETE, FAILED, INTERRUPTED, REFUSED)
-FORMAT = 4  # The version of the queue's tables.
+FORMAT = 4  # The format of the queue's tables.
 _metadata = MetaData()
 _ID = BigInteger().with_variant(Integer, "sqlite")
 TABLE = Table(
     "submissions",
     _metadata,
     Column("id", _ID, primary_key=True),
-    Column("service", String(64), nullable=False),  # Several services may share a database.
+    Column("service", String(64), nullable=False),  # Several services may share one database.
     Column("name", String(255), nullable=False),
     Column("group", String(255)),
-    Column("overrides", JSON, nullable=False),  # The overrides are only displayed; the sweep runs with its settings.
+    Column("overrides", JSON, nullable=False),  # Overrides are only displayed: the sweep runs with its settings.
     Column("settings", Text, nullable=False),
     Column("state", String(16), nullable=False),
-    Column("position", BigInteger, nullable=False),  # A new position is larger than all others.
+    Column("position", BigInteger, nullable=False),  # The position of a new submission is larger than all others.
     Column("reason", Text),
     Column("last_request", BigInteger, nullable=False, default=0),
     Column("last_driver", String(32)),
@@ -155,7 +155,7 @@ class Submissions:
         """Read the format of the tables; None if there are none."""
         if has_table(self._engine, _format):
             with self._engine.connect() as connection:
-                # The row is missing if a service was killed while it made the tables.
+                # If a service was killed while it created the tables, the row is missing.
                 return connection.execute(select(_format.c.format)).scalar_one_or_none()
         return 1 if has_table(self._engine, TABLE) else None
 
@@ -232,7 +232,7 @@ class Submissions:
     def change(self, submission: Submission, **values: Any) -> bool:
         """Change a row, if it still has the state and position of ``submission``; return whether it had."""
         is_same = (TABLE.c.id == submission.id) & (TABLE.c.state == submission.state)
-        # The sweep may have been resumed and have ended again meanwhile.
+        # The position tells whether the sweep was resumed and has ended again meanwhile.
         is_same &= TABLE.c.position == submission.position
         with self._engine.begin() as connection:
             return bool(connection.execute(update(TABLE).where(is_same).values(**values)).rowcount)

@@ -85,12 +85,12 @@ class SweepService:
 
         Raises:
             ConfigError: The sweep cannot be run with these settings.
-            StudyError: It waits or runs, or it is complete and nothing asks for more.
+            StudyError: It waits or runs, or it is complete and no setting asks for more.
         """
         submission = self.submissions.get(name)
         if submission.state == COMPLETE and not overrides:
             raise StudyError(
-                f"sweep={name} is complete, and nothing asks for more",
+                f"sweep={name} is complete, and no setting asks for more",
                 "an interrupted or failed one, or a larger budget",
                 'resume it with "overrides": ["budget.trials=..."]',
             )

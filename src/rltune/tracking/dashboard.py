@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.storages import RDBStorage
 
-SWEEP_KEY = "rltune.sweep"  # An attribute of the study: the key of the sweep that it shows.
+SWEEP_KEY = "rltune.sweep"  # The name of a study's attribute with the key of the sweep that the study shows.
 logger = logging.getLogger(__name__)
 
 
@@ -83,7 +83,7 @@ class DashboardTracker(Tracker):
         logging.getLogger("alembic").setLevel(logging.WARNING)
         if self._file:
             choose_journal(self._file, self._shared)
-        # A reader may hold a file for a moment, and a server may have been restarted.
+        # A reader may hold the file for a moment, and a database server may have been restarted.
         options = {"connect_args": {"timeout": TIMEOUT_S}} if file_of(self._url) else {"pool_pre_ping": True}
         sweep = self.sweep
         self._storage = RDBStorage(self._url, options)
@@ -95,7 +95,8 @@ class DashboardTracker(Tracker):
             return
         ends = [tuple(trial.user_attrs.get("end", ())) for trial in trials]
         self._added = set(ends)
-        # Trials were tried again, the ledger is an older copy, or two drivers added the same trial.
+        # The study is made anew if trials were tried again, if the ledger is an older copy, or if two drivers added the
+        # same trial.
         if len(ends) > len(self._added) or not self._added <= ended:
             optuna.delete_study(study_name=sweep.name, storage=self._storage)
             study, self._added = self._load_study(), set()
@@ -128,7 +129,7 @@ class DashboardTracker(Tracker):
 
         drawn = record.drawn or {}
         value = None if record.diverged or record.state == "FAIL" else record.score
-        # Optuna wants a value of each complete trial.
+        # Optuna requires a value for each complete trial.
         state = "PRUNED" if record.state == "COMPLETE" and value is None else record.state
         attributes = {"trial": record.number, "params": dict(record.params), "seeds": list(record.seeds)}
         if record.state != "COMPLETE":

@@ -32,13 +32,13 @@ from rltune.tracking.mlflow_tracker import MLflowTracker
 from rltune.tracking.model_registry import RegisteredModel
 from rltune.tracking.tracker import Tracker
 
-# A request costs the driver as much as ten reports, so the reports of some seconds travel together. Importing MLflow
-# takes 2 s of CPU time, which the first trials need to start.
+# The reports of some seconds are sent together, because a request costs the driver as much as ten reports. Importing
+# MLflow takes 2 s of CPU time, which the first trials need to start.
 LINGER_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0  # The pause after a failure doubles from the first to the longest.
-POLL_S = 0.1  # How soon a caller that waits for a result notices a signal.
-MAX_ATTEMPTS = 3  # Refusals in a row after which an operation is given up.
-AWAY_S = 5.0  # The longest that the end of a sweep waits for a tracker that fails again and again.
+POLL_S = 0.1  # A caller that waits for a result checks for signals this often.
+MAX_ATTEMPTS = 3  # The number of refusals in a row after which an operation is given up.
+AWAY_S = 5.0  # The end of a sweep waits at most this long for a tracker that keeps failing.
 REGISTER_S, CHAMPION_S = 180.0, 30.0
 T = TypeVar("T")
 
@@ -87,20 +87,20 @@ class Feed:
         self.tracker, self.messages = tracker, SimpleQueue[str]()
         tracker.notify = self.messages.put
         self._ledger, self._store = ledger, store
-        # A tracker that only waits for the end must work even if an error of the ledger has ended the sweep.
+        # A tracker that acts only at the end must work even if an error of the ledger has ended the sweep.
         self._takes_checkpoints = _overrides(tracker, Tracker.write_checkpoint)
         self._reads_ledger = (
             _overrides(tracker, Tracker.write) or _overrides(tracker, Tracker.write_sweep) or self._takes_checkpoints
         )
         self._tasks: list[_Task] = []
         self._woken, self._urgent = threading.Event(), threading.Event()
-        self._woken.set()  # A resumed sweep may have something to deliver.
+        self._woken.set()  # A resumed sweep may have something to deliver at once.
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self._ending: tuple[str, Outcome | None] = ("KILLED", None)
         self._is_open = self._is_delivered = self._has_warned = False
-        self._failures = 0  # Consecutive failures.
-        self._failing_since = 0.0  # The time of the first of them.
-        self._refusals: Counter[str] = Counter()  # Consecutive refusals by operation.
+        self._failures = 0  # The number of failures in a row.
+        self._failing_since = 0.0  # The time of the first failure in a row.
+        self._refusals: Counter[str] = Counter()  # The number of refusals in a row, by operation.
         self._skipped: set[str] = set()  # Checkpoints that the tracker refused; the next driver offers them again.
         self._thread = threading.Thread(target=self._run, name=f"feed-{tracker.name}", daemon=True)
         self._thread.start()
@@ -149,7 +149,7 @@ class Feed:
             self._woken.set()
         while not task.done.wait(min(POLL_S, max(0.0, deadline - time.monotonic()))):
             if is_urgent() or time.monotonic() >= deadline:
-                task.done.set()  # The thread skips a task that nobody waits for any more.
+                task.done.set()  # The thread skips a task whose caller has given up.
                 reason = "the sweep ends" if is_urgent() else task.error or f"no answer within {timeout_s:.0f} s"
                 self.messages.put(f"{self.tracker.name} did not take {name} ({reason})")
                 return None
@@ -177,7 +177,7 @@ class Feed:
             return self._is_delivered
         began, was_urgent = time.monotonic(), is_urgent()
         limit_s = min(timeout_s, self.tracker.close_s)
-        too_often = 1 if self._failures else MAX_ATTEMPTS  # A single failure at the end may be that of a moment.
+        too_often = 1 if self._failures else MAX_ATTEMPTS  # A single failure at the end may be temporary.
         while self._thread.is_alive() and (was_urgent or not is_urgent()):
             end = began + limit_s
             if self._failures >= too_often:
@@ -203,7 +203,7 @@ class Feed:
         self._urgent.set()
         self._woken.set()
 
-    # -- the thread ---------------------------------------------------------------------------------------------------
+    # -- Methods that run in the feed's thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._is_delivered:
@@ -219,7 +219,7 @@ class Feed:
                 self._handle_failure(error)
             else:
                 if self._has_warned:
-                    self.messages.put(f"{self.tracker.name} has received what it lacked")
+                    self.messages.put(f"{self.tracker.name} has now received everything that was missing")
                 self._failures, self._has_warned = 0, False
 
     def _find_pause_s(self) -> float:
@@ -234,7 +234,7 @@ class Feed:
         self._is_open = False
         if not (self._has_warned or isinstance(error, _RefusedError)):
             reason = _describe(error)
-            self.messages.put(f"{self.tracker.name} does not take everything ({reason}); the rest is delivered later")
+            self.messages.put(f"{self.tracker.name} does not accept everything ({reason}); the rest is delivered later")
             self._has_warned = True
         self._woken.set()
 
@@ -247,12 +247,12 @@ class Feed:
         if not self._is_open:
             self.tracker.open()
             self._is_open = True
-        tasks = list(self._tasks)  # Rows that the ledger had before a task came are delivered before the task.
+        tasks = list(self._tasks)  # Rows that were in the ledger before a task came are delivered first.
         self._deliver_ledger()
         for task in tasks:
             self._carry_out(task)
         if is_last:
-            self._deliver_ledger()  # A task may have found that a run is gone.
+            self._deliver_ledger()  # A task may have found that a run was erased, so rows may be missing again.
             self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
             self._attempt("its closing", self.tracker.close)
         self._is_delivered = is_last
@@ -262,7 +262,8 @@ class Feed:
         if not self._reads_ledger:
             return
         tracker, ledger = self.tracker, self._ledger
-        # The order matters: all reports of a trial that has ended by now are among those that are read afterwards.
+        # Pending trials are read before reports, so that all reports of a trial that has ended by now are among the
+        # reports that are read.
         pending = ledger.read_pending_trials(tracker.name, with_checkpoints=self._takes_checkpoints)
         records = self._read_records((trial.kind, trial.number) for trial in pending)
         changed = {(trial.kind, trial.number): trial.revision for trial in pending if trial.revision > trial.delivered}
@@ -309,7 +310,7 @@ class Feed:
         for key, curve in curves.items():
             record = records[key]
             has_all_reports = key in changed and curve[-1].nominal_steps >= max(record.reports, default=0)
-            if not has_all_reports:  # More reports follow, although the trial may have ended by now.
+            if not has_all_reports:  # The trial may have ended by now, but more reports follow.
                 record = replace(record, state="RUNNING", stop_reason=None, diverged=False)
             if self._attempt(record.run_key.name, partial(self.tracker.write, record, curve)) and has_all_reports:
                 delivered.append(key)
@@ -335,7 +336,7 @@ class Feed:
         self._ledger.mark_trial(self.tracker.name, record.kind, record.number, checkpoint=path)
 
     def _carry_out(self, task: _Task) -> None:
-        if not task.done.is_set():  # If it is set, the task's caller waits no more.
+        if not task.done.is_set():  # A task is done if its caller has given up waiting.
             try:
                 self._attempt(task.name, lambda: setattr(task, "result", task.function()))
             except BaseException as error:
@@ -349,10 +350,10 @@ class Feed:
         self._check_right()
         try:
             operation()
-        except (SQLAlchemyError, LeaseLostError):  # The ledger has failed, not the tracker.
+        except (SQLAlchemyError, LeaseLostError):  # Errors of the ledger are not the tracker's fault.
             raise
         except BaseException as error:
-            # A failure may be the end of an outage, so that one of them proves nothing.
+            # A single refusal proves nothing, because it may come at the end of an outage.
             self._refusals[name] = self._refusals[name] + 1 if self.tracker.is_refusal(error) else 0
             if not self._refusals[name]:
                 raise

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 PREFIX = "sqlite:///"
-# An outage must be noticed in seconds, not in MLflow's four minutes; the feed does the retrying.
+# An outage must be noticed in seconds, and not in MLflow's four minutes, because the feed itself retries.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -39,9 +39,9 @@ def connect_mlflow(uri: str) -> Any:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Otherwise MLflow prints the server's address with its login whenever a run ends.
+    # By default, MLflow prints the server's address with its login whenever a run ends.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    warnings.filterwarnings("ignore", module=r"mlflow\.")  # Advice to authors of models would clutter the console.
+    warnings.filterwarnings("ignore", module=r"mlflow\.")  # MLflow's advice to authors would clutter the console.
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):
@@ -82,10 +82,10 @@ def make_store(uri: str) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         draft = Path(folder) / path.name
         MlflowClient(f"{PREFIX}{draft}").search_experiments(max_results=1)
-        draft.chmod(0o600)  # The store's tables contain what the sweep's folder keeps private.
+        draft.chmod(0o600)  # The store is as private as the sweep's folder.
         try:
             os.link(draft, path)
         except FileExistsError:
             pass  # Another sweep has created the store meanwhile.
-        except OSError:  # The file system has no hard links.
+        except OSError:  # Some file systems have no hard links.
             draft.rename(path)

@@ -21,12 +21,12 @@ from rltune.formatting import name_user
 from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 from rltune.tracking.model_registry import ModelRegistry
 
-MAX_NAME, MAX_VALUE = 250, 6000  # Lengths in characters.
+MAX_NAME, MAX_VALUE = 250, 6000  # The longest name and value in characters.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-# This part of an address keeps MLflow from opening its pages for prompts.
+# The part of an address that makes MLflow open its pages for training and not those for prompts.
 AS_TRAINING = {"workflowType": "machine_learning"}
-REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")  # A server that answers so works.
-Point = tuple[str, float, int, int]  # Name, value, step, and milliseconds of the epoch.
+REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")  # The server works if it answers so.
+Point = tuple[str, float, int, int]  # A point has a name, a value, a step and a time in milliseconds of the epoch.
 
 
 class MLflowRuns:
@@ -76,7 +76,7 @@ class MLflowRuns:
         self._experiment = str(experiment.experiment_id)
         make_artifact_folder(experiment.artifact_location)
 
-    # -- runs ---------------------------------------------------------------------------------------------------------
+    # -- Methods for runs ---------------------------------------------------------------------------------------------
 
     def read(self, run_id: str | None) -> Any:
         """Return the run with this id, undeleted if need be; None when the server has no such run."""
@@ -200,6 +200,6 @@ class MLflowRuns:
 
 
 def _clean_name(text: str) -> str:
-    """Replace what MLflow does not accept in a name: it must be a normalised relative path."""
+    """Replace characters that MLflow does not accept in a name, which must be a normalised relative path."""
     path = re.sub(r"[^/\w.\- :]", "_", str(text))[:MAX_NAME]
     return posixpath.normpath(path).lstrip("./") or "_"

@@ -24,16 +24,16 @@ from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_c
 from rltune.tracking.uri_check import check_uri
 
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
-# MLflow's page shows the charts of "<section>/<name>" first, section by section, and those without a section below
-# them: this section holds what trials are compared by, and sorts before "learner".
+# MLflow's page shows charts named "<section>/<name>" first, section by section, and those without a section below. This
+# section holds the metrics that compare trials, and sorts before "learner".
 FIRST = "compare/"
 COMPARED = ("score", "certified_score")
-STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"  # The latter is a run's description, in Markdown.
+STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"  # MLflow shows the second tag as a run's description.
 KEY_TAG, SWEEP_TAG, PARENT_TAG = "rltune.key", "rltune.sweep", "mlflow.parentRunId"
 TRIAL_TAG, ROOT_TAG = "rltune.trial", "rltune.root"
-ENTRY_TAG = "rltune.entry"  # Identifies a trial's run among all runs of a store.
-MODEL_TAG = "rltune.model"  # The version that was registered from this run, or from one below it.
-KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # The run's artifact folder, and whose files it has.
+ENTRY_TAG = "rltune.entry"  # The tag that identifies a trial's run among all runs of a store.
+MODEL_TAG = "rltune.model"  # The model version that was registered from this run or from a child run.
+KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # A tag that names the checkpoint in a run's artifact folder.
 FAILURE_TAGS = {"rltune.traceback", "rltune.log"}
 
 
@@ -92,14 +92,14 @@ class MLflowTracker(Tracker):
         self._ledger = sweep.ledger
         self._runs = MLflowRuns(resolve_uri(sweep.uri), sweep.experiment)
         self._is_connected = False
-        self._ids: dict[str, str] = {}  # Ids by entry, of the runs that the server is known to have.
+        self._ids: dict[str, str] = {}  # The ids of runs that the server is known to have, by entry.
         self._ended: set[str] = set()  # The entries whose MLflow runs were ended.
         self._may_miss_runs = False  # Whether the server may have runs whose ids are not in the ledger.
         self._sweep_run_id = ""
         self._curve: BestScoreCurve | None = None
-        self._newest_version: int | None = None  # When the champion was looked up; None without an answer.
+        self._newest_version: int | None = None  # The newest version when the champion was read, or None.
 
-    # -- what the feed calls ------------------------------------------------------------------------------------------
+    # -- Methods that the feed calls ----------------------------------------------------------------------------------
 
     @classmethod
     def check(cls, config: RunConfig) -> None:
@@ -124,7 +124,7 @@ class MLflowTracker(Tracker):
         run = self._runs.read(record.mlflow_run_id)
         if record.mlflow_run_id and run is None:
             self._ledger.forget_mlflow(self.name)
-            self._may_miss_runs = True  # The trials' runs may be there still.
+            self._may_miss_runs = True  # The server may still have the runs of trials.
             self._curve, self._sweep_run_id = None, ""
         if run is None:
             run = next(iter(self._runs.search(KEY_TAG, sweep.key)), None)
@@ -134,7 +134,7 @@ class MLflowTracker(Tracker):
             tags = {}
         else:
             run_id = str(run.info.run_id)
-            self._may_miss_runs = True  # A driver that was killed may have created them.
+            self._may_miss_runs = True  # A driver that was killed may have created runs of trials.
             params, tags = self._runs.compare(run, params, tags)
             if run.info.status != "RUNNING":
                 self._runs.reopen(run_id)
@@ -150,7 +150,7 @@ class MLflowTracker(Tracker):
         """Add points to a trial's run, create or continue it, and end it with the reason."""
         entry, status, points = _name_entry(trial), _status_of(trial), _to_points(reports)
         if status == "RUNNING" and entry in self._ended:
-            self._ids.pop(entry, None)  # The trial continues, so its run is looked up and shown as running.
+            self._ids.pop(entry, None)  # If a trial continues, its run is looked up and reopened.
         params, tags = ({}, {}) if entry in self._ids else self._open_trial(trial)
         if status != "RUNNING":
             tags |= self._make_state_tags(trial) | _make_end_tags(trial)
@@ -172,7 +172,7 @@ class MLflowTracker(Tracker):
             replicates = max((len(first.seeds) for first in self._ledger.trials.records([0])), default=0)
             self._curve = BestScoreCurve(self._ledger.criteria, replicates)
             delivered = self._ledger.read_delivered_report(self.name)
-            while self._curve.mark < delivered:  # An earlier driver has sent these.
+            while self._curve.mark < delivered:  # An earlier driver has sent these points.
                 earlier = self._ledger.read_reports_after(self._curve.mark, BATCH_SIZE)
                 self._curve.add((entry for entry in earlier if entry[0] <= delivered), barred)
                 if not earlier or earlier[-1][0] >= delivered:
@@ -212,7 +212,7 @@ class MLflowTracker(Tracker):
             return False
         return self._is_connected
 
-    # -- models -------------------------------------------------------------------------------------------------------
+    # -- Methods for models -------------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -251,7 +251,7 @@ class MLflowTracker(Tracker):
         if alias is None:
             return version
         if self._newest_version is None:
-            self.notify(f"'{alias}' of {name} stays where it is: MLflow did not say which version has it")
+            self.notify(f"'{alias}' of {name} stays as it is: MLflow did not answer which version has it")
             return version
         return registry.set_alias(version, alias, self._newest_version, rank)
 
@@ -266,10 +266,10 @@ class MLflowTracker(Tracker):
         """Copy a registered version's files into a folder."""
         return self._runs.registry().fetch(version, folder)
 
-    # -- the runs below it --------------------------------------------------------------------------------------------
+    # -- Methods for the MLflow runs of trials ------------------------------------------------------------------------
 
     def _find_run(self, key: RunKey | None) -> str:
-        """Return the id of the sweep's run or of one below it; find or create the run.
+        """Return the id of the sweep's run or of a child run; find or create the run.
 
         Raises:
             LookupError: The ledger has no such trial.
@@ -320,7 +320,7 @@ class MLflowTracker(Tracker):
         tags["rltune.seeds"] = ",".join(str(seed) for seed in trial.seeds)
         run = self._runs.read(trial.mlflow_run_id)
         is_lost = run is None and trial.mlflow_run_id is not None
-        if run is None and self._may_miss_runs:  # A request whose answer was lost may have created the run.
+        if run is None and self._may_miss_runs:  # A request whose answer was lost may have created a run.
             run = next(iter(self._runs.search(ENTRY_TAG, tags[ENTRY_TAG])), None)
         params: dict[str, Any] = dict(trial.params)
         if run is None:
@@ -333,7 +333,7 @@ class MLflowTracker(Tracker):
                 self._runs.reopen(run_id)
                 for tag in FAILURE_TAGS & run.data.tags.keys():  # The trial is tried again after a failure.
                     self._runs.drop_tag(run_id, tag)
-        if is_lost:  # Somebody has erased the run in MLflow.
+        if is_lost:  # A user has erased the run in MLflow.
             self._runs.log(run_id, {}, {}, _to_points(self._ledger.table(trial.kind).read_reports(trial.number)))
             self._ledger.mark_trial(self.name, trial.kind, trial.number, revision=0, checkpoint=None)
         if run_id != trial.mlflow_run_id:
@@ -351,7 +351,7 @@ class MLflowTracker(Tracker):
 
     def _make_state_tags(self, trial: TrialRecord) -> dict[str, str]:
         """Describe in a word and in a line what became of a trial."""
-        state = note = _describe_state(trial)  # Never empty: a server refuses an empty tag, and the rest with it.
+        state = note = _describe_state(trial)  # MLflow refuses an empty tag, and all other tags with it.
         if state != "running":
             budget = self.sweep.params.get("budget.env_steps")
             whole = f" of {budget:,}" if budget is not None else ""
@@ -377,7 +377,7 @@ def _describe_state(trial: TrialRecord) -> str:
 
 
 def _repeat_compared(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Add to a run's numbers, under a second name, those that MLflow's page is to chart before all others."""
+    """Repeat under a second name the numbers that MLflow's page should chart before all others."""
     return {**numbers, **{f"{FIRST}{name}": numbers[name] for name in COMPARED if name in numbers}}
 
 

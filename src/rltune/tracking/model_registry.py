@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 DIGEST_TAG = "rltune.digest"
-ALIAS_TRIES = 5  # How often an alias is read again that other sweeps may set at the same time.
+ALIAS_TRIES = 5  # The number of attempts to set an alias that other sweeps may change at the same time.
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RegisteredModel:
     alias: str | None = None
 
 
-Rank = Callable[[RegisteredModel], Any]  # Orders versions; the highest rank is the best.
+Rank = Callable[[RegisteredModel], Any]  # Orders model versions; the highest rank is the best.
 
 
 class ModelRegistry:
@@ -86,25 +86,27 @@ class ModelRegistry:
         from mlflow.entities import LoggedModelOutput
 
         run_id = runs[0]
-        # A driver that was killed after it logged the model, before it registered a version, left one to be used.
+        # A driver that was killed between logging a model and registering its version has left a logged model to use.
         same = f"tags.`{DIGEST_TAG}` = '{tags[DIGEST_TAG]}' AND source_run_id = '{run_id}'"
         logged = next(iter(self._client.search_logged_models([self._experiment], same)), None)
         if logged is None:
             logged = self._client.create_logged_model(self._experiment, "policy", run_id, dict(tags), None, "policy")
-        for output_of in runs:  # MLflow refuses an output that a run has.
+        for output_of in runs:  # MLflow refuses an output that a run already has.
             outputs = getattr(self._client.get_run(output_of).outputs, "model_outputs", [])
             if all(output.model_id != logged.model_id for output in outputs):
                 self._client.log_outputs(output_of, [LoggedModelOutput(logged.model_id, 0)])
         if str(logged.status) != "READY":
             self._log_files(logged, run_id, model)
-        # A server takes only its own models:/ address; a database store resolves that through global state.
+        # A server accepts only its own models:/ addresses, but a database store would resolve them through global
+        # state.
         source = f"models:/{logged.model_id}" if self._uri.startswith("http") else logged.artifact_location
         return self._client.create_model_version(
             name, source, run_id, dict(tags), description=description, model_id=logged.model_id
         )
 
     def _log_files(self, logged: Any, run_id: str, model: Mapping[str, Any]) -> None:
-        # This does as mlflow.pyfunc.log_model, without global state and without reading the history of every metric.
+        # The method repeats mlflow.pyfunc.log_model without global state and without reading the history of every
+        # metric.
         import mlflow.pyfunc
         from mlflow.models import Model
 
@@ -116,7 +118,8 @@ class ModelRegistry:
                 run_id=run_id,
                 model_id=logged.model_id,
             )
-            # Recorded, not filtered: save_model puts its own filters first and would write to the console.
+            # Warnings are recorded and not filtered, because save_model puts its own filters first and would write to
+            # the console.
             with warnings.catch_warnings(record=True):
                 mlflow.pyfunc.save_model(str(path), mlflow_model=card, **model)
             self._client.log_model_artifacts(logged.model_id, str(path))
@@ -159,7 +162,7 @@ class ModelRegistry:
         try:
             return _as_registered(self._client.get_model_version_by_alias(name, alias))
         except Exception as error:
-            # To MLflow an unknown alias of an existing model is a wrong parameter.
+            # MLflow reports an unknown alias of an existing model as an invalid parameter.
             if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise

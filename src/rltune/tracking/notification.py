@@ -51,7 +51,7 @@ class NotificationTracker(Tracker):
             return
         try:
             host = is_web(target) and urlsplit(target).hostname
-        except ValueError:  # An unclosed bracket of an IPv6 address is an example.
+        except ValueError:  # For example, an IPv6 address lacks its closing bracket.
             host = None
         if not host:
             raise ConfigError(
@@ -63,7 +63,7 @@ class NotificationTracker(Tracker):
     def end(self, status: str, outcome: Outcome | None) -> None:
         """Send the notification."""
         target = self._target
-        if outcome is None or HIDDEN in target:  # The sweep was resumed without the login, which the driver reports.
+        if outcome is None or HIDDEN in target:  # Without its login, a target is useless.
             return
         try:
             summary = json.dumps(outcome.to_dict()).encode()
@@ -72,20 +72,20 @@ class NotificationTracker(Tracker):
             else:
                 run_command(target, summary, describe_in_variables(outcome), self._limit_s, self._keep)
         except Exception as error:
-            if self._is_given_up:  # The user has been told already.
+            if self._is_given_up:  # The user has been told already that no notification follows.
                 return
             reason = describe_exception(error)
             if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
                 reason = f"no answer within {self._limit_s:.0f} s"
             reason = redact_error(target, reason) if is_web(target) else redact(reason)
-            self.notify(f"notify: nobody was told of the sweep's end ({reason})")
+            self.notify(f"notify: nobody was notified of the sweep's end ({reason})")
 
     def give_up(self) -> str:
         """End the command, which must not outlive the driver; a resume does not know it, because it may be secret."""
         self._is_given_up = True
         if self._process and self._process.returncode is None:
             kill_session(self._process)
-        return "did not end in time: nobody may have been told of the sweep's end"
+        return "did not end in time: nobody may have been notified of the sweep's end"
 
     def _keep(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process

@@ -10,7 +10,7 @@ from rltune.records import Report, RunKey, TrialRecord
 from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_score
 
 FOLDER = "tensorboard"  # The folder's name in the sweep's folder.
-OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # The HParams tab shows them beside the values.
+OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # TensorBoard's HParams tab shows these metrics beside the values.
 
 
 class TensorBoardTracker(Tracker):
@@ -24,7 +24,7 @@ class TensorBoardTracker(Tracker):
         self._writers: dict[str, Any] = {}
 
     def open(self) -> None:
-        """Create the folder."""
+        """Create the folder for TensorBoard's files."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
@@ -58,12 +58,12 @@ class TensorBoardTracker(Tracker):
 
     def _open_writer(self, name: str, trial: TrialRecord | None) -> Any:
         if name not in self._writers:
-            from tensorboardX import SummaryWriter  # Ray Tune depends on it.
+            from tensorboardX import SummaryWriter  # Ray Tune depends on tensorboardX.
             from tensorboardX.summary import hparams
 
             writer = self._writers[name] = SummaryWriter(
                 str(self._folder / name),
-                filename_suffix=f".{time.time_ns()}",  # Two files of one second would overwrite each other.
+                filename_suffix=f".{time.time_ns()}",  # Otherwise, files of the same second would overwrite each other.
             )
             if trial is not None:
                 values = {

@@ -16,7 +16,7 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.records import CERTIFY, Report, RunKey, TrialRecord
 
-BATCH_SIZE = 500  # A slow server must have taken them before its client gives up.
+BATCH_SIZE = 500  # A batch is so small that a slow server takes it before the client gives up.
 CLOSE_S = 60.0
 
 
@@ -136,7 +136,7 @@ class Tracker:
         return None
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether the server works and refuses what was delivered; it is given up after some attempts.
+        """Return whether an error means that a working server refuses the data, which are given up after some attempts.
 
         By default nothing is a refusal, so that everything is delivered again until it succeeds.
         """

@@ -57,7 +57,7 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
 
 
 def _wait_for(timeout_s: float, find_problem: Callable[[], Problem | None]) -> Problem | None:
-    # A socket's time-out does not cover the resolution of the host name, which may take many seconds.
+    # A socket's time-out does not limit the resolution of a host name, which may take many seconds.
     answers: queue.SimpleQueue[Problem | None] = queue.SimpleQueue()
     threading.Thread(target=lambda: answers.put(find_problem()), daemon=True).start()
     try:
@@ -67,7 +67,7 @@ def _wait_for(timeout_s: float, find_problem: Callable[[], Problem | None]) -> P
 
 
 def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
-    import requests  # MLflow uses it, too, so that both parse an address in the same way.
+    import requests  # MLflow also uses requests, so that both parse an address in the same way.
 
     user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     token = os.environ.get("MLFLOW_TRACKING_TOKEN", "")
@@ -84,7 +84,7 @@ def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
             allow_redirects=False,
         ) as answer:
             code = answer.status_code
-    except ValueError:  # The message of requests.exceptions.InvalidURL, for example, may quote a part of the login.
+    except ValueError:  # Messages of such errors, as of requests.exceptions.InvalidURL, may quote a part of the login.
         return UNREADABLE
     except requests.RequestException as error:
         return UnavailableError, f"cannot be reached ({str(error).rpartition(': ')[2].rstrip(')' + chr(34))})"

@@ -38,7 +38,7 @@ class WandbTracker(Tracker):
         """Import wandb, which takes seconds."""
         import wandb  # noqa: F401
 
-        os.environ.setdefault("WANDB_SILENT", "true")  # The console belongs to the sweep.
+        os.environ.setdefault("WANDB_SILENT", "true")  # W&B must not write to the sweep's console.
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Add reports; of a trial that has ended its state and the reason, too, and finish the run."""

@@ -19,7 +19,7 @@ from rltune.search.conditions import format_condition, format_yaml_value, split_
 from rltune.search.space import parse_space
 
 KINDS = ("envs", "algos", "spaces")
-# Words in these columns are there to be copied, and are never broken over lines.
+# Words in these columns are meant to be copied, so they are never broken over lines.
 TYPED = ("env", "id", "algo", "space", "parameter")
 
 

@@ -93,7 +93,7 @@ class Comparison:
 
     def save(self, folder: Path) -> list[Path]:
         """Write ``comparison.md`` and the figure ``comparison.html`` into a folder, which is created where missing."""
-        from rltune.views.plotly_figures import draw_intervals  # A wrong setting need not wait for Plotly.
+        from rltune.views.plotly_figures import draw_intervals  # Importing Plotly is slow: settings are checked first.
 
         folder.mkdir(parents=True, exist_ok=True)
         text, page = folder / "comparison.md", folder / "comparison.html"
@@ -132,7 +132,7 @@ def compare_sweeps(
         StudyError: There is no such sweep, a sweep has no winner, or the environments or objectives differ.
     """
     if not sweeps:
-        raise StudyError("sweeps=[] names none", "two or more sweeps", spell_command("list"))
+        raise StudyError("sweeps=[] names no sweep", "two or more sweeps", spell_command("list"))
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
     compared = [load_view(folder, ledger_url) for folder in folders]
     environments = [str(view.settings["env"]["id"]) for view in compared]

@@ -34,7 +34,7 @@ _sweep_log.propagate = False
 _sweep_log.setLevel(logging.INFO)
 _P = ParamSpec("_P")
 PLAIN_WIDTH = 120  # The width of tables on a stream that is no terminal.
-SILENCE_S = 300.0  # Between two plain lines that say the same.
+SILENCE_S = 300.0  # The time after which a plain line that says the same is repeated.
 
 
 def _log_errors(method: Callable[Concatenate[Console, _P], None]) -> Callable[Concatenate[Console, _P], None]:
@@ -47,7 +47,7 @@ def _log_errors(method: Callable[Concatenate[Console, _P], None]) -> Callable[Co
                 method(self, *args, **kwargs)
         except Exception:
             _log.log(self._error_level, "the console could not show something", exc_info=True)
-            self._error_level = logging.DEBUG  # A broken stream stays broken, so that one warning is enough.
+            self._error_level = logging.DEBUG  # A broken stream stays broken, so a single warning is enough.
 
     return quiet
 
@@ -76,7 +76,7 @@ class Console:
 
     def __init__(self, stream: TextIO | None = None, plain_every_s: float = 15.0) -> None:
         out = stream if stream is not None else sys.stdout
-        # FORCE_COLOR makes rich call a file a terminal, so that the stream itself is asked.
+        # The stream itself is asked, because with FORCE_COLOR rich would call any file a terminal.
         is_terminal = bool(getattr(out, "isatty", lambda: False)())
         self._rich = _QuietConsole(
             file=out,
@@ -85,7 +85,7 @@ class Console:
             highlight=False,
             emoji=False,
             markup=False,
-            force_jupyter=False,  # The stream decides.
+            force_jupyter=False,  # Only the stream decides whether there is a terminal.
         )
         self._show_progress: Callable[[str], None] | None = getattr(out, "show_progress", None)
         self._is_live = is_terminal and not self._rich.is_dumb_terminal
@@ -97,7 +97,7 @@ class Console:
         self._drawn_s = self.clock()
         self._printed, self._printed_s = "", -math.inf
         self._error_level = logging.WARNING
-        self._lock = threading.RLock()  # Housekeeping draws while the main thread prints notes and closes.
+        self._lock = threading.RLock()  # The housekeeping thread draws while the main thread prints notes.
 
     @_log_errors
     def draw(self, view: SweepView) -> None:
@@ -141,7 +141,7 @@ class Console:
         if self._live is None:
             self._live = Live(console=self._rich, auto_refresh=False, transient=True)
             self._live.start()
-            atexit.register(self.close)  # A driver that dies must not leave the cursor hidden.
+            atexit.register(self.close)  # A driver that dies must not leave the terminal's cursor hidden.
         self._live.update(render_live_table(view, self._rich.height), refresh=True)
 
     def _draw_line(self, view: SweepView) -> None:

@@ -46,7 +46,7 @@ def write_report(
     folder.mkdir(exist_ok=True)
     draft = folder / f".{PAGE}"
     draft.write_text(render_page(view), encoding="utf-8")
-    draft.replace(folder / PAGE)  # Whoever reads the earlier page meanwhile has the whole of it.
+    draft.replace(folder / PAGE)  # Renaming keeps the earlier page whole for its readers.
     return folder
 
 
@@ -66,13 +66,13 @@ def try_report(
     except Exception as error:
         logger.exception("no report")
         how = spell_command(f"report sweep={sweep.name}")
-        note(f"no report could be made ({type(error).__name__}: {error}); {how}")
+        note(f"the report could not be written ({type(error).__name__}: {error}); {how}")
         return None
 
 
 def render_page(view: SweepView) -> str:
     """Render the whole page of a sweep as HTML."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # A typing error need not wait for these imports.
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # These imports are slow, so typos come first.
 
     from rltune.views.importance import MIN_TRIALS, NUM_NULL_SWEEPS, NUM_SHUFFLES, measure_importance
     from rltune.views.plotly_figures import draw_figures
@@ -103,9 +103,10 @@ def render_page(view: SweepView) -> str:
             name: [(number, figure.layout.height) for number, (other, figure) in numbered if other == name]
             for name in drawn
         },
-        # <!--<script> or </script> in a value would swallow the page or end the script. Plotly (7.1) escapes, too.
+        # The texts <!--<script> or </script> in a value would swallow the page or end the script. Plotly (7.1) escapes
+        # them, too.
         plots_json=f"[{','.join(str(figure.to_json()) for _, (_, figure) in numbered)}]".replace("<", "\\u003c"),
-        # A closing tag in Plotly's source would end the script.
+        # A closing tag in Plotly's own source would end the script.
         plotly=_read_plotly().replace("</script", "<\\/script"),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )

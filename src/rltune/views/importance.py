@@ -21,10 +21,10 @@ from rltune.search.searchers.random_forest import fill_missing, grow_trees, list
 from rltune.search.searchers.unit_cube import Array, UnitCube
 from rltune.search.space import Space
 
-MIN_TRIALS = 10  # With fewer trials no parameter stands out, whatever it does.
+MIN_TRIALS = 10  # With fewer trials, even an important parameter does not stand out.
 NUM_TREES = 20
-NUM_SHUFFLES = 5  # The importance is the mean over so many shuffles of a parameter's values.
-NUM_NULL_SWEEPS = 50  # One of 51 sweeps where nothing matters has a parameter that beats all of them: 2%.
+NUM_SHUFFLES = 5  # The number of shuffles of a parameter's values whose mean is the parameter's importance.
+NUM_NULL_SWEEPS = 50  # If nothing matters, then in one sweep of 51 a parameter beats all of these: 2%.
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def measure_importance(space: Space, trials: Sequence[TrialRecord], direction: D
 
 def _permute(forest: _OutOfBagForest, places: Array, rng: np.random.Generator) -> Array:
     """Return each parameter's increase of the error, of a forest that is grown on trials at these places."""
-    from sklearn.inspection import permutation_importance  # This import takes a second.
+    from sklearn.inspection import permutation_importance  # scikit-learn takes a second to import.
 
     seed = int(rng.integers(2**31))
     importance: Any = permutation_importance(

@@ -18,7 +18,7 @@ from rltune.records import TRIALS, trial_dir_of
 from rltune.views.page import Section, describe_sweep
 from rltune.views.sweep_view import SweepView
 
-MAX_TRIALS = 10  # The most trials that are listed at a sweep's end; `show` lists all.
+MAX_TRIALS = 10  # The most trials that the end of a sweep lists; `show` lists all.
 
 
 def describe_end(
@@ -63,14 +63,14 @@ def describe_reproduction(view: SweepView) -> Section:
         fixed = " ".join(shlex.quote(f"space.{name}={_format_override(value)}") for name, value in params.items())
         words = [word for word in typed.split(" ") if not word.startswith(("budget.trials=", "scheduler="))]
         commands.append(
-            ("Train the winner's values alone", f"{' '.join(words)} {fixed} budget.trials=1 scheduler=none")
+            ("Train only the winner's configuration", f"{' '.join(words)} {fixed} budget.trials=1 scheduler=none")
         )
     if view.record.winner:
-        model = view.record.model  # The version is named, because the alias moves on.
+        model = view.record.model  # The version is named, because the champion's alias moves on.
         uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{view.name}"
         commands.append(("Test the winner on fresh episodes", spell_command(f"evaluate policy={uri}")))
     if view.status in ("interrupted", "running") or view.num_ended < len(view.trials):
-        commands.append(("Go on with this sweep", make_resume_command(view.folder, view.settings)))
+        commands.append(("Continue this sweep", make_resume_command(view.folder, view.settings)))
     commit = f" at commit {view.record.git_commit[:12]}" if view.record.git_commit else ""
     note = (
         f"Type these in the same folder{commit}, with the versions below. The same seed repeats a trial; which trials "
@@ -84,7 +84,7 @@ def read_typed_command() -> str | None:
     script = Path(sys.argv[0])
     if script.parent.name != "cli":
         return None
-    # The name is left out, because it can be used once.
+    # The sweep's name is left out, because a name can be used only once.
     given = [redact_address(word) for word in sys.argv[1:] if not word.startswith("name=")]
     return " ".join([spell_command(script.stem), *map(shlex.quote, given)])
 
@@ -114,6 +114,6 @@ def _find_program(command: str) -> str:
 def _suggest_mlflow(tracking_uri: str) -> str:
     if tracking_uri.startswith(("http://", "https://")):
         return f"open {tracking_uri} in a browser"
-    if tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}":  # MLflow's own default
+    if tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}":  # MLflow itself uses mlflow.db by default.
         return _find_program("mlflow ui")
     return _find_program(f"mlflow ui --backend-store-uri {tracking_uri}")

@@ -110,7 +110,7 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
     if num_more := len(view.trials) - len(rows):
         notes.append(f"{num_more} more: {spell_command(f'show sweep={view.name}')}")
     if second:
-        notes.append(f"* on the front: no other complete trial beats it in both score and {criteria.second}")
+        notes.append(f"* on the Pareto front: no other complete trial beats it in both score and {criteria.second}")
     yield Section("trials", "Trials, the best first", TextTable(headings, tuple(rows), best), notes=notes)
 
 
@@ -173,7 +173,7 @@ def _describe_verdict(view: SweepView) -> Iterator[Section]:
 
 
 def _explain_scores(is_certified: bool) -> str:
-    """Explain why a trial's score and what its policy reaches differ: they are not measured on the same episodes.
+    """Explain that a trial's score and its policy's return differ because they come from different episodes.
 
     Args:
         is_certified: Whether certification stands beside the score; else fresh episodes do.
@@ -236,7 +236,7 @@ def describe_values(view: SweepView) -> Section:
         if dimension := dimensions.get(name):
             searched = f"{dimension.kind} {', '.join(map(format_value, dimension.args))}"
             searched += f", {dimension.condition}" if dimension.when else ""
-        # A parameter whose condition is not met has no value.
+        # If a parameter's condition is not met, then the parameter has no value.
         rows.append((name, format_value(winning[name]) if name in winning else "-", default, searched))
     notes = ["default: the published settings of this algorithm and environment, or the algorithm's own"]
     table = TextTable(("parameter", "winner", "default", "searched"), tuple(rows))

@@ -38,7 +38,7 @@ def describe_plainly(view: SweepView) -> dict[str, Any]:
 def describe_with_trials(view: SweepView) -> dict[str, Any]:
     """Describe a sweep with its winner and its trials, the best first, as ``rltune show json=true`` has it."""
     verdict = None
-    with contextlib.suppress(RltuneError):  # The sweep's settings cannot be read here.
+    with contextlib.suppress(RltuneError):  # A sweep's settings may be unreadable on this machine.
         verdict = describe_verdict(view)
     return describe_plainly(view) | {
         "verdict": verdict,

@@ -26,7 +26,7 @@ from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapsh
 
 WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-STATES = {  # Trials are drawn in this order, so that the states that matter most come on top.
+STATES = {  # Trials are drawn in this order of states, so that the states that matter most come on top.
     "FAIL": FAILED,
     "PRUNED": STOPPED,
     INTERRUPTED: INK,

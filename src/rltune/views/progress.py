@@ -29,7 +29,7 @@ from rltune.records import BASELINE, Direction
 from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 
 BAR_WIDTH = 16
-LINES_BESIDE_TABLE = 8  # The lines of a terminal that the live table leaves free.
+LINES_BESIDE_TABLE = 8  # The number of lines of a terminal that the live table leaves free.
 STATE_STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", INTERRUPTED: "magenta"}
 
 
@@ -72,7 +72,7 @@ def describe_changes(before: SweepView | None, view: SweepView) -> Iterator[Line
 
 
 def _order_by_end(trial: TrialSnapshot) -> tuple[float, int]:
-    """Order trials by their ends; those that have not ended come last, by their numbers."""
+    """Order trials by the time of their end, with unfinished trials last, by their numbers."""
     return trial.record.ended_s or math.inf, trial.number
 
 
@@ -94,7 +94,7 @@ def _describe_start(view: SweepView) -> str:
     text = f"sweep {view.name}: {', '.join(parts)}"
     if view.trials:
         unfinished = len(view.trials) - view.num_ended
-        text += f"; {len(view.trials)} begun before: {view.num_ended} ended, {unfinished} to go on"
+        text += f"; {len(view.trials)} started before: {view.num_ended} ended, {unfinished} unfinished"
     return text
 
 
@@ -105,7 +105,7 @@ def _describe_trial(before: TrialSnapshot | None, trial: TrialSnapshot, view: Sw
         before: The trial as it was before; None if it is new.
     """
     if before is None and trial.record.enqueued_by:
-        yield Line(f"trial {trial.number} has what {trial.record.enqueued_by} enqueued", "yellow")
+        yield Line(f"trial {trial.number} is the configuration that {trial.record.enqueued_by} enqueued", "yellow")
     if before is None or (trial.state == "RUNNING" and before.state not in (WAITING, "RUNNING")):
         yield Line(f"trial {trial.number} begins: {format_params(trial.params)}", is_printed=False)
     was_interrupted = trial.state == INTERRUPTED and before is not None and before.state != INTERRUPTED
@@ -133,7 +133,7 @@ def _describe_run(run: TrialSnapshot, view: SweepView, num_later: int) -> Line:
 
 
 def describe_runs(view: SweepView, num_later: int = 0) -> str:
-    """Describe how many of the certification's runs have ended, without the latest ones of them."""
+    """Describe how many certification runs have ended, apart from the latest ones."""
     up_to = "" if view.is_searched else "up to "
     return f"{view.num_runs_ended - num_later} of {up_to}{view.num_runs} runs"
 

@@ -83,7 +83,7 @@ class SweepReader:
         read_version, _, view = self._views.get(folder, ((), 0, None))
         if view is None or version != read_version:
             with closing(Ledger(url, name)) as ledger:
-                # A sweep that was begun anew under the same name has another key.
+                # A new sweep with the name of an earlier one has another key.
                 is_same = view is not None and view.record.key == ledger.sweep().key
                 view = SweepView.read(ledger, view if is_same else None)
             self._views[folder] = version, ledger.sweep_id, view
@@ -112,7 +112,7 @@ class SweepReader:
                 self._views[folder] = (), ids[name], view
                 results[folder] = view
                 continue
-            try:  # The sweep is missing or has another format, which opening its ledger explains.
+            try:  # If a sweep is missing or has another format, opening its ledger tells which.
                 with closing(Ledger(url, name)) as ledger:
                     results[folder] = SweepView.read(ledger)
             except StudyError as error:

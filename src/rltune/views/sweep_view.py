@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from rltune.ledger.ledger import Ledger
 
-INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial whose worker has gone.
+INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial whose worker is gone.
 WAITING = "WAITING"  # The state of a trial of a running sweep that no worker has started yet.
 ORIGINS = {
     WARM_START: "warm_start",
@@ -55,9 +55,9 @@ ORIGINS = {
     SEARCHER: "the searcher",
     ENQUEUED: "an enqueued configuration",
 }
-PACE_WINDOW_S = 30.0  # The present pace is measured over this time.
-FIRST_STEPS_S = 2.0  # The first steps that are known before a report were taken at most this long before.
-MIN_ELAPSED_S = 10.0  # The time left is estimated this long after the first reading.
+PACE_WINDOW_S = 30.0  # The time over which the present pace is averaged.
+FIRST_STEPS_S = 2.0  # The first steps that were read are taken to have begun at most this long before.
+MIN_ELAPSED_S = 10.0  # The remaining time is estimated only this long after the first reading.
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,8 @@ class Pace:
             return self
         total, samples = self.env_steps + env_steps, self.samples
         if not self.env_steps:
-            # Before the first steps, processes were started and networks built, which says nothing about the pace.
+            # The time before the first steps, in which processes start and networks are built, says nothing about the
+            # pace.
             pause_s = math.inf if num_reporting else FIRST_STEPS_S
             samples = ((max(samples[-1][0], now_s - pause_s), 0),)
         samples, start = (*samples, (now_s, total)), 0
@@ -283,7 +284,7 @@ class SweepView:
         trials, runs = tuple(map(interrupt, self.trials)), tuple(map(interrupt, self.runs))
         return replace(self, record=replace(self.record, status=status), trials=trials, runs=runs)
 
-    # -- the sweep ----------------------------------------------------------------------------------------------------
+    # -- Methods that describe the sweep ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -340,7 +341,7 @@ class SweepView:
         """The name of what the score measures, with its direction if less is better."""
         return self.objective.label
 
-    # -- progress -----------------------------------------------------------------------------------------------------
+    # -- Methods that describe the progress ---------------------------------------------------------------------------
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -414,7 +415,7 @@ class SweepView:
         is_retraining = any(run.state == "RUNNING" for run in self.runs)
         return bool(self.num_runs) and not is_searching and (is_retraining or self.is_searched)
 
-    # -- certification ------------------------------------------------------------------------------------------------
+    # -- Methods that describe the certification ----------------------------------------------------------------------
 
     @property
     def certify(self) -> Mapping[str, Any]:
@@ -455,7 +456,7 @@ class SweepView:
         """The certification; None without one."""
         return Certification.from_dict(self.record.certification) if self.record.certification else None
 
-    # -- ranks --------------------------------------------------------------------------------------------------------
+    # -- Methods that rank trials -------------------------------------------------------------------------------------
 
     @cached_property
     def ranked(self) -> list[TrialSnapshot]:
@@ -563,7 +564,7 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
     sampled = 0
     for row_id, record in snapshot.trials.items():
         before = earlier.get((record.kind, record.number))
-        # A snapshot keeps the record of a trial that has not changed.
+        # If a trial has not changed, a snapshot keeps the same record object.
         is_unchanged = since and since.snapshot.trials.get(row_id) is record and settings is since.settings
         if before and before.has_ended and is_unchanged:
             trials[record.kind].append(before)
@@ -572,7 +573,7 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
         if state == "RUNNING" and (record.stop_reason or not is_running):
             state = INTERRUPTED
         elif state == "RUNNING" and snapshot.revisions[row_id] == 1 and not record.reports:
-            # The first revision proposes a trial, the second one records that its worker has started.
+            # A trial's first revision is its proposal, and the second revision records that a worker has started it.
             state = WAITING
         record = criteria.judge(record)
         heard = record.env_steps

@@ -16,7 +16,7 @@ from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.views.terminal import open_console, print_sections
 
-# The settings of a command line that distinguish one sweep from another.
+# The settings in a command line that distinguish one sweep from another.
 DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def read_sweeps(ref: SweepRef) -> dict[Path, SweepView | RltuneError]:
-    """Read all sweeps, the newest last; instead of one whose ledger cannot be read there is the reason.
+    """Read all sweeps, the newest last, or the error for a sweep whose ledger cannot be read.
 
     Args:
         ref: Says where the sweeps are; its name is not used.
     """
     folders = ref.list_folders()
-    # Importing SQLAlchemy takes long; a wrong setting is refused before.
+    # Importing SQLAlchemy is slow, so the settings are checked first.
     from rltune.views.sweep_reader import SweepReader
 
     views = SweepReader(ref.ledger_url).read(folders)
@@ -102,7 +102,7 @@ def read_sweep(ref: SweepRef) -> SweepView:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
     folder = ref.folder()
-    from rltune.ledger.storage import open_ledger  # Importing SQLAlchemy takes long; a wrong name is refused before.
+    from rltune.ledger.storage import open_ledger  # Importing SQLAlchemy is slow, so the name is checked first.
     from rltune.views.sweep_view import read_folder
 
     with closing(open_ledger(folder, ref.ledger_url)) as ledger:
@@ -138,7 +138,7 @@ def show_evaluation(
     table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
     objective = Objective.from_settings((info.get("env") or {}).get("objective"))
-    has_interval = result.low is not None  # Fewer than five episodes give no interval.
+    has_interval = result.low is not None  # With fewer than five episodes there is no interval.
     interval = f"  (95% interval {result.low:.2f} to {result.high:.2f})" if has_interval else ""
     table.add_row(f"mean {objective.label}", f"{result.mean:.2f}{interval}")
     table.add_row("IQM", f"{result.iqm:.2f}")

@@ -31,7 +31,7 @@ def print_sections(out: Console, sections: Iterable[Section]) -> None:
         if section.table:
             out.print(make_rich_table(section.table))
         for number, line in enumerate(lines):
-            is_fact = number < len(section.facts)  # People copy the facts, so their lines must not break.
+            is_fact = number < len(section.facts)  # Users copy facts, so their lines must not be broken.
             out.print(Text(line), soft_wrap=is_fact)
 
 

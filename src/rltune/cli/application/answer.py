@@ -88,7 +88,7 @@ def explain_crash(error: Exception) -> UnexpectedError:
     """Explain an exception that nothing in rltune expects, and write its traceback to a file without logins."""
     text = redact("".join(traceback.format_exception(error)))
     try:
-        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # Only this user can read the file.
+        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # mkstemp makes the file private.
         with os.fdopen(handle, "w") as file:
             file.write(text)
         fix = f"see {path}"
@@ -119,6 +119,6 @@ def to_plain(value: Any) -> Any:
         return to_plain(value._asdict())
     if isinstance(value, list | tuple | set | frozenset):
         return [to_plain(part) for part in value]
-    if hasattr(value, "tolist"):  # A number or an array of NumPy.
+    if hasattr(value, "tolist"):  # NumPy's numbers and arrays have the method `tolist`.
         return to_plain(value.tolist())
     return str(value)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from rltune.ledger.sweep_ref import SweepRef
     from rltune.policies.uri import Source
 
-CHECK = "check"  # The switch that checks a request instead of carrying it out.
+CHECK = "check"  # The setting that checks a request instead of carrying it out.
 COMPLETION = ("-sc", "--shell-completion")  # The flags by which a shell asks for completions.
 
 
@@ -200,11 +200,11 @@ class Command:
                 tell_unused(HydraConfig.get())
             jobs.append(collect_job(settings))
 
-        typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)  # Hydra reads them there.
+        typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)  # Hydra reads the words from sys.argv.
         try:
             with scratch_folder():
                 hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.name)(take)()
-        except ValueError as error:  # Hydra's parser of groups raises it.
+        except ValueError as error:  # Hydra's parser of config groups raises ValueError.
             raise explain(error, self.name, self.schema, words) from None
         finally:
             sys.argv[1:] = typed
@@ -213,7 +213,7 @@ class Command:
         return jobs
 
     def _work(self, jobs: Sequence[Job], checks: bool) -> int | Answer:
-        if not jobs:  # Hydra has printed what a flag such as --cfg asks for.
+        if not jobs:  # There is nothing to run if Hydra has printed what a flag such as --cfg requests.
             return Answer(None)
         if checks and self.check is not None:
             return self.check(jobs)
@@ -268,7 +268,7 @@ def exit_on_signals() -> Iterator[None]:
             yield
     except KeyboardInterrupt as stop:
         sys.exit(128 + (stop.args[0] if stop.args else signal.SIGINT))
-    except SystemExit as stop:  # From its start on Ray handles SIGTERM by sys.exit(SIGTERM) (2.60).
+    except SystemExit as stop:  # Once Ray has started, its handler of SIGTERM calls sys.exit(SIGTERM) (2.60).
         sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
 
 

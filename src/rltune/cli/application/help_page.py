@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from rltune.compose.composing import conf_dir, find_options
 from rltune.formatting import spell_command
 
-# A group in the defaults list; optional groups are not for users to choose.
+# Matches a group in Hydra's defaults list. Users do not choose the optional groups, so they do not match.
 CHOICE = re.compile(r'  - (\w+): "?([^\s"]+)"?(?: # (.+))?')
-ROOM = 30  # Columns for a comment beside its key; with less room it continues below the key.
+ROOM = 30  # The columns that a comment needs beside its key; otherwise it is printed below the key.
 
 
 def write_help(root: str, width: int) -> str:

@@ -70,7 +70,7 @@ def refuse_launchers(words: Sequence[str]) -> None:
     for word in words:
         if word.lstrip("+").startswith(("hydra/launcher=", "hydra/sweeper=")):
             raise ConfigError(
-                f"{word}: the jobs of -m run one after the other, each with all of the machine",
+                f"{word}: -m runs its sweeps one after the other, each on the whole machine",
                 "Hydra's own launcher and sweeper",
                 f"leave {word} out",
             )
@@ -103,7 +103,7 @@ def run_jobs(name: str, jobs: Sequence[Job]) -> int:
             # signal would end it at once.
             json = [f"{JSON}=true"] if wants_json() else []
             process = subprocess.Popen([*read_start(), *job.words, *json], process_group=0)
-            if received:  # The signal came while the process was started.
+            if received:  # A signal may have come while the process was being started.
                 process.send_signal(received[-1])
             code = process.wait()
             codes.append(128 - code if code < 0 else code)

@@ -11,7 +11,7 @@ from rltune.cli.application.answer import leave
 from rltune.cli.application.command import COMMANDS, COMPLETION, Command
 from rltune.errors import ConfigError, choices, nearest
 
-MODULES = ("run", "requests", "reading", "policies", "service")  # The modules of rltune.cli with commands.
+MODULES = ("run", "requests", "reading", "policies", "service")  # The modules in `rltune.cli` that define commands.
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
             close = nearest(words[0], commands)
             fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune lists them with what they do"
             leave(ConfigError(f"{words[0]}: no such command", choices(words[0], commands), fix))
-        if os.getcwd() not in sys.path:  # Modules of the working directory can be imported, as with ``python -m``.
+        if os.getcwd() not in sys.path:  # Modules in the working directory become importable, as with ``python -m``.
             sys.path.insert(0, os.getcwd())
         sys.argv = words
         commands[words[0]]()
@@ -66,7 +66,7 @@ def _complete(words: list[str]) -> None:
     commands = load_commands()
     sys.argv = ["rltune", *words]
     if "query" not in words[-1]:
-        return commands["run"]()  # Prints the shell function with the program's name in it.
+        return commands["run"]()  # Hydra prints a shell function that contains the program's name.
     words_so_far = os.environ.get("COMP_LINE", "").split(" ")
     if len(words_so_far) <= 2:
         print(" ".join(name for name in commands if name.startswith("".join(words_so_far[1:]))))

@@ -49,6 +49,6 @@ def _check_words(words: Sequence[Any]) -> list[str]:
     for word in words:
         if not isinstance(word, str):
             raise ConfigError(
-                f"{word!r} is no setting", "text as it is typed, or a keyword", 'rltune.sweep("algo=ppo", seed=1)'
+                f"{word!r} is no setting", "settings as text or as keywords", 'rltune.sweep("algo=ppo", seed=1)'
             )
     return list(words)

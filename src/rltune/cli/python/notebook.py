@@ -14,7 +14,7 @@ def find_stream() -> TextIO | None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if not hasattr(shell, "kernel"):
         return None
-    # MLflow and Ray recommend ipywidgets, which nothing here uses.
+    # MLflow and Ray advise to install ipywidgets, but rltune never uses it.
     warnings.filterwarnings("ignore", message="IProgress not found")
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
     return cast(TextIO, CellStream())

@@ -24,8 +24,8 @@ from rltune.views.sweep_view import SweepView, TrialSnapshot, read_folder
 if TYPE_CHECKING:
     from rltune.policies.policy import MultiAgentPolicy, Policy
 
-ALL_REPORTS = 10**9  # More reports than any sweep has.
-MAX_ROWS = 10  # Trials that a notebook displays.
+ALL_REPORTS = 10**9  # A number larger than the number of reports of any sweep.
+MAX_ROWS = 10  # The number of trials that a notebook displays.
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Sweep:
     def __init__(self, folder: Path, ledger_url: str | None = None) -> None:
         self.folder, self.name = folder, folder.name
         self._ref = SweepRef(folder.name, folder.parent, ledger_url=ledger_url)
-        with self._ledger():  # Refuses a folder without a ledger at once.
+        with self._ledger():  # Opening the ledger raises an error at once if the folder has none.
             pass
 
     @contextlib.contextmanager
@@ -124,7 +124,7 @@ class Sweep:
         view = self.view
         if view.criteria.second is None:
             raise StudyError(
-                f"{self.name} has no second objective, and so no front",
+                f"{self.name} has no second objective, which a Pareto front needs",
                 "a sweep that was run with one",
                 'rltune.sweep(..., "objective.second.key=train_s")',
             )
@@ -166,7 +166,8 @@ class Sweep:
         from rltune.policies.policy import load_policy
 
         if trial is not None and (not isinstance(trial, int) or isinstance(trial, bool)):
-            raise PolicyError(f"trial={trial!r}", "a trial's number, as in .trials", "policy() or policy(0)")
+            allowed = "a trial's number, as in .trials"
+            raise PolicyError(f"trial={trial!r} is no number", allowed, "policy() or policy(0)")
         path = self.name if trial is None else f"{self.name}/{trial}"
         return load_policy(f"sweep:{path}", output_dir=self.folder.parent, ledger_url=self._ref.ledger_url)
 
@@ -276,5 +277,6 @@ def open_sweep(
         StudyError: There is no such sweep.
     """
     if not isinstance(sweep, str | Path):
-        raise StudyError(f"sweep={sweep!r}", "a sweep's name, latest, or its folder", 'rltune.open_sweep("latest")')
+        allowed = "a sweep's name, latest, or its folder"
+        raise StudyError(f"sweep={sweep!r} names no sweep", allowed, 'rltune.open_sweep("latest")')
     return Sweep(SweepRef.of(sweep, output_dir, storage).folder(), ledger_url)
