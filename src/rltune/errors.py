@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-EXIT_FAULT = 1  # A sweep without a winner ends with this code, too: there is no result, and the reason is printed.
-EXIT_REQUEST = 2  # The request is wrong, and typing it again gives the same answer.
-EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later.
+EXIT_FAULT = 1  # The exit code for faults, and for a sweep that ends without a winner, whose reason is printed.
+EXIT_REQUEST = 2  # The exit code for a wrong request, which gives the same answer when it is typed again.
+EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h, the exit code for a command that may succeed later.
 
 # Matches a setting and its value at the beginning of an error. A list, a mapping or a quoted text may contain blanks.
 _SUBJECT = re.compile(r"""([\w.+@/-]+)=(\[.*?\]|\{.*?\}|'.*?'|".*?"|\S*?)(?=[:;,]?(?:\s|$))""")

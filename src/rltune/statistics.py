@@ -94,7 +94,7 @@ def _bound_mean(returns: Array) -> tuple[float, float]:
 
 def _bound_by_student(values: Array) -> tuple[float, float]:
     """Return the ends of the 95% interval of Student's t for a mean."""
-    from scipy.special import stdtrit  # Importing SciPy takes a third of a second, so typos are answered before.
+    from scipy.special import stdtrit  # Importing SciPy takes a third of a second, which a check of settings avoids.
 
     half = stdtrit(len(values) - 1, PERCENTILES[1] / 100) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
@@ -140,7 +140,7 @@ def bound_difference(ours: Sequence[float], theirs: Sequence[float], num_compare
     errors = [float(values.var(ddof=1)) / len(values) for values in samples]
     if not sum(errors):
         return Difference(difference, difference, difference)
-    from scipy.special import stdtrit  # Importing SciPy takes a third of a second, so typos are answered before.
+    from scipy.special import stdtrit  # Importing SciPy takes a third of a second, which a check of settings avoids.
 
     freedom = sum(errors) ** 2 / (errors[0] ** 2 / (len(ours) - 1) + errors[1] ** 2 / (len(theirs) - 1))
     half = float(stdtrit(freedom, 0.5 + find_level(num_compared) / 200)) * math.sqrt(sum(errors))

@@ -20,8 +20,8 @@ def report_episodes(config: Any) -> Any:
 
 def log_episode(*, episode: Any, metrics_logger: Any, prev_episode_chunks: Any = None, **others: Any) -> None:
     """Log an episode at its end, as RLlib's callback ``on_episode_end``."""
-    # RLlib cuts episodes at the ends of rollouts. Its learner may lengthen a part by an artificial step without reward,
-    # so that the lengths of the parts add up to too many.
+    # RLlib cuts episodes at the ends of rollouts. Its learner may add an artificial step without reward to a part, so
+    # that the sum of the parts' lengths is too large.
     total = sum(part.get_return() for part in (*(prev_episode_chunks or ()), episode))
     length = episode.env_t if hasattr(episode, "env_t") else episode.t
     metrics_logger.log_value(EPISODES, (float(total), int(length)), reduce="item_series")

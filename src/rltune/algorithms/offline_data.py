@@ -31,8 +31,8 @@ class RecordedEpisodes(OfflineData):
         self._starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
         self._ends = np.r_[self._starts[1:], len(numbers)]
         self._rng = np.random.default_rng(config.seed)
-        # Advantages need the following steps. All other losses, and MARWIL's without advantages (beta 0), learn best
-        # from independent steps.
+        # To compute advantages, the learner needs the following steps of an episode. All other losses, and MARWIL's
+        # without advantages (beta 0), learn best from independent steps.
         self._whole = capabilities_of(type(config)).data == "recorded_episodes" and config.beta != 0.0
         self._learner_connector: Any = None
         self.iter_batches_kwargs: dict[str, Any] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MAX_NAMED = 3  # A refusal suggests other values for at most this many parameters.
-# Settings that need more resources than `rltune.cluster.resources.Share` counts, and their values that do not.
+# Settings that may request more resources than a trial has, and the values that do not.
 ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("env_runners", "num_cpus_per_env_runner", (1,)),
     ("env_runners", "num_gpus_per_env_runner", ()),

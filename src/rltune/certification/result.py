@@ -16,7 +16,7 @@ from typing import Any
 from rltune.records import BASELINE, Direction, RunKey
 from rltune.statistics import Difference, bound_difference, interquartile_mean, median_interval
 
-MIN_RUNS = 5  # `median_interval` has no 95% interval for fewer runs.
+MIN_RUNS = 5  # With fewer runs, `median_interval` has no 95% interval.
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Retraining:
         if self._retries:
             return self._retries.pop(0)
         if not is_search_over:
-            self._chosen = None  # The finalists are chosen anew, because a trial that is tried again may become one.
+            self._chosen = None  # The finalists are chosen anew, because a failed trial that is retried may be one.
         elif self._chosen is None:
             self._chosen = self.choose_configurations(self._ledger.trials.records())
         configurations = [self.baseline()] if self._chosen is None else self._chosen

@@ -30,8 +30,8 @@ PATIENCE_S = 120.0  # How long a failed request to the storage is repeated: a se
 QUICK_S = 3.0  # How long a failed request is repeated if it must not hold up its caller.
 CONNECT_S, ANSWER_S = 3.0, 10.0  # The time-outs of one request: a loaded server may take seconds to answer.
 RETRY_S = 1.0  # The pause between two attempts of a request.
-POLL_S = 0.1  # A waiting caller checks this often whether its deadline was moved forward.
-STORAGE_AWAY = "the storage does not answer"  # The reason of a sweep that ends because its storage is unreachable.
+POLL_S = 0.1  # The pause between two checks of the deadline by a waiting caller.
+STORAGE_AWAY = "the storage does not answer"  # The reason for the end of a sweep whose storage is unreachable.
 _OUTAGE = re.compile("|".join((r"HTTP status (code: )?(429|5\d\d)", *(kind.outage for kind in BUCKETS.values()))))
 T = TypeVar("T")
 

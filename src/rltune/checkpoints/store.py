@@ -361,7 +361,7 @@ def _open_local() -> FileSystem:
 
 
 def find_store(folder: Path) -> Store:
-    """Open the store that the settings in a sweep's folder name; the folder itself where they name none."""
+    """Open the store that the settings in a sweep's folder name; without a name, the folder itself is the store."""
     try:
         settings = read_settings(folder)
     except StudyError:  # Callers that need the settings report what is wrong with them.

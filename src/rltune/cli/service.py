@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rltune.service.client import Client
 
 POLL_S = 1.0  # The seconds between two requests that ask whether a submitted sweep has begun.
-WAITING = ("queued", "running")  # A sweep that was just started has no folder yet.
+WAITING = ("queued", "running")  # A sweep in one of these states may have no folder yet.
 COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command submit itself and not of a sweep.
 
 
@@ -61,7 +61,7 @@ def serve(settings: DictConfig) -> int:
 
     plain = {name: value for name, value in vars(config).items() if name != "cluster"}
     number = serving.serve(**plain, address=config.cluster.address, program=find_program())
-    # uvicorn has already raised the signal again, unless the parent process told the system to ignore it.
+    # uvicorn raises a signal again after its shutdown, unless the parent process told the system to ignore the signal.
     return 128 + number
 
 

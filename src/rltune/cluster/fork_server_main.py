@@ -29,7 +29,7 @@ EARLY = ("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "py
 LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
 OOM_SCORE = "1000"  # Ray gives its workers this score, too (2.60): the system ends a trial before the driver.
 NO_JOB = "ffffffff"  # The job id of workers that Ray starts before there is a job (2.60).
-MORE, PROGRESS = b"+", struct.Struct(">II")  # A report of progress: how many parts are done, and of how many.
+MORE, PROGRESS = b"+", struct.Struct(">II")  # A message of progress has the number of finished parts and of all parts.
 CALL = b"call"  # A request to call a function begins with these bytes, a request for a worker with its length.
 REQUEST_S = 5.0  # The time-out for reading a client's request, so that a stopped client does not block all others.
 PR_SET_PDEATHSIG = 1  # The option of Linux's prctl for the signal that a process gets when its parent ends.
@@ -54,7 +54,7 @@ def main(listening: socket.socket) -> Callable[[], None]:
         In each forked process, the function that it has to run. In the fork server itself `main` never returns.
     """
     _import_modules(EARLY)
-    is_ready = False  # True once the second half of the imports is done.
+    is_ready = False  # Whether the second half of the imports is done.
     calls: list[tuple[socket.socket, bytes]] = []
     while True:
         if sys.stdin in select([listening, sys.stdin], [], [])[0]:
@@ -89,7 +89,7 @@ def _prepare(environment: Mapping[str, str]) -> None:
         importlib.import_module("rltune.engine.kernels.compiler").load_compiled_kernels()
     gc.collect()
     gc.freeze()  # Otherwise the garbage collector would write to the memory that forked processes share.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # With this, the system removes ended child processes itself.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # SIG_IGN lets the system remove ended child processes itself.
 
 
 def _import_modules(modules: Iterable[str]) -> None:
@@ -144,7 +144,8 @@ def _fork(inherited: Sequence[socket.socket]) -> bool:
 
 def _become_worker(connection: socket.socket, request: Request, streams: Sequence[int]) -> None:
     """Become the worker that Ray has requested, with the streams and environment of the process that Ray started."""
-    # Ray kills the process group of a worker that ends (2.60). In the group of the fork server, all workers would end.
+    # Ray kills the process group of a worker that ends (2.60), so each worker gets a group other than the fork
+    # server's.
     os.setpgid(0, 0)  # The session stays the same, because a later driver finds stale processes by their session.
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 GB = 1e9
-_GROUP = Path("/sys/fs/cgroup")  # The container's control group (version 2).
+_GROUP = Path("/sys/fs/cgroup")  # The folder of the container's control group (version 2).
 
 
 def total_gb() -> float:
@@ -30,7 +30,7 @@ def peak_gb() -> float:
     """Return the peak memory of this process."""
     status = Path("/proc/self/status")
     if status.is_file():
-        # On Linux, ru_maxrss would include the size of the process that started this one.
+        # On Linux, ru_maxrss would include the peak memory of the process that started the present process.
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(fields["VmHWM"].split()[0]) * 1024 / GB
     unit = 1 if sys.platform == "darwin" else 1024  # The unit is bytes on macOS and KiB elsewhere.

@@ -35,8 +35,8 @@ TUNE_SETTINGS = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "100000000",
-    # By default Tune starts a trial only when the previous trial's process is up (Ray 2.60). This lifts Tune's limit,
-    # because rltune's own searcher decides how many trials may wait for their processes.
+    # By default Tune starts a trial only when the previous trial's process is up (Ray 2.60). A high limit turns this
+    # off, because rltune's own searcher decides how many trials may wait for their processes.
     "TUNE_MAX_PENDING_TRIALS_PG": "100000000",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_RESULT_BUFFER_LENGTH": "1",
@@ -104,8 +104,8 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
     if cluster is not None and cluster.address is not None:
         return
     if "ray" not in sys.modules:
-        # These variables are for a Ray that rltune starts: a cluster that it joins has its own mode and token. Ray
-        # itself would write its token into the user's home, readable by all, but this token ends with the process.
+        # The mode and the token are for a Ray that rltune starts, because a cluster that it joins has its own. Ray
+        # itself would write its token into the user's home, readable by all, but rltune's token ends with the process.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
@@ -153,7 +153,7 @@ def ensure_ray() -> None:
 def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None) -> None:
     """Start or join Ray; if there is a fork server, it forks the workers."""
     with contextlib.ExitStack() as stack:
-        if fork_server:  # The fork server can provide workers as soon as there is a raylet.
+        if fork_server:  # A fork server can provide workers as soon as Ray's raylet is up.
             script = stack.enter_context(fork_server.publish_address(modules))
             stack.enter_context(start_workers_by(script, fork_server.prepare))
         _start(cluster, modules)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-# The minor versions that passed `tests/compat` and whole sweeps. Raise a version when the contract tests pass with it.
+# The minor versions that passed `tests/compat` and whole sweeps. Raise a version here when the contract tests pass with
+# it.
 TESTED = {"ray": "2.60", "torch": "2.13"}
 SWITCH = "RLTUNE_COMPAT"
 Arguments = ParamSpec("Arguments")

@@ -16,7 +16,7 @@ from typing import Any
 
 from rltune.compat.patching import are_replacements_on, is_tested, replace_names, switched
 
-NODE_S = 30.0  # Ray waits equally long for its raylet.
+NODE_S = 30.0  # The longest wait for Ray's node, which is also Ray's own limit for its raylet.
 WORKER_MODULE = "ray._private.workers.default_worker"  # Each of Ray's workers runs Ray's default_worker module.
 LOCALHOST = "127.0.0.1"
 

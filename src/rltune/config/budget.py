@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rltune.config.schema import RunConfig
 
 STEPS_SPENT = "budget.total_env_steps is spent"
-FIVE_SEEDS_FROM = 40  # Sweeps of fewer trials are certified with three seeds, which cost less and tell less.
+FIVE_SEEDS_FROM = 40  # From so many trials on, five seeds certify; before, three cost less and tell less.
 THREE_FINALISTS_FROM = 50  # A sweep of fewer trials retrains only its best configuration and the baseline.
 
 

@@ -79,7 +79,7 @@ _UNREAD_BY_SAC = (
 _REPLAY_SETTINGS = ("type", "capacity", "alpha", "beta")
 
 
-# RLlib reports 400 keys, most of them constants of the config. These statistics show how learning progresses.
+# RLlib reports 400 statistics, most of them constants of the config. These statistics show how learning progresses.
 _ONE_OPTIMIZER = ("default_optimizer_learning_rate", "gradients_default_optimizer_global_norm", "total_loss")
 _V_TRACE = (*_ONE_OPTIMIZER, "curr_entropy_coeff", "entropy", "vf_loss")
 _KL = ("curr_kl_coeff", "mean_kl_loss", "policy_loss")

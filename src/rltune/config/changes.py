@@ -28,7 +28,7 @@ FREELY_CHANGEABLE = (
 )
 # The settings of a sweep that conf/resume.yaml contains.
 RESUME_KEYS = ("budget", "certify", "cluster", "notify", "storage", "study", "tracking")
-WALL_TIME = "budget.wall_time_s"  # Each command has its own wall time, so that a smaller value takes nothing back.
+WALL_TIME = "budget.wall_time_s"  # The wall time is counted anew by each command, so a smaller value is allowed.
 INCREASE_ONLY = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")
 
 
@@ -86,7 +86,7 @@ def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> Non
     """
     before, now = dict(flatten_settings(begun)), dict(flatten_settings(redact_config(wanted)))
     for key in INCREASE_ONLY:
-        if before.get(key) is not None and _limit(now[key]) < _limit(before[key]):  # Setting a first limit is allowed.
+        if before.get(key) is not None and _limit(now[key]) < _limit(before[key]):  # A first limit may always be set.
             raise StudyError(
                 _describe_change(name, key, before, now),
                 "a larger value, which extends the sweep, or none, which keeps the sweep's own",

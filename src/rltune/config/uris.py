@@ -26,14 +26,14 @@ _PLAIN_LOGIN = re.compile(
 )
 _LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # Options of curl and similar programs.
 _CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # A library may take a password to end at one of these characters.
-_VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")  # The group is the default: plain text.
+_VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")  # The pattern's group is a default.
 SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 """The settings that may hold a secret, and the environment variable that errors suggest for each."""
 HIDDEN = "***"  # The text that replaces a login.
 _QUOTES = "'\""
 _NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
 _WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
-_MIN_LETTERS = 4  # Shorter words would be hidden in ordinary text, too.
+_MIN_LETTERS = 4  # Parts of a login that are shorter are not hidden, because they occur in any text.
 _hidden: dict[str, re.Pattern[str]] = {}  # Patterns by word, which hide the logins that this process has used.
 
 

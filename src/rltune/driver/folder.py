@@ -33,7 +33,7 @@ from rltune.trial.shared_store import leave_token
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
 
-BEGUN = (MARK, SETTINGS)  # These files are stored at a sweep's start, and a folder with settings belongs to a sweep.
+BEGUN = (MARK, SETTINGS)  # The files that are stored at a sweep's start. A folder with settings belongs to a sweep.
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
 logger = logging.getLogger("rltune")
 
@@ -101,7 +101,7 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
         StudyError: The folder is another sweep's, or the ledger is missing, damaged, or of another sweep.
         StudyUnavailableError: Another driver has the lease.
     """
-    # Importing SQLAlchemy this late lets a new sweep import it while Ray starts.
+    # SQLAlchemy is imported only now, so that a new sweep imports it while Ray starts.
     from rltune.ledger.lease import take_lease
     from rltune.ledger.storage import set_journal, start_ledger
 

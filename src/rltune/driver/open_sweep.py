@@ -29,7 +29,7 @@ from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, re
 from rltune.views.console import Console
 
 FLUSH_S = 20.0  # The end of a sweep drops checkpoints for at most this long; the next driver drops the rest.
-TICK_S = 0.5  # The pause before a chore that takes no time runs again.
+TICK_S = 0.5  # The pause between two runs of a chore that takes no time.
 INBOX_S = 1.0
 HEARTBEATS_S = SLOTS_S = 2.0
 

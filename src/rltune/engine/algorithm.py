@@ -200,7 +200,7 @@ class FastAlgorithm(StockCheckpoint):
                 break
         normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
         if normaliser is not None:
-            normaliser.flush()  # Saving flushes, too, so that training is the same with and without a checkpoint.
+            normaliser.flush()  # Saving also flushes, so that training is the same with and without a checkpoint.
         ended, self._ended = self._ended, []
         return {
             "env_runners": {

@@ -28,7 +28,7 @@ FIRE_ON_RESET = "rltune.envs.atari:FireOnReset"
 FRAME_STACK = "gymnasium.wrappers:FrameStackObservation"
 CHANNELS_LAST = "rltune.envs.atari:ChannelsLast"
 DEFAULTS: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "scale_obs": False}
-# With these values of the arguments of AtariPreprocessing and of the game, ale-py's vector environment does the same.
+# The values of AtariPreprocessing's and the game's arguments with which ale-py's vector environment does the same.
 SAME = {"terminal_on_life_loss": False, "grayscale_obs": True, "grayscale_newaxis": False}
 GAME = {"frameskip": 1, "repeat_action_probability": 0.25, "full_action_space": False}
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]

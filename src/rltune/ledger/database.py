@@ -77,7 +77,7 @@ def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
     error = context.original_exception
     # For bytes that are not text, Python raises an error without SQLite's error code.
     is_garbled = isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # The other bytes are SQLite's extended error code.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Higher bytes hold SQLite's extended error code.
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled:
         path, damaged = shlex.quote(str(file)), shlex.quote(f"{file}.damaged")
         raise StudyError(
@@ -102,7 +102,7 @@ def _wait_for_restarts(engine: Engine) -> None:
                 connection = dialect.connect(*arguments, **options)
             except dialect.loaded_dbapi.OperationalError:
                 if time.monotonic() >= deadline:
-                    has_answered = False  # Later connections then fail at once.
+                    has_answered = False  # After one long wait, all later connections fail at once.
                     raise
                 time.sleep(0.2)
             else:

@@ -67,7 +67,8 @@ def has_newest(store: Store) -> bool:
     stored, local = read_stored_driver(store), _read_local_driver(store)
     if stored is None or local is None:
         return stored is None
-    # A machine that gave up while it took the sweep over has an older state, once the other driver has ended.
+    # A machine may have begun to take the sweep over and given up. When the other driver has ended, that machine's
+    # state is older than the driver's.
     if stored.driver_id == local.driver_id:
         return local.ended or not stored.ended
     return stored.driver_id == local.previous and (local.previous_ended or not stored.ended)

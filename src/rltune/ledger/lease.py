@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 RENEW_S = 3.0  # The holder of a lease increments its counter this often.
 LEASE_S = 20.0  # A lease is free if its counter stands still this long on the observer's monotonic clock.
-MAX_STEP_S = 2.0  # One read adds at most this much to the time, because a suspended observer saw nothing meanwhile.
+MAX_STEP_S = 2.0  # One read adds at most this much to that time, because a suspended observer saw nothing meanwhile.
 LOOK_S = 0.5  # The pause between two reads of the counter by a waiting observer.
 END_S = 5.0  # Giving the lease back takes at most this long, so that an unreachable server keeps no driver from ending.
-# These statements are text, because SQLAlchemy takes longer to look up a statement than SQLite to execute it.
+# The statements are text, because SQLAlchemy takes longer to look up a statement than SQLite to execute it.
 _CHECKS = {
     "sqlite": "UPDATE leases SET counter = counter WHERE sweep_id = ? AND driver_id = ?",
     "postgresql": "UPDATE rltune.leases SET counter = counter WHERE sweep_id = %s AND driver_id = %s",

@@ -26,7 +26,7 @@ def rank_records(records: Iterable[TrialRecord], direction: Direction) -> list[T
         for record, score in _list_scored(records)
         if not record.broken
     ]
-    return [record for *_, record in sorted(ranked)]  # Numbers are unique, so records are never compared.
+    return [record for *_, record in sorted(ranked)]  # Trial numbers are unique, so records are never compared.
 
 
 def find_nearest(records: Iterable[TrialRecord]) -> TrialRecord | None:
@@ -64,7 +64,7 @@ def find_front(records: Iterable[TrialRecord], direction: Direction, second_dire
         if record.state == "COMPLETE" and record.second is not None
     ]
     front: list[tuple[float, float, int, TrialRecord]] = []
-    for point in sorted(points):  # Numbers are unique, so records are never compared.
+    for point in sorted(points):  # Trial numbers are unique, so records are never compared.
         if not front or point[1] < front[-1][1] or point[:2] == front[-1][:2]:
             front.append(point)
     return [record for *_, record in front]

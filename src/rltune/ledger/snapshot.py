@@ -173,7 +173,7 @@ def _merge(
     sweep_id: int,
     since: LedgerSnapshot | None,
 ) -> LedgerSnapshot:
-    """Make a sweep's snapshot of an earlier one and the trials that have changed since."""
+    """Make a sweep's snapshot from an earlier snapshot and the trials that have changed since."""
     trials, reports = dict(since.trials) if since else {}, []
     for row_id, trial in changed.items():
         if trial.sweep_id != sweep_id:

@@ -16,8 +16,8 @@ from rltune.formatting import spell_command
 
 SETTINGS = "config.yaml"
 LEDGER = "ledger.db"
-SWEEP_LOGGER = "rltune.sweep"  # Only a sweep's log handles this logger of lines that a person sees.
-HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")  # The entries of a half-made folder begin like this.
+SWEEP_LOGGER = "rltune.sweep"  # The logger for lines that a person sees, handled only by a sweep's log.
+HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")  # The entries of an unfinished folder begin like this.
 
 
 def is_half_made(folder: Path) -> bool:

@@ -155,7 +155,7 @@ TRIAL_DELIVERIES = Table(  # The state of each trial, besides its reports, that 
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
     Column("revision", Integer, nullable=False, default=0),
-    Column("checkpoint", _PlainText),  # See the attribute of `rltune.ledger.ledger.PendingTrial`.
+    Column("checkpoint", _PlainText),  # The attribute of the same name in `PendingTrial`.
 )
 
 REQUESTS = Table(

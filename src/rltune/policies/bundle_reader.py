@@ -109,7 +109,7 @@ class Head:
         raise NotImplementedError
 
     def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Draw a choice, before post-processing; shapes as for `choose_best`.
+        """Draw an action at random, before post-processing, with the shapes of `choose_best`.
 
         Args:
             out: The network's output (batch, outputs).
@@ -163,7 +163,7 @@ class QHead(CategoricalHead):
             out = out.view(out.shape[0], -1, atoms)
         if self.settings["dueling"]:
             value: torch.Tensor = network.parts["value"](hidden)
-            # For distributional values, RLlib subtracts the mean over the atoms, not over the actions (ray 2.60).
+            # RLlib subtracts the mean of distributional advantages over the atoms, not over the actions (ray 2.60).
             out = out - out.mean(dim=-1, keepdim=True) + value.view(-1, *(1,) * (out.dim() - 1))
         if atoms == 1:
             return out
@@ -206,7 +206,7 @@ class GaussianHead(Head):
         size = out.shape[1] // 2
         log_std = out[:, size:]
         if bounds := self.settings["log_std_bounds"]:
-            log_std = np.minimum(np.maximum(log_std, bounds[0]), bounds[1])  # np.clip is slower on a few rows.
+            log_std = np.minimum(np.maximum(log_std, bounds[0]), bounds[1])  # np.clip is slower for few rows.
         drawn: np.ndarray = np.exp(log_std)  # The array from np.exp is new, so the next operations can work in place.
         drawn *= noise
         drawn += out[:, :size]

@@ -144,7 +144,7 @@ def _check_format(format: str) -> None:
         )
 
 
-Step = Callable[[np.ndarray, Any], Any]  # Maps (observations, state) to (actions, next state).
+Step = Callable[[np.ndarray, Any], Any]  # A function that maps (observations, state) to (actions, next state).
 
 
 def _play(policy: BundlePolicy, step: Step, observations: np.ndarray) -> np.ndarray:

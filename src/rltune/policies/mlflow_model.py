@@ -27,7 +27,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # The console shows progress itself.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # rltune's console shows progress itself.
     folder, source = Path(folder), Path(__file__).parent
     policy = read_policy(folder)
     example, outputs = _make_example(policy)

@@ -72,7 +72,7 @@ def act(policy: Any, model_input: Any, agent: str = "") -> Any:
         if obs.shape == shape:
             obs = obs[None]
         if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
-            obs = obs.reshape(-1, *shape)  # The rows of a data frame are flat, unlike some observations.
+            obs = obs.reshape(-1, *shape)  # A data frame has flat rows, although the space may have another shape.
         policy.check_range(obs)
         actions, state = policy.predict(obs, inputs.get("state"), inputs.get("episode_start"))
         return {"actions": actions, "state": state} if policy.memory_size else np.asarray(actions)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 SCALARS = (str, int, float, bool, type(None))  # Optuna can store choices of these types.
-CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")  # No condition may ask for one exact value of these.
+# A condition on one exact value of a continuous parameter would never be met.
+CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")
 
 
 @dataclass(frozen=True)

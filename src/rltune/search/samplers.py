@@ -125,7 +125,7 @@ def build_sampler(
     if conditional and grouping and args.get("multivariate") is not False:
         given.setdefault("group", True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # TPE warns that `group` is new.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # TPE's `group` is experimental.
         return cls(**given)
 
 

@@ -167,13 +167,13 @@ class Space:
         for side in (0, 1):
             base = {name: pair[side] for name, pair in ends.items()}
             points += [base, *(self._move(base, d, ends[d.name][1 - side]) for d in self.dimensions)]
-            # If a parameter's condition is not met at this end, then a point is added where it is met, with the
-            # parameter at this end.
+            # If a parameter's condition is not met at this end of the space, then a point is added where the condition
+            # is met, with the parameter at this end.
             points += [self._move(base, d, ends[d.name][side]) for d in self.dimensions if d.when]
         low = points[0]
         for dimension in self.dimensions:
             middle = dimension.args[1:-1] if dimension.kind == "choice" else ()
-            points += [self._move(low, dimension, value) for value in middle]  # Each value may fail differently.
+            points += [self._move(low, dimension, value) for value in middle]  # Each choice may fail in its own way.
         whole = [{**self.active_values(point), **self.fixed} for point in points]
         return [point for index, point in enumerate(whole) if point not in whole[:index]]
 

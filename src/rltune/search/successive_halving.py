@@ -43,7 +43,7 @@ class SuccessiveHalving(StoppingRule):
         levels = []
         level = env_steps * grace_fraction
         while level < env_steps:
-            levels.append(math.ceil(level - 1e-9 * env_steps))  # In floating point, 0.07 * 100 exceeds 7 a little.
+            levels.append(math.ceil(level - 1e-9 * env_steps))  # 0.07 * 100 is more than 7 in floating point.
             level *= reduction_factor
         self.levels = levels
         self._rungs = [_Rung(level) for level in self.levels]

@@ -68,7 +68,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_send_result, args=(sender, check, arguments))
     with receiver:
-        with sender:  # The child alone keeps the sender open, so that its end is noticed.
+        with sender:  # Only the child keeps the sender open, so that the receiver notices the child's end.
             child.start()
         try:
             if not receiver.poll(limit_s):

@@ -17,7 +17,7 @@ ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"  # Environment variabl
 FOLDER = ".service"
 TOKEN_BYTES = 32  # An id of as many random bytes is unique among all services.
 LOG_BYTES = 64 * 1024  # The longest part of a log in one response.
-TAIL_BYTES = 16 * 1024  # The reason for a refusal is searched in so much of a log's end.
+TAIL_BYTES = 16 * 1024  # The length of a log's end in which the reason for a refusal is searched.
 
 
 class ServiceFolder:

@@ -73,7 +73,8 @@ class SweepDescription(TypedDict):
     report: bool
 
 
-# The parts of an error, as `RltuneError.to_dict` makes them. A class could not have a field named `try`.
+# The parts of an error, as `RltuneError.to_dict` makes them. This is no class, because `try` cannot name a class's
+# field.
 Refusal = TypedDict(
     "Refusal",
     {

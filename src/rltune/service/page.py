@@ -28,7 +28,7 @@ from rltune.views.html import FOLDER, PAGE, render_page
 from rltune.views.sweep_view import load_view
 
 NO_SETTINGS = ("name", "group", "overrides")  # Fields of the form that are not typed as settings.
-HIDDEN = ("name", *RESERVED)  # Settings with a special field, or chosen by the service.
+HIDDEN = ("name", *RESERVED)  # Settings for which the form has a special field, or that the service chooses.
 MAX_ROWS = 20  # The number of rows of a table that a sweep's page shows; a link leads to the others.
 LOG_BYTES = 6000
 # A report page contains a script of its own, which may run, but without the rights of the service's page.

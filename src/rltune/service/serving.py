@@ -110,7 +110,8 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(socket_address)
-        listening.listen()  # From here on, a browser that opens the printed link waits instead of being refused.
+        # After listen(), a browser that opens the printed link waits instead of being refused.
+        listening.listen()
     except OSError as error:
         raise ConfigError(
             f"host={host} port={port}: {error.strerror or error}", "an address of this machine, a free port", "port=0"

@@ -262,8 +262,8 @@ class Feed:
         if not self._reads_ledger:
             return
         tracker, ledger = self.tracker, self._ledger
-        # Pending trials are read before reports, so that all reports of a trial that has ended by now are among the
-        # reports that are read.
+        # Pending trials are read before reports. So the reports that are read include all reports of trials that had
+        # ended by then.
         pending = ledger.read_pending_trials(tracker.name, with_checkpoints=self._takes_checkpoints)
         records = self._read_records((trial.kind, trial.number) for trial in pending)
         changed = {(trial.kind, trial.number): trial.revision for trial in pending if trial.revision > trial.delivered}
@@ -310,7 +310,7 @@ class Feed:
         for key, curve in curves.items():
             record = records[key]
             has_all_reports = key in changed and curve[-1].nominal_steps >= max(record.reports, default=0)
-            if not has_all_reports:  # The trial may have ended by now, but more reports follow.
+            if not has_all_reports:  # More reports of the trial follow, even if it has ended by now.
                 record = replace(record, state="RUNNING", stop_reason=None, diverged=False)
             if self._attempt(record.run_key.name, partial(self.tracker.write, record, curve)) and has_all_reports:
                 delivered.append(key)

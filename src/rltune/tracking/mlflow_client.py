@@ -82,7 +82,7 @@ def make_store(uri: str) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         draft = Path(folder) / path.name
         MlflowClient(f"{PREFIX}{draft}").search_experiments(max_results=1)
-        draft.chmod(0o600)  # The store is as private as the sweep's folder.
+        draft.chmod(0o600)  # The store is as private as the sweep's folder, because it contains the same data.
         try:
             os.link(draft, path)
         except FileExistsError:

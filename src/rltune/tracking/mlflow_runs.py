@@ -25,7 +25,7 @@ MAX_NAME, MAX_VALUE = 250, 6000  # The longest name and value in characters.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 # The part of an address that makes MLflow open its pages for training and not those for prompts.
 AS_TRAINING = {"workflowType": "machine_learning"}
-REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")  # The server works if it answers so.
+REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")  # Error codes of a server that works but refuses.
 Point = tuple[str, float, int, int]  # A point has a name, a value, a step and a time in milliseconds of the epoch.
 
 

@@ -24,8 +24,8 @@ from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_c
 from rltune.tracking.uri_check import check_uri
 
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
-# MLflow's page shows charts named "<section>/<name>" first, section by section, and those without a section below. This
-# section holds the metrics that compare trials, and sorts before "learner".
+# MLflow's page shows charts named "<section>/<name>" first, section by section, and charts without a section below. The
+# section "compare" holds the metrics that compare trials, and sorts before "learner".
 FIRST = "compare/"
 COMPARED = ("score", "certified_score")
 STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"  # MLflow shows the second tag as a run's description.
@@ -172,7 +172,7 @@ class MLflowTracker(Tracker):
             replicates = max((len(first.seeds) for first in self._ledger.trials.records([0])), default=0)
             self._curve = BestScoreCurve(self._ledger.criteria, replicates)
             delivered = self._ledger.read_delivered_report(self.name)
-            while self._curve.mark < delivered:  # An earlier driver has sent these points.
+            while self._curve.mark < delivered:  # An earlier driver has sent the points up to the delivered report.
                 earlier = self._ledger.read_reports_after(self._curve.mark, BATCH_SIZE)
                 self._curve.add((entry for entry in earlier if entry[0] <= delivered), barred)
                 if not earlier or earlier[-1][0] >= delivered:

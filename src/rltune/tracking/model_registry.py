@@ -97,8 +97,8 @@ class ModelRegistry:
                 self._client.log_outputs(output_of, [LoggedModelOutput(logged.model_id, 0)])
         if str(logged.status) != "READY":
             self._log_files(logged, run_id, model)
-        # A server accepts only its own models:/ addresses, but a database store would resolve them through global
-        # state.
+        # A server accepts only models:/ addresses of its own models, but a database store would resolve such an address
+        # through global state.
         source = f"models:/{logged.model_id}" if self._uri.startswith("http") else logged.artifact_location
         return self._client.create_model_version(
             name, source, run_id, dict(tags), description=description, model_id=logged.model_id

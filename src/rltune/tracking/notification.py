@@ -51,7 +51,7 @@ class NotificationTracker(Tracker):
             return
         try:
             host = is_web(target) and urlsplit(target).hostname
-        except ValueError:  # For example, an IPv6 address lacks its closing bracket.
+        except ValueError:  # urlsplit refuses, for example, an IPv6 address without its closing bracket.
             host = None
         if not host:
             raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any
 from rltune.records import Report, RunKey, TrialRecord
 from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_score
 
-FOLDER = "tensorboard"  # The folder's name in the sweep's folder.
+FOLDER = "tensorboard"  # The name of TensorBoard's folder in the sweep's folder.
 OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # TensorBoard's HParams tab shows these metrics beside the values.
 
 

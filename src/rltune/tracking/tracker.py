@@ -16,7 +16,7 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.records import CERTIFY, Report, RunKey, TrialRecord
 
-BATCH_SIZE = 500  # A batch is so small that a slow server takes it before the client gives up.
+BATCH_SIZE = 500  # The reports in one request, so few that a slow server takes them before its client gives up.
 CLOSE_S = 60.0
 
 

@@ -84,7 +84,7 @@ def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
             allow_redirects=False,
         ) as answer:
             code = answer.status_code
-    except ValueError:  # Messages of such errors, as of requests.exceptions.InvalidURL, may quote a part of the login.
+    except ValueError:  # Some errors of requests, such as InvalidURL, may quote a part of the login.
         return UNREADABLE
     except requests.RequestException as error:
         return UnavailableError, f"cannot be reached ({str(error).rpartition(': ')[2].rstrip(')' + chr(34))})"

@@ -71,7 +71,7 @@ class AlgorithmRunner:
         self._true: Episodes = deque()  # Episodes of shaped environments that ended in this iteration.
         with collect_returns(self._true):
             self.algorithm = build_algorithm(self.config, engine, build.precision)
-        if build.gpus and self.config.num_learners == 1:  # Several learners have whole GPUs.
+        if build.gpus and self.config.num_learners == 1:  # If there are several learners, each has whole GPUs.
             cap = functools.partial(_cap_learner, share=build.gpus)
             self.algorithm.learner_group.foreach_learner(cap)
         self._count_steps()
@@ -83,7 +83,8 @@ class AlgorithmRunner:
         self._statistics, self._data = able.statistics, able.data
         self._observation_space = None
         if build.env.policies is None:
-            env = make_env(build.env)  # RLlib's connectors may show the network another space.
+            # RLlib's connectors may give the network another observation space than the environment's.
+            env = make_env(build.env)
             self._observation_space = env.observation_space
             env.close()
 

@@ -15,7 +15,7 @@ from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
 
 CONTEXT_BYTES = 512 * 2**20  # CUDA itself takes about this much in each process, which torch does not count.
 LEAST = 0.5  # Tensors get at least this part of a share, however small the GPU is.
-MARGIN = 1.15  # Measured memory is multiplied by this, because later iterations and other values may need more.
+MARGIN = 1.15  # The measured memory is multiplied by this factor: later iterations and other values may need more.
 MAX_PER_GPU = 16  # No measurement shows that more trials on a GPU pay off.
 
 
@@ -96,7 +96,7 @@ def measure_gpu(cuda: Any = None) -> dict[str, float]:
         return {}
     numbers = {GPU_MEMORY: cuda.max_memory_allocated() / 1e6}
     for name, read, unit in ((GPU_USED, cuda.device_memory_used, 1e6), (GPU_UTILISATION, cuda.utilization, 1)):
-        with contextlib.suppress(Exception):  # torch raises errors of NVML and its own.
+        with contextlib.suppress(Exception):  # torch raises both NVML's errors and its own.
             numbers[name] = read() / unit
     return numbers
 

@@ -126,7 +126,7 @@ def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statis
     learner = {}
     for name in names:
         values = [float(module[name]) for module in modules if module.get(name) is not None]
-        if values:  # Each policy has a value, and only with several agents are there several policies.
+        if values:  # Numbers of several policies are averaged; several policies need several agents.
             learner[name] = statistics.fmean(values)
     return Progress(**numbers, learner=learner)
 

@@ -232,7 +232,8 @@ class Trial(tune.Trainable):
                 if progress[index].env_steps < target and self._checkpoints.is_due():
                     return SAVE_DUE
                 continue
-            # If an env runner hangs, then RLlib goes on without its samples, and iterations contain no steps.
+            # If an env runner hangs, then RLlib goes on without its samples, and an iteration brings no environment
+            # step.
             stalled += 1
             if stalled >= MAX_STALLED:
                 raise RuntimeError(f"no environment step in {stalled} iterations; are the env runners still alive?")
@@ -265,7 +266,7 @@ def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) 
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
     if isinstance(first, UnsharedStoreError):  # The user has to repair the node, and needs all parts of the error.
         reason = "; ".join(filter(None, str(first).splitlines()))
-    if isinstance(first, RewardError):  # The step helps the user to find the fault in the environment.
+    if isinstance(first, RewardError):  # The environment step helps the user to find the fault in the environment.
         reason = f"{first.what} by environment step {env_steps}"
     reason = describe_out_of_memory(first, gpus) or reason
     about: dict[str, Any] = {"failed": reason[:500], "out_of_memory": reason.startswith(OUT_OF_MEMORY)}

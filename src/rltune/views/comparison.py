@@ -93,7 +93,7 @@ class Comparison:
 
     def save(self, folder: Path) -> list[Path]:
         """Write ``comparison.md`` and the figure ``comparison.html`` into a folder, which is created where missing."""
-        from rltune.views.plotly_figures import draw_intervals  # Importing Plotly is slow: settings are checked first.
+        from rltune.views.plotly_figures import draw_intervals  # Plotly is slow to import: settings are checked first.
 
         folder.mkdir(parents=True, exist_ok=True)
         text, page = folder / "comparison.md", folder / "comparison.html"

@@ -46,7 +46,7 @@ def write_report(
     folder.mkdir(exist_ok=True)
     draft = folder / f".{PAGE}"
     draft.write_text(render_page(view), encoding="utf-8")
-    draft.replace(folder / PAGE)  # Renaming keeps the earlier page whole for its readers.
+    draft.replace(folder / PAGE)  # A reader of the earlier page still gets all of it.
     return folder
 
 
@@ -72,7 +72,8 @@ def try_report(
 
 def render_page(view: SweepView) -> str:
     """Render the whole page of a sweep as HTML."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # These imports are slow, so typos come first.
+    # Importing Jinja2 is slow, so it is imported only when a page is rendered.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     from rltune.views.importance import MIN_TRIALS, NUM_NULL_SWEEPS, NUM_SHUFFLES, measure_importance
     from rltune.views.plotly_figures import draw_figures

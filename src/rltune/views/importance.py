@@ -24,7 +24,7 @@ from rltune.search.space import Space
 MIN_TRIALS = 10  # With fewer trials, even an important parameter does not stand out.
 NUM_TREES = 20
 NUM_SHUFFLES = 5  # The number of shuffles of a parameter's values whose mean is the parameter's importance.
-NUM_NULL_SWEEPS = 50  # If nothing matters, then in one sweep of 51 a parameter beats all of these: 2%.
+NUM_NULL_SWEEPS = 50  # If nothing matters, then in 1 of 51 sweeps a parameter beats all shuffled sweeps: 2%.
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ ORIGINS = {
     ENQUEUED: "an enqueued configuration",
 }
 PACE_WINDOW_S = 30.0  # The time over which the present pace is averaged.
-FIRST_STEPS_S = 2.0  # The first steps that were read are taken to have begun at most this long before.
+FIRST_STEPS_S = 2.0  # The first steps are assumed to have begun at most this long before they were first read.
 MIN_ELAPSED_S = 10.0  # The remaining time is estimated only this long after the first reading.
 
 

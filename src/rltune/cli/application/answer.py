@@ -88,7 +88,7 @@ def explain_crash(error: Exception) -> UnexpectedError:
     """Explain an exception that nothing in rltune expects, and write its traceback to a file without logins."""
     text = redact("".join(traceback.format_exception(error)))
     try:
-        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # mkstemp makes the file private.
+        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # Only the user can read the file.
         with os.fdopen(handle, "w") as file:
             file.write(text)
         fix = f"see {path}"

@@ -25,8 +25,8 @@ class Assignments:
 
     def __init__(self, sweep: OpenSweep) -> None:
         self._sweep = sweep
-        # Spelled parameter values that need more than the common share. They are kept by value, because certification
-        # runs repeat the values of trials.
+        # Parameter values that need more than the common share of a GPU. They are kept instead of trial numbers,
+        # because certification runs repeat the values of trials.
         self._large: set[str] = set()
 
     def enlarge_share(self, record: TrialRecord, gpus: float) -> Share | None:

@@ -85,7 +85,7 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
 def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
     """Run Tune until the searcher has nothing left or the stopper ends it; leave nothing of Tune's on disk."""
     stopper, joined = sweep.stopper, sweep.config.cluster.address is not None
-    logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # At its end, Tune would list failed trials.
+    logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # Otherwise Tune lists failed trials at its end.
     # Tune's tracebacks belong in the sweep's log and not in the terminal.
     logging.getLogger("ray.tune").propagate = False
     try:

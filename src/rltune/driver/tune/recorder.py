@@ -157,7 +157,7 @@ class Recorder(Callback):
                 raise self._store.make_unshared_error(f"{checkpoint.path} lies on node {result.get('node')} alone")
         costs, is_new = self._charge(event), False
         if is_report(result):
-            # After a restart, a trial trains some steps again, and a repeated report is not new.
+            # A trial that continues after a failure trains some steps again, and a repeated report is not new.
             is_new = table.add_report(make_report(result), checkpoints, **costs)
         else:
             table.change(event.number, **checkpoints, **costs)

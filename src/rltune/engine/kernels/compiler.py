@@ -120,7 +120,7 @@ def _warm_up(algorithm: str) -> None:
             module.warm_up()
         except OSError:  # The disk may be full, for example.
             raise
-        except Exception:  # Either a cached file is damaged, or a kernel is wrong and fails again below.
+        except Exception:  # Either a cached file is damaged, or a kernel is wrong and fails again without the cache.
             if folder is None:
                 raise
             shutil.rmtree(folder, ignore_errors=True)

@@ -18,7 +18,7 @@ from rltune.engine.kernels.compiler import kernel
 Array = NDArray[Any]
 
 NONE, TANH, RELU = 0, 1, 2
-INPUTS, OUTPUTS = 2, 3  # The columns of a layer's inputs and outputs in a table of layers.
+INPUTS, OUTPUTS = 2, 3  # A row of a table of layers has the number of inputs and outputs in these columns.
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.Tanh: TANH, nn.ReLU: RELU}
 FEW = 3
 """Outputs up to which a loop is faster than a call of BLAS."""
@@ -196,7 +196,7 @@ def backward(  # type: ignore[no-untyped-def]
                 flat[i] *= one - out[i] * out[i]
         elif activation == RELU:
             for i in range(flat.size):
-                flat[i] = zero if out[i] <= zero else flat[i]  # A NaN passes this comparison.
+                flat[i] = zero if out[i] <= zero else flat[i]  # NaN passes this comparison unchanged.
         d = flat.reshape(rows, m)
         end -= rows * m
         below = x if k == 0 else outputs[end - rows * n : end].reshape(rows, n)

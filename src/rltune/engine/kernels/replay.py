@@ -65,7 +65,7 @@ def pack(  # type: ignore[no-untyped-def]
         past_obs[n - 1, env] = obs[env]
         past_actions[n - 1, env] = actions[env]
         past_rewards[n - 1, env] = rewards[env]
-        age[env] = age[env] + 1 if valid[env] else 0  # After a reset step the next episode begins.
+        age[env] = age[env] + 1 if valid[env] else 0  # A reset step sets the age of the episode to zero.
         for length in range(min(age[env], n), 0 if over[env] else n - 1, -1):
             total, discount = 0.0, 1.0
             for k in range(n - length, n):

@@ -73,7 +73,7 @@ def step(p, lr):  # type: ignore[no-untyped-def]
     """Clip the gradient and do one step; return the gradient's norm before, if it is clipped by the global norm."""
     norm = np.float32(0.0)
     if p.clip_by == BY_GLOBAL_NORM:
-        norm = clip_norm(p.grad, p.clip_limit, 1e-6)  # RLlib adds the same margin.
+        norm = clip_norm(p.grad, p.clip_limit, 1e-6)  # The margin 1e-6 is RLlib's.
     elif p.clip_by == BY_NORM:
         for k in range(p.spans.shape[0]):
             clip_norm(p.grad[p.spans[k, 0] : p.spans[k, 1]], p.clip_limit, 0.0)

@@ -46,7 +46,9 @@ class FlatParameters:
         with torch.no_grad():
             for param, view in zip(self.params, self.views(self.data), strict=True):
                 view.copy_(param)
-                param.data = view  # RLlib's optimizer and state dicts identify Parameter objects, so these stay.
+                # RLlib's optimizer and state dicts refer to the Parameter objects, so only the memory behind the
+                # objects is replaced.
+                param.data = view
 
     @property
     def spans(self) -> Array:

@@ -105,7 +105,7 @@ class TargetNetworks:
     def update(self, tau: float) -> None:
         """Move the targets by ``tau`` towards the online networks; 1 copies them."""
         for target, source in self._copies:
-            if tau == 1.0:  # DQN's default is a plain copy.
+            if tau == 1.0:  # A tau of 1, DQN's default, means a plain copy.
                 target.data.copy_(source.data)
             else:
                 target.data.lerp_(source.data, tau)

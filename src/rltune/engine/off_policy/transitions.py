@@ -177,8 +177,8 @@ class Stepper:
         rows = self.packer.add(self._obs, actions, rewards, terminated, self._over, self._valid, self._after)
         if ended:
             self._end_episodes(self._over)
-        # The next observation of this step is the observation of the following step, so the buffers are swapped instead
-        # of copied. After an episode's end it is the last observation, which the reset step ignores.
+        # The next observation of a step is the observation of the following step, so the buffers are swapped instead of
+        # copied. After an episode's end, the last observation is there, which the reset step ignores.
         self._obs, self._after = self._after, self._obs
         return rows, taken
 

@@ -58,7 +58,7 @@ def find_chunks(rollout: Rollout) -> Chunks:
     chunks = []
     for step, env in zip(*np.nonzero(rollout.terminated | rollout.truncated), strict=True):
         chunks.append((env, start[env], step))
-        start[env] = step + 2  # Between two episodes lies a step that only resets.
+        start[env] = step + 2  # The step between two episodes only resets the environment.
     # An environment that has just been reset has no step in its chunk yet.
     chunks.extend((env, start[env], steps - 1) for env in np.flatnonzero(start < steps))
     return Chunks(*np.array(chunks, np.int64).T)

@@ -62,8 +62,8 @@ class EpisodeTracker:
 
     def add(self, rewards: Array, valid: Array, done: Array) -> list[tuple[float, int]]:
         """Add [T, N] steps; returns and lengths of the episodes that ended, in order of time."""
-        # Running sums over all steps, minus their value at each episode's start, give an episode's return. So the
-        # Python loop runs over ended episodes only.
+        # An episode's return is the running sum of rewards at its end minus that at its start. So the Python loop runs
+        # over ended episodes only.
         returns = self.returns + np.cumsum(rewards, axis=0, dtype=np.float64)
         lengths = self.lengths + np.cumsum(valid, axis=0)
         ended: list[tuple[float, int]] = []

@@ -11,7 +11,7 @@ import io
 import pickle
 from typing import Any
 
-MAX_BYTES = 16 * 2**20  # Pickled environments may not be larger, because a checkpoint is written about once a minute.
+MAX_BYTES = 16 * 2**20  # The largest pickle of environments, because a checkpoint is written about once a minute.
 
 KNOWN_PACKAGES = {"builtins", "collections", "copyreg", "enum", "functools", "gymnasium", "minigrid", "numpy", "rltune"}
 """Packages whose objects come out of a pickle as they went in."""

@@ -136,7 +136,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         if self.config.seed is None:
             return None
         words = seed_runner(self.config.seed, self.worker_index or 0, self._begun_at).generate_state(self.num_envs)
-        return [int(word) >> 1 for word in words]  # Some environments hand a seed to a C int, so it has 31 bits.
+        return [int(word) >> 1 for word in words]  # Some environments hand a seed to a C int, so a seed has 31 bits.
 
     def bind_module(self) -> None:
         """Read the module's tensors anew, after they were moved to other memory."""
@@ -146,7 +146,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         """Take at least ``steps`` environment steps; the arrays are overwritten by the next call."""
         if self._collector is None:
             raise RuntimeError("this env runner has no environments")
-        with torch.inference_mode():  # Entering the mode once around the loop is faster than at each step.
+        with torch.inference_mode():  # Entering inference mode once around the loop is faster than at each step.
             rollout = self._collector.collect(steps)
         self.num_env_steps_sampled_lifetime += rollout.num_steps
         return rollout

@@ -78,7 +78,7 @@ class SyncEnvs:
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
-        self._done = [False] * num_envs  # Reading an element of a list is faster, as an array makes an object for each.
+        self._done = [False] * num_envs  # Reading a list's element is faster than an array's, which creates an object.
 
     @property
     def unwrapped(self) -> SyncEnvs:

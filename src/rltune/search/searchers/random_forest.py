@@ -126,7 +126,7 @@ def grow_trees(
 
     trees, trials = [], owners.max() + 1
     times_drawn = np.zeros((num_trees, trials), dtype=np.intp)
-    inputs = np.ascontiguousarray(examples, dtype=np.float32)  # Without this, each tree would convert the examples.
+    inputs = np.ascontiguousarray(examples, dtype=np.float32)  # Otherwise each tree would convert the examples itself.
     for drawn in times_drawn:
         drawn[:] = np.bincount(rng.integers(trials, size=trials), minlength=trials)
         seed = int(rng.integers(2**31))
