@@ -536,7 +536,7 @@ def test_a_sweep_that_goes_on_is_not_measured_again(request_of, monkeypatch, tmp
     asked = request_of("resources.trials_per_gpu=auto", "cluster.num_cpus=16", "cluster.num_gpus=2", "budget.trials=40")
     write_settings(tmp_path, planning.measure_share(planning.make_plan(asked)).config)
     monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: pytest.fail("it was measured when it began"))
-    known = read_settings(tmp_path, whole=True)
+    known = read_settings(tmp_path, for_resume=True)
     typed_again = keep_measured(known, asked)
     assert not check_changes("it", known, planning.fit_sizes(typed_again)[0])
     for config in (parse_config(known), typed_again):

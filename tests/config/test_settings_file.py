@@ -90,21 +90,21 @@ def test_damaged_settings_are_refused_and_a_copy_is_taken(damage, composed, tmp_
     write_settings(tmp_path, config)
     path = tmp_path / "config.yaml"
     whole = path.read_text()
-    assert parse_config(read_settings(tmp_path, whole=True)) == config
+    assert parse_config(read_settings(tmp_path, for_resume=True)) == config
     path.write_text(damage(whole))
     with pytest.raises(StudyError, match=r"config\.yaml"):
-        read_settings(tmp_path, whole=True)
+        read_settings(tmp_path, for_resume=True)
     path.write_text(format_settings(config))  # what MLflow and the study keep
-    assert parse_config(read_settings(tmp_path, whole=True)) == config
+    assert parse_config(read_settings(tmp_path, for_resume=True)) == config
 
 
 @pytest.mark.parametrize("form", [None, FORMAT - 1, FORMAT + 1])
-@pytest.mark.parametrize("whole", [False, True])
-def test_another_format_is_refused_in_three_parts(form, whole, composed, tmp_path):
+@pytest.mark.parametrize("for_resume", [False, True])
+def test_another_format_is_refused_in_three_parts(form, for_resume, composed, tmp_path):
     text = format_settings(parse_config(composed))
     (tmp_path / "config.yaml").write_text(text.replace(f"format: {FORMAT}\n", f"format: {form}\n" if form else ""))
     with pytest.raises(StudyError, match=f"format {form}") as refused:
-        read_settings(tmp_path, whole=whole)
+        read_settings(tmp_path, for_resume=for_resume)
     assert f"format {FORMAT}" in refused.value.allowed
     assert refused.value.fix
 
@@ -112,7 +112,7 @@ def test_another_format_is_refused_in_three_parts(form, whole, composed, tmp_pat
 def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path):
     text = format_settings(parse_config(composed)).replace("trials: 48", "trials: 94")
     (tmp_path / "config.yaml").write_text(text[: text.rindex("# sha256")] + "# sha256: any\n")
-    assert read_settings(tmp_path, whole=True)["budget"]["trials"] == 94
+    assert read_settings(tmp_path, for_resume=True)["budget"]["trials"] == 94
 
 
 def test_what_a_person_writes_is_read_as_numbers_and_text():

@@ -18,7 +18,9 @@ from rltune.errors import StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
 FORMAT = 11
-"""The version of a sweep's folder and its ledger."""
+"""The version of a sweep's folder and its ledger, which this version of rltune writes and resumes."""
+OLDEST_FORMAT = 11
+"""The oldest version that can still be shown and whose policies load. 0.1.0 wrote 11, which every 0.x reads."""
 
 # OmegaConf's own loader and dumper take ten times as long. Like them, this loader and dumper read 1e-3 as a number.
 _Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
@@ -48,12 +50,13 @@ def dump_settings(settings: Mapping[str, Any]) -> str:
     return str(yaml.dump(settings, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False))
 
 
-def read_settings(folder: Path, *, whole: bool = False) -> dict[str, Any]:
+def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
     """Read the settings of a sweep from its folder, with their interpolations unresolved.
 
     Args:
         folder: The sweep's folder.
-        whole: Whether to refuse a file that does not match its digest, even if the remaining part can be read.
+        for_resume: Whether the sweep is to be resumed. A file that does not match its digest, or has an older format,
+            is refused then, even if it can be read.
 
     Raises:
         StudyError: The file is missing or damaged, or another version of rltune wrote it.
@@ -71,21 +74,36 @@ def read_settings(folder: Path, *, whole: bool = False) -> dict[str, Any]:
     if not loaded:
         raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _describe_recovery(path))
     # The format is checked before the digest, because other formats may compute the digest in another way.
-    if (form := loaded.pop("format", None)) != FORMAT:
-        raise StudyError(
-            f"{path} has format {form}, not {FORMAT}",
-            f"sweeps of format {FORMAT}, which this version of rltune writes and reads",
-            "open it with the version that wrote it, or run it again under a new name; its policies load as before, by "
-            "the folders of their checkpoints",
-        )
+    check_format(str(path), loaded.pop("format", None), oldest=FORMAT if for_resume else OLDEST_FORMAT)
     body, mark, digest = text.rpartition(DIGEST_MARK)
-    if whole and (not mark or digest.strip() not in (_compute_digest(body), "any")):
+    if for_resume and (not mark or digest.strip() not in (_compute_digest(body), "any")):
         raise StudyError(
             f"{path} is not as the sweep wrote it: cut short, damaged or changed",
             f"the file as the sweep wrote it; if you meant to change it, end it with the line '{DIGEST_MARK}any'",
             _describe_recovery(path),
         )
     return loaded
+
+
+def check_format(subject: str, number: Any, oldest: int) -> None:
+    """Refuse a sweep that a version of rltune with another format has written.
+
+    Args:
+        subject: The file or the ledger that has the format, for the error.
+        number: The format.
+        oldest: The oldest format that is allowed.
+
+    Raises:
+        StudyError: The format is older, newer or none.
+    """
+    if number not in range(oldest, FORMAT + 1):
+        allowed = f"{FORMAT}" if oldest == FORMAT else f"{oldest} to {FORMAT}"
+        raise StudyError(
+            f"{subject} has format {number}, not {allowed}",
+            f"format {allowed}, which this version of rltune reads",
+            "open it with the version that wrote it, or run it again under a new name; its policies load as before, by "
+            "the folders of their checkpoints",
+        )
 
 
 def _describe_recovery(path: Path) -> str:

@@ -104,7 +104,7 @@ def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool
     Raises:
         RltuneError: Other settings than budgets and addresses differ, or a budget is smaller.
     """
-    settings = read_settings(folder, whole=True)
+    settings = read_settings(folder, for_resume=True)
     config = keep_measured(settings, config)
     fitted, _ = fit_sizes(config)
     return config, check_changes(folder.name, settings, fitted)
@@ -165,7 +165,7 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     Raises:
         StudyError: A budget is smaller, or an address lacks its login.
     """
-    settings = read_settings(folder, whole=True)
+    settings = read_settings(folder, for_resume=True)
     addresses = _drop_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
     certify = settings["certify"]  # If the certification's size follows from the number of trials, it grows with them.
     is_fitted = (certify["top"], certify["seeds"]) == size_certification(settings["budget"]["trials"])

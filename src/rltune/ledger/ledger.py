@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, Table, delete, func, insert, or_, sel
 from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.config.criteria import Criteria
-from rltune.config.settings_file import FORMAT
+from rltune.config.settings_file import FORMAT, OLDEST_FORMAT, check_format
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.database import connect_ledger, file_of, make_storage_error
@@ -97,12 +97,7 @@ class Ledger:
                 f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", spell_command("list")
             )
         self.sweep_id, format_number = row
-        if format_number != FORMAT:
-            raise StudyError(
-                f"sweep={name}: its ledger has format {format_number}",
-                f"format {FORMAT}, which this version of rltune reads",
-                "run the sweep again, or open it with the version that wrote it",
-            )
+        check_format(f"sweep={name}: its ledger", format_number, oldest=FORMAT if create else OLDEST_FORMAT)
         self.fence = Fence(self._engine, self.sweep_id)
         self.trials = TrialTable(self.fence, TRIALS)
         self.runs = TrialTable(self.fence, CERTIFY)

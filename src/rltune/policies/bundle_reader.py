@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-FORMAT = 1
+FORMAT = 1  # Every format since 1 is read.
 POLICIES = "policies"  # The folder for the bundles of several agents' policies, which has its own policy.json.
 # The settings that a layer needs beside its weights, by the name of torch's class. New layer types are added here.
 LAYERS: dict[str, tuple[str, ...]] = {
@@ -570,8 +570,8 @@ def read_owners(folder: Path) -> dict[str, str]:
 
 def _read_description(folder: Path) -> dict[str, Any]:
     about: dict[str, Any] = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
-    if about.get("format") != FORMAT:
-        raise ValueError(f"{folder} has format {about.get('format')}, this rltune reads {FORMAT}")
+    if about.get("format") not in range(1, FORMAT + 1):
+        raise ValueError(f"{folder} has format {about.get('format')}, this rltune reads formats up to {FORMAT}")
     return about
 
 
