@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import io
 import json
-import sys
 from urllib.parse import quote
 
 import pytest
 import yaml
 from composing import compose
 
+from rltune.cli.run import spell_run
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import (
     hide_login,
@@ -25,7 +25,6 @@ from rltune.config.uris import (
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 from rltune.views.console import Console
-from rltune.views.next_steps import read_typed_command
 
 SIGNS = ["/", "@", ":", " ", "'", '"', "\\", "#", "%", "?", "&", "\\@/", ": #", "%40"]
 PASSWORDS = [f"left{sign}right" for sign in SIGNS]
@@ -49,9 +48,8 @@ def test_a_password_of_any_signs_is_not_in_the_settings(password, composed_run):
 
 
 @pytest.mark.parametrize("password", PASSWORDS)
-def test_a_password_of_any_signs_is_not_in_the_command(password, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/x/cli/run.py", f"study.storage='{address(password)}'", "seed=1"])
-    command = read_typed_command()
+def test_a_password_of_any_signs_is_not_in_the_command(password):
+    command = spell_run([f"study.storage='{address(password)}'", "seed=1"])
     assert "left" not in command
     assert "right" not in command
     assert command.endswith("***@db.example:5432/rl'\"'\"'' seed=1")
@@ -109,11 +107,10 @@ def test_an_address_without_a_password_stays_readable(value):
 def test_a_login_in_the_environment_is_written_nowhere(monkeypatch):
     word = "${oc.env:RLTUNE_STORAGE}"
     monkeypatch.setenv("RLTUNE_STORAGE", address("le/ft right"))
-    monkeypatch.setattr(sys, "argv", ["/x/cli/run.py", f"study.storage={word}"])
     config = parse_config(compose("run", f"study.storage={word}"))
     assert config.study.storage == address("le/ft right")
-    assert word in read_typed_command()
-    for text in (format_settings(config), read_typed_command()):
+    assert word in spell_run([f"study.storage={word}"])
+    for text in (format_settings(config), spell_run([f"study.storage={word}"])):
         assert "ft right" not in text
 
 

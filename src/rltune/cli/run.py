@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from rltune.compose.overrides import spell_settings
 from rltune.config.changes import RESUME_KEYS
 from rltune.config.schema import ProbeConfig, RunConfig
 from rltune.config.settings_file import load_settings
+from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 from rltune.formatting import format_count, spell_command
@@ -77,7 +79,7 @@ def run(jobs: Sequence[Job]) -> Answer:
     """Run a sweep, certify its winner and register it."""
     configs = [read_request(job.settings, sys.argv[1:]) for job in jobs]
     if not jobs[0].multirun:
-        return _run(configs[0])
+        return _run(configs[0], spell_run(sys.argv[1:]))
     refuse_shared_names(configs)
     from rltune.driver.starting import check_request
 
@@ -86,7 +88,16 @@ def run(jobs: Sequence[Job]) -> Answer:
     return Answer(None, exit_code=run_jobs("run", jobs))
 
 
-def _run(config: RunConfig, typed: str | None = None) -> Answer:
+def spell_run(words: Sequence[str]) -> str:
+    """Spell the command that runs a sweep again: as it was typed, but without logins and without the name.
+
+    The name is left out, because a name can be used only once.
+    """
+    given = [redact_address(word) for word in words if not word.startswith("name=")]
+    return " ".join([spell_command("run"), *map(shlex.quote, given)])
+
+
+def _run(config: RunConfig, typed: str) -> Answer:
     # The user sees a line before the next imports and the start of Ray, which take seconds.
     print(f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...", flush=True)
     from rltune.driver.run import run_sweep

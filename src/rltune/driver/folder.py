@@ -49,7 +49,7 @@ class SweepContext:
         began: The start of the command, on the monotonic clock.
         stream: The stream to which the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
-        typed: The command that does the same, for the report; None is the command typed in this process.
+        typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
         call_in_subprocess: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None
             without a fork server.
     """

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rltune.config.settings_file import format_settings
-from rltune.views.next_steps import read_typed_command
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
@@ -26,7 +25,7 @@ def record_start(sweep: OpenSweep) -> None:
         sweep.ledger.change_sweep(
             versions=list_versions(),
             git_commit=read_git_commit(),
-            command=sweep.context.typed or read_typed_command(),
+            command=sweep.context.typed,
             began=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 

@@ -61,7 +61,7 @@ def run_sweep(
         config: The sweep's settings; see `rltune.config.validation.parse_config`.
         stream: The stream to which the console writes; None is standard output.
         trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
-        typed: The command that does the same, for the report; None is the command typed in this process.
+        typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
 
     Returns:
         The outcome; its ``exit_code`` is the command's.

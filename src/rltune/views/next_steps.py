@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rltune.config.uris import redact_address
 from rltune.formatting import spell_command
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import make_resume_command
@@ -77,16 +76,6 @@ def describe_reproduction(view: SweepView) -> Section:
         "are stopped depends on which finish first."
     )
     return Section("commands", "Reproduce it", facts=commands, notes=[note])
-
-
-def read_typed_command() -> str | None:
-    """Return the sweep's command as it was typed in this process; None if a script started it."""
-    script = Path(sys.argv[0])
-    if script.parent.name != "cli":
-        return None
-    # The sweep's name is left out, because a name can be used only once.
-    given = [redact_address(word) for word in sys.argv[1:] if not word.startswith("name=")]
-    return " ".join([spell_command(script.stem), *map(shlex.quote, given)])
 
 
 def _format_override(value: Any) -> str:
