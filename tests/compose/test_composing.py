@@ -104,6 +104,15 @@ def test_what_cannot_be_composed_is_answered_in_three_parts(word):
     assert refused.value.fix
 
 
+def test_tuned_settings_that_no_file_has_are_refused(tmp_path):
+    with pytest.raises(RltuneError) as refused:
+        compose("algo=ppo", "env=cartpole", "tuned=ppo_cartpol")
+    assert refused.value.key == "tuned"
+    assert refused.value.fix == "tuned=ppo_cartpole"
+    write(tmp_path / "tuned" / "mine.yaml", "# @package _global_\nseed: 5\n")
+    assert compose("algo=ppo", "env=cartpole", "tuned=mine", config_dir=tmp_path).seed == 5
+
+
 def test_certify_off_with_seeds_is_refused():
     with pytest.raises(ConfigError) as refused:
         compose("certify=off", "certify.seeds=2")

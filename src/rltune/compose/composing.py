@@ -13,13 +13,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
-from rltune.compose.explaining import explain, find_type
+from rltune.compose.explaining import explain, explain_option, find_type
 from rltune.compose.overrides import spell_value, spell_word
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
 from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
+from rltune.formatting import spell_command
 
 COMPOSED = (
     "--composed"  # With this flag, `rltune run` reads composed settings from standard input. A service sends them.
@@ -107,22 +108,30 @@ def store_schema(root: str, schema: type) -> None:
         store.store(f"base_{root}", schema)
 
 
-def tell_unused(hydra: Any) -> None:
-    """Warn about the user's own files that are not used because ours have the same names.
+def check_options(hydra: Any) -> None:
+    """Refuse ``tuned=`` without a file, and warn about files of the user that are not used because of their names.
+
+    Hydra leaves an optional group out without a word if its option has no file.
 
     Args:
         hydra: The settings of Hydra itself.
+
+    Raises:
+        RltuneError: The typed option of ``tuned`` has no file.
     """
-    ours = conf_dir()
-    for source in hydra.runtime.config_sources:
-        if source.schema != "file" or source.provider == "main":
-            continue
-        for group, option in hydra.runtime.choices.items():
+    ours, choices = conf_dir(), hydra.runtime.choices
+    folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
+    tuned = choices.get("tuned")
+    if f"tuned={tuned}" in hydra.overrides.task:
+        options = sorted({path.stem for folder in folders for path in (folder / "tuned").glob("*.yaml")})
+        if tuned not in options:
+            raise explain_option(f"tuned/{tuned}", options, spell_command("run --help"))
+    for folder in folders:
+        for group, option in choices.items() if folder != ours else ():
             name = f"{group}/{option}.yaml"
-            if (Path(source.path) / name).is_file() and (ours / name).is_file():
+            if (folder / name).is_file() and (ours / name).is_file():
                 print(
-                    f"{Path(source.path) / name} is not used: {group}={option} is one of rltune's own; "
-                    f"give the file another name",
+                    f"{folder / name} is not used: {group}={option} is one of rltune's own; give the file another name",
                     file=sys.stderr,
                 )
 
@@ -164,7 +173,7 @@ def compose_with_choices(
                 settings = hydra.compose(root, [*typed, *added], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise explain(error, root, schema, words) from None
-    tell_unused(settings.hydra)
+    check_options(settings.hydra)
     choices = {str(group): str(option) for group, option in settings.hydra.runtime.choices.items()}
     with open_dict(settings):
         del settings["hydra"]

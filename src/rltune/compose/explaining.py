@@ -63,7 +63,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         return several
     cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(error, MissingConfigException) and error.options is not None:
-        return _explain_option(str(error.missing_cfg_file), error.options, help_line)
+        return explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
         # A user may have typed a name alone, without its key `sweep=` or `policy=`.
         subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
@@ -136,7 +136,7 @@ def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneErr
     return None
 
 
-def _explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneError:
+def explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneError:
     """Explain that a group has no such option; ``env`` may have got an environment's id, which ``env=gym`` takes."""
     group, _, option = file.partition("/") if file.startswith("env/") else file.rpartition("/")
     close, fix = nearest(option, options), help_line

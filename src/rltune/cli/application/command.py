@@ -34,10 +34,10 @@ from rltune.cli.application.answer import (
 from rltune.cli.application.help_page import write_help
 from rltune.cli.application.multirun import Job, collect_job, refuse_launchers, run_jobs
 from rltune.compose.composing import (
+    check_options,
     conf_dir,
     spell_words,
     store_schema,
-    tell_unused,
     use_own_dir,
 )
 from rltune.compose.explaining import explain, refuse_flags
@@ -197,7 +197,7 @@ class Command:
 
         def take(settings: DictConfig) -> None:
             if not jobs:
-                tell_unused(HydraConfig.get())
+                check_options(HydraConfig.get())
             jobs.append(collect_job(settings))
 
         typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)  # Hydra reads the words from sys.argv.
