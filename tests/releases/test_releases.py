@@ -69,8 +69,8 @@ def test_the_sweep_of_a_release_is_shown_listed_and_reported(
     release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = json.loads((release / RECORDED).read_text())["sweep"]
-    shown = type_words(monkeypatch, capsys, release, "show", "sweep=first")
-    assert select_facts(shown) == approximate(recorded)
+    answer = type_words(monkeypatch, capsys, release, "show", "sweep=first")
+    assert select_facts(answer) == approximate(recorded)
     (listed,) = type_words(monkeypatch, capsys, release, "list")["sweeps"]
     assert (listed["name"], listed["state"], listed["trials"]["total"]) == ("first", "complete", 3)
     assert listed["best"] == approximate(recorded["best"])

@@ -102,7 +102,10 @@ def write_sweep(folder: Path) -> None:
 
 
 def drop_trainers(sweep: Path, kept: int) -> None:
-    """Drop RLlib's own files, most of a checkpoint, of all trials but one: no later version has to read them."""
+    """Drop RLlib's own files, most of a checkpoint, because no later version has to read them.
+
+    One trial keeps them: a policy of a trial loads only from a checkpoint whose files are those that the ledger has.
+    """
     for trainer in [*sweep.glob("certify/*/*/*/algorithm"), *sweep.glob("trials/*/*/*/algorithm")]:
         if f"trials/{kept}/" not in trainer.as_posix():
             shutil.rmtree(trainer)

@@ -125,7 +125,7 @@ def check_options(hydra: Any) -> None:
     if f"tuned={tuned}" in hydra.overrides.task:
         options = sorted({path.stem for folder in folders for path in (folder / "tuned").glob("*.yaml")})
         if tuned not in options:
-            raise explain_option(f"tuned/{tuned}", options, spell_command("run --help"))
+            raise explain_option(f"tuned/{tuned}", options, spell_command(f"{hydra.job.config_name} --help"))
     for folder in folders:
         for group, option in choices.items() if folder != ours else ():
             name = f"{group}/{option}.yaml"

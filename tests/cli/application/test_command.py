@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 
+import pytest
 from omegaconf import OmegaConf
 
 from rltune.cli.application.command import use_tracking
@@ -14,3 +18,24 @@ def test_mlflow_is_asked_where_the_command_says(monkeypatch):
     for uri, asked in ((None, "http://usual"), ("http://given", "http://given")):
         use_tracking(OmegaConf.create({"tracking": {"uri": uri}}))
         assert os.environ["MLFLOW_TRACKING_URI"] == asked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "is_as_in_ray"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, False)]
+)
+def test_a_signal_during_a_fork_ends_the_command(number, is_as_in_ray):
+    program = f"""
+import os, signal, sys, time
+from rltune.cli.application.command import exit_on_signals
+with exit_on_signals():
+    if {is_as_in_ray}:
+        signal.signal({number:d}, lambda number, _: sys.exit(number))
+    os.register_at_fork(after_in_parent=lambda: signal.raise_signal({number:d}))
+    if os.fork() == 0:
+        os._exit(0)
+    time.sleep(30)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + number, done.stderr
+    assert done.stderr == ""

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from rltune.policies.uri import Source
 
 CHECK = "check"  # The setting that checks a request instead of carrying it out.
+RESEND_S = 0.05  # The callback that dropped a signal is over after so many seconds.
 COMPLETION = ("-sc", "--shell-completion")  # The flags by which a shell asks for completions.
 
 
@@ -258,18 +260,39 @@ def scratch_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Exit with 129, 130 or 143 if a signal interrupts the work, after all open context managers are closed."""
+    """Exit with 129, 130 or 143 if a signal interrupts the work, after all open context managers are closed.
+
+    Python drops the exception of a signal that arrives in a callback, such as those that run at each fork of Ray's
+    start. Then the signal is sent again a moment later.
+    """
 
     def interrupt(number: int) -> NoReturn:
         raise KeyboardInterrupt(number)
 
+    def send_again(dropped: sys.UnraisableHookArgs) -> None:
+        if number := _read_signal(dropped.exc_value):
+            threading.Timer(RESEND_S, os.kill, (os.getpid(), number)).start()
+        else:
+            before(dropped)
+
+    before, sys.unraisablehook = sys.unraisablehook, send_again
     try:
         with handle_signals(interrupt, signal.SIGTERM, signal.SIGHUP):
             yield
-    except KeyboardInterrupt as stop:
-        sys.exit(128 + (stop.args[0] if stop.args else signal.SIGINT))
-    except SystemExit as stop:  # Once Ray has started, its handler of SIGTERM calls sys.exit(SIGTERM) (2.60).
-        sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if number := _read_signal(stop):
+            sys.exit(128 + number)
+        raise
+    finally:
+        sys.unraisablehook = before
+
+
+def _read_signal(error: BaseException | None) -> int | None:
+    """Return the number of the signal whose handler has raised an exception; None if no handler has."""
+    if isinstance(error, KeyboardInterrupt):
+        return error.args[0] if error.args else signal.SIGINT
+    # Once Ray has started, its handler of SIGTERM calls sys.exit(SIGTERM) (2.60).
+    return signal.SIGTERM if isinstance(error, SystemExit) and error.code == signal.SIGTERM else None
 
 
 def make_sweep_ref(settings: DictConfig) -> SweepRef:
