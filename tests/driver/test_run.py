@@ -379,7 +379,7 @@ def test_a_stop_from_elsewhere_ends_certification_too_and_it_goes_on(
     starts = "warm_start=[{quality:0.5,fault:null},{quality:0.9,fault:save},{quality:0.4,fault:null}]"
     words = ("name=toy", "budget.trials=3", "scheduler=none", "tracking=off", "+space.fault=[choice,null,save]")
     certify = ("certify=on", "certify.top=1", "certify.seeds=2", "certify.episodes=2", "certify.champion_episodes=2")
-    slow = ("+space.seconds=0.03", "failures.max_retries=0", "checkpoint.every_s=0")
+    slow = ("+space.seconds=0.1", "failures.max_retries=0", "checkpoint.every_s=0")
     asking = threading.Thread(target=stop)
     asking.start()
     first = toy_run(*words, starts, *certify, *slow)
