@@ -47,6 +47,8 @@ from rltune.errors import RltuneError
         ("algo=td3", "one of: a2c", "algo=tqc"),
         ("space.n_steps=512", "one of: clip_param", "space.train_batch_size_per_learner=512"),
         ("n_steps=512", "one of: algo", "space.train_batch_size_per_learner=512"),
+        ("portfolio=[{lr: 1e-3}]", "one of: off, ppo", "warm_start=[{lr: 3e-4}]"),
+        ("space={lr: 1e-3}", "one of: a2c", "space.NAME=VALUE"),
         ("algo=[ppo,dqn]", "a single value", "run -m algo=ppo,dqn"),
         ("algo=ppo,dqn", "a single value", "run -m algo=ppo,dqn"),
         ("space.lr=choice(0.1,0.2)", "a range or a choice", "space.lr=[choice,0.1,0.2]"),

@@ -19,7 +19,7 @@ from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
 from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import spell_command
 
 COMPOSED = (
@@ -68,8 +68,15 @@ def spell_words(words: Sequence[str], schema: type) -> list[str]:
     Args:
         words: The settings, as they are typed.
         schema: The dataclass of the command's settings.
+
+    Raises:
+        RltuneError: Values are typed where a group takes an option's name, for which Hydra raises TypeError.
     """
     spelled = [spell_word(word, schema) for word in words]
+    for key, _, value in (word.lstrip("+").partition("=") for word in words):
+        if value.startswith(("{", "[{")) and (options := list(find_options(key))):
+            fix = "warm_start=[{lr: 3e-4}]" if key == "portfolio" else f"{key}.NAME=VALUE"
+            raise RltuneError(f"{key}={value}: this setting takes the name of a file", choices("", options), fix)
     keys = {word.partition("=")[0].lstrip("+") for word in words}
     if "env.id" in keys and "env" not in keys and find_type(schema, "env.id") and not _chooses_env(words):
         spelled.append("env=gym")
