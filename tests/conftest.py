@@ -221,6 +221,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 
 
 @pytest.fixture(scope="session", autouse=True)
+def without_search_for_source() -> None:
+    """Build RLlib's connectors as a worker does: each of them reads the whole stack, and that of pytest is deep."""
+    if "ray.rllib.connectors.connector_v2" in sys.modules:
+        from rltune.compat.rllib_build import skip_needless_work
+
+        skip_needless_work(compiling=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_torch_thread() -> None:
     """Let torch use one thread in this process: threads that wait for each other cost much on busy cores."""
     if torch := sys.modules.get("torch"):

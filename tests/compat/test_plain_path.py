@@ -52,7 +52,8 @@ def test_ray_starts_and_tune_runs_with_their_own_names():
 
 
 @pytest.mark.usefixtures("off")
-def test_workers_are_not_forked():
+def test_workers_are_not_forked(monkeypatch):
+    monkeypatch.setattr(fork_server, "_early", [])  # Another test may have started one.
     begin_fork_server()
     assert fork_server._early == []
 
