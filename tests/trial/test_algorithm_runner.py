@@ -91,6 +91,14 @@ def test_a_loss_of_an_update_that_is_not_finite_ends_the_trial(runner_of: Callab
         runner.train()
 
 
+def test_an_iteration_before_the_first_sample_is_no_error(runner_of: Callable[..., AlgorithmRunner]) -> None:
+    """Env runners that are slow to start deliver later, and a trial whose env runners hang ends as stalled."""
+    runner = runner_of()
+    runner.algorithm.train = dict
+    progress = runner.train()
+    assert (progress.env_steps, progress.episodes) == (0, 0)
+
+
 NORMALISED = ("algo=ppo", "env=pendulum", "env.rewards.normalise=true", "algo.env_runners.num_envs_per_env_runner=3")
 
 

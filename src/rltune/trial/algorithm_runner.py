@@ -109,7 +109,8 @@ class AlgorithmRunner:
             trained = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
             progress = replace(progress, env_steps=int(trained), episodes=self._evaluated)
         else:
-            episodes = self._take_episodes(result["env_runners"])
+            # Stock RLlib has no results of env runners before one of them has delivered within `sample_timeout_s`.
+            episodes = self._take_episodes(result.get("env_runners", {}))
         self._recent.add(progress.env_steps, episodes)
         # RLlib also counts an episode that an outer wrapper has cut off before its true return is known.
         known = self._recent.summarize() or {"episodes": 0}
