@@ -23,7 +23,10 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.records import ROOT, compare_rounds, make_record, spread_of, write_record
 
-KINDS = {"ours": "rltune", "rllib": "stock RLlib", "sb3": "SB3", "compiled": "rltune, torch.compile"}
+KINDS = {
+    "ours": "rltune", "rllib": "stock RLlib", "sb3": "SB3", "compiled": "rltune, torch.compile", "rltools": "RLtools",
+    "rltools_gym": "RLtools on Gymnasium",
+}  # fmt: skip
 ROUNDS = 9
 
 
@@ -54,8 +57,9 @@ CASES = {
     "sac_pendulum": Case("SAC Pendulum, batch 256, an update per step, 256x256", 3.0),
     "sac_pendulum_64": Case("SAC Pendulum, batch 100, an update per step, 64x64", 3.0),
 }
-ON_GPUS = {  # hours on a processor: benchmarks/gpu.py measures them
+ELSEWHERE = {  # measured by benchmarks/gpu.py, as it takes hours on a processor, and by benchmarks/rltools.py
     "ppo_breakout": Case("PPO Breakout, 8 environments, batch 1024, 4 epochs, 512 units a head (SB3: for both)", 10.0),
+    "ppo_pendulum_4": Case("PPO Pendulum, 4 environments, batch 1024, minibatch 256, 2 epochs, 64x64, ReLU", 1.5),
 }
 
 
@@ -63,16 +67,17 @@ class Contender:
     """One process of ``engine_worker.py``.
 
     Args:
-        kind: ``ours``, ``rllib``, ``sb3`` or ``compiled``.
+        kind: A key of `KINDS`.
         case: What it trains.
         device: Of the learner: ``cpu`` or ``cuda``.
 
     Attributes:
-        environments: What it steps, as it said when it had built it: ``native`` or ``single``.
+        environments: What it steps, as it said when it had built it: ``native``, ``single`` or ``C++``.
     """
 
     def __init__(self, kind: str, case: str, device: str = "cpu") -> None:
-        python, site = (str(peers.PYTHON), None) if kind == "sb3" else (sys.executable, peers.packages_folder())
+        is_peer = kind == "sb3" or kind.startswith("rltools")
+        python, site = (str(peers.PYTHON), None) if is_peer else (sys.executable, peers.packages_folder())
         command = [python, "-m", "benchmarks.engine_worker", kind, case, "--device", device]
         command += ["--site", str(site)] if site else []
         environment = {
@@ -115,7 +120,7 @@ def measure(case: str, rounds: int, kinds: list[str], shorten: float = 1.0, devi
     try:
         for _ in range(rounds):
             for kind, contender in contenders.items():
-                found[kind]["rounds"].append(contender.round((CASES | ON_GPUS)[case].seconds * shorten))
+                found[kind]["rounds"].append(contender.round((CASES | ELSEWHERE)[case].seconds * shorten))
     finally:
         for contender in contenders.values():
             contender.stop()
@@ -136,7 +141,7 @@ def head(kinds: list[str]) -> str:
 
 def row(case: str, found: dict[str, Any] | None, kinds: list[str]) -> str:
     """Return one line of the table: medians, and the rounds' ratios with least and greatest."""
-    words = (CASES | ON_GPUS)[case].words
+    words = (CASES | ELSEWHERE)[case].words
     if not found:
         return f"| {words} | not measured |{' |' * (2 * len(kinds) - 1)}"
     cells = []

@@ -1,6 +1,6 @@
 """One contender of ``benchmarks/engine.py``: waits for a line on stdin, trains for a moment, prints steps and seconds.
 
-Runs in this project's environment (``ours``, ``rllib``) or in the peers' own one (``sb3``); the contenders
+Runs in this project's environment (``ours``, ``rllib``) or in the peers' own one (``sb3``, ``rltools``); the contenders
 stay alive between rounds and only one works at a time, so that imports are not measured and noise is shared.
 """
 
@@ -10,9 +10,11 @@ import argparse
 import json
 import logging
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Round = tuple[Callable[[float], tuple[int, float]], str]
@@ -20,6 +22,7 @@ Round = tuple[Callable[[float], tuple[int, float]], str]
 
 warnings.filterwarnings("ignore")
 TANH64 = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False}
+RELU_CASE = "ppo_pendulum_4"  # PPO with the activation of RLtools' defaults, which is also its fastest
 PPO_CASES: dict[str, tuple[str, int, int, int, int]] = {
     "ppo_cartpole_32": ("CartPole-v1", 32, 2048, 256, 10),
     "ppo_cartpole_32_native": ("CartPole-v1", 32, 2048, 256, 10),
@@ -29,6 +32,7 @@ PPO_CASES: dict[str, tuple[str, int, int, int, int]] = {
     "ppo_cartpole_16_64": ("CartPole-v1", 16, 512, 64, 20),
     "ppo_cartpole_16_128": ("CartPole-v1", 16, 1024, 128, 10),
     "ppo_halfcheetah_norm": ("HalfCheetah-v5", 4, 2048, 256, 10),
+    RELU_CASE: ("Pendulum-v1", 4, 1024, 256, 2),
 }
 """Environment, number of environments, batch, minibatch and epochs."""
 DQN_CASES = {"dqn_cartpole": 1, "dqn_cartpole_4": 4}
@@ -74,7 +78,7 @@ def rllib_config(case: str, device: str) -> Any:
         config = PPOConfig().training(
             train_batch_size_per_learner=batch, minibatch_size=minibatch, num_epochs=epochs, lr=3e-4, gamma=0.99,
             lambda_=0.95, clip_param=0.2, grad_clip=0.5, use_kl_loss=False, vf_loss_coeff=0.5,
-        ).rl_module(model_config=dict(TANH64))  # fmt: skip
+        ).rl_module(model_config={**TANH64, "fcnet_activation": "relu" if case == RELU_CASE else "tanh"})  # fmt: skip
         if case.endswith("norm"):
             normalise_observations(config)
         if case.endswith("native"):
@@ -173,7 +177,8 @@ def sb3_round(case: str, device: str) -> Round:
         vec: Any = DummyVecEnv([lambda: gym.make(env)] * envs)
         if case.endswith("norm"):
             vec = VecNormalize(vec, norm_reward=False)
-        nets = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": nn.Tanh}
+        activation = nn.ReLU if case == RELU_CASE else nn.Tanh
+        nets = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": activation}
         model: Any = PPO(
             "MlpPolicy", vec, n_steps=batch // envs, batch_size=minibatch, n_epochs=epochs, policy_kwargs=nets,
             device=device,
@@ -220,22 +225,75 @@ def sb3_round(case: str, device: str) -> Round:
     return run, type(model.get_env().unwrapped).__name__
 
 
+PENDULUM = """
+#include <rl_tools/rl/environments/pendulum/operations_cpu.h>
+namespace environments = rl_tools::rl::environments;
+template <typename T, typename TI>
+using ENVIRONMENT_FACTORY = environments::Pendulum<environments::pendulum::Specification<T, TI>>;
+"""
+"""RLtools' own Pendulum, in C++."""
+
+
+def rltools_round(kind: str, case: str) -> Round:
+    """Compile the same with RLtools, whose default is two hidden layers; return what it steps instead of a class."""
+    import gymnasium as gym
+    import rltools
+
+    # RLtools does not rescale actions, and refuses Gymnasium's limits of -2 and 2.
+    environment: Any = lambda: gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -1.0, 1.0)  # noqa: E731
+    # Without BLAS, SAC is 20 times slower: then nothing is compiled.
+    common = {"force_blas": True, "enable_evaluation": False, "STEP_LIMIT": 10**8, "OPTIMIZER_ALPHA": 3e-4}
+    with tempfile.TemporaryDirectory() as folder:
+        if kind == "rltools":
+            (Path(folder) / "environment.h").write_text(PENDULUM)
+            environment = {"path": folder, "action_dim": 1, "observation_dim": 3}
+        if case in PPO_CASES:
+            _, envs, batch, minibatch, epochs = PPO_CASES[case]
+            module = rltools.PPO(
+                environment, N_ENVIRONMENTS=envs, ON_POLICY_RUNNER_STEPS_PER_ENV=batch // envs, BATCH_SIZE=minibatch,
+                N_EPOCHS=epochs, ACTION_ENTROPY_COEFFICIENT=0.0, interface_name=kind, **common,
+            )  # fmt: skip
+        else:
+            width, batch = SAC_CASES[case]
+            module = rltools.SAC(
+                environment, ACTOR_BATCH_SIZE=batch, CRITIC_BATCH_SIZE=batch, ACTOR_HIDDEN_DIM=width,
+                CRITIC_HIDDEN_DIM=width, N_WARMUP_STEPS=300, REPLAY_BUFFER_CAP=50_000, interface_name=kind, **common,
+            )  # fmt: skip
+    state = module.State(0)
+    steps_per_call = batch if case in PPO_CASES else 1  # an iteration of PPO, a step of SAC
+
+    def run(seconds: float) -> tuple[int, float]:
+        start, calls = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            state.step()
+            calls += 1
+        return calls * steps_per_call, time.perf_counter() - start
+
+    for _ in range(400 // steps_per_call + 1):
+        state.step()
+    return run, "C++" if kind == "rltools" else "single"
+
+
 def main() -> None:
     """Build the contender, then one round per line on stdin (the seconds)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["ours", "rllib", "sb3", "compiled"], help="compiled: ours with torch.compile")
+    parser.add_argument("kind", help="a key of engine.KINDS")
     parser.add_argument("case")
     parser.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
     parser.add_argument("--site", help="another environment's packages, for MuJoCo")
     arguments = parser.parse_args()
     if arguments.site:
         sys.path.append(arguments.site)
-    import torch
-
-    torch.set_num_threads(1)
     kind, case, device = arguments.kind, arguments.case, arguments.device
-    run, steps_by = sb3_round(case, device) if kind == "sb3" else rllib_round(kind, case, device)
-    print(json.dumps({"environments": "single" if steps_by in SINGLE else "native"}), flush=True)
+    if kind.startswith("rltools"):  # It refuses to load MKL beside torch.
+        run, environments = rltools_round(kind, case)
+    else:
+        import torch
+
+        torch.set_num_threads(1)
+        run, steps_by = sb3_round(case, device) if kind == "sb3" else rllib_round(kind, case, device)
+        environments = "single" if steps_by in SINGLE else "native"
+    print(json.dumps({"environments": environments}), flush=True)
     for line in sys.stdin:
         steps, seconds = run(float(line))
         print(json.dumps({"steps": steps, "seconds": round(seconds, 3)}), flush=True)

@@ -29,6 +29,7 @@ LIGHT = (
     "learning",
     "parity",
     "peers",
+    "rltools",
     "run",
     "runners",
     "scale",
