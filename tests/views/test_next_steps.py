@@ -60,8 +60,22 @@ def test_a_failed_sweep_names_the_first_failures_file_and_nothing_to_reuse(
 
 
 def test_the_command_for_the_winner_alone_composes_to_its_values(tmp_path: Path) -> None:
-    commands = dict(describe_reproduction(load_view(write_sweep(tmp_path / "s"))).facts)
-    words = commands["Train only the winner's configuration"].split()[3:]
-    config = parse_config(compose("run", *words))
+    folder = write_sweep(tmp_path / "s")
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(command="rltune run algo=ppo env=cartpole budget.trials=8 certify=on certify.seeds=5")
+    commands = dict(describe_reproduction(load_view(folder)).facts)
+    config = parse_config(compose("run", *commands["Train only the configuration of the winner"].split()[2:]))
     assert config.space["lr"] == pytest.approx(0.01)
-    assert config.budget.trials == 1
+    assert (config.budget.trials, config.certify.seeds, config.scheduler.kind) == (1, 0, "none")
+
+
+@pytest.mark.parametrize(("status", "word"), [("complete", "winner"), ("interrupted", "best so far")])
+def test_only_a_sweep_that_is_over_has_a_winner(tmp_path: Path, status: str, word: str) -> None:
+    folder = write_sweep(tmp_path / "s", 3, None, status)
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(winner={"trial": 2, "objective": 20.0, "params": {"lr": 0.01}})
+    *sections, steps = describe_ended(folder)
+    (table,) = [section.table for section in sections if section.name == "trials"]
+    assert table is not None
+    assert table.rows[0][:2] == ("2", f"complete, {word}")
+    assert f"test the {word}" in dict(steps.facts)

@@ -25,7 +25,7 @@ from rltune.config.settings_file import load_settings
 from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
-from rltune.formatting import format_count, spell_command
+from rltune.formatting import format_count, format_number, spell_command
 
 if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
@@ -64,7 +64,8 @@ def check(jobs: Sequence[Job]) -> Answer:
     def show() -> None:
         for sweep in sweeps:
             searched = ", ".join(f"{name}={form}" for name, form in sweep["searched"].items())
-            print(f"{sweep['algorithm']} in {sweep['environment']} can run: up to {sweep['trials']} trials, ", end="")
+            print(f"{sweep['algorithm']} in {sweep['environment']} can run: ", end="")
+            print(f"up to {format_number(sweep['trials'], 'trial')}, ", end="")
             print(f"{format_count(sweep['search_env_steps'])} env steps of search and ", end="")
             print(f"{format_count(sweep['certification_env_steps'])} of certification")
             print(f"  searched: {searched or 'nothing'}")

@@ -48,7 +48,7 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         steps.append(("look at the study", f"optuna-dashboard sqlite:///{_shorten_path(study)}{hint}"))
     if view.ranked:
         policy = view.record.model["uri"] if view.record.model else f"sweep:{view.name}"
-        steps.append(("test the winner", _find_program(spell_command(f"evaluate policy={policy}"))))
+        steps.append((f"test the {view.winner_word}", _find_program(spell_command(f"evaluate policy={policy}"))))
         steps.append(("use it in Python", f'import rltune; policy = rltune.load_policy("{policy}")'))
     return Section("next", "Next", facts=steps)
 
@@ -60,14 +60,14 @@ def describe_reproduction(view: SweepView) -> Section:
     commands = [("Run this sweep again", typed)]
     if params := view.best_params:
         fixed = " ".join(shlex.quote(f"space.{name}={_format_override(value)}") for name, value in params.items())
-        words = [word for word in typed.split(" ") if not word.startswith(("budget.trials=", "scheduler="))]
-        commands.append(
-            ("Train only the winner's configuration", f"{' '.join(words)} {fixed} budget.trials=1 scheduler=none")
-        )
+        replaced = ("budget.trials=", "scheduler=", "certify=", "certify.")
+        words = " ".join(word for word in typed.split(" ") if not word.startswith(replaced))
+        alone = f"{words} {fixed} budget.trials=1 scheduler=none certify=off"
+        commands.append((f"Train only the configuration of the {view.winner_word}", alone))
     if view.record.winner:
         model = view.record.model  # The version is named, because the champion's alias moves on.
         uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{view.name}"
-        commands.append(("Test the winner on fresh episodes", spell_command(f"evaluate policy={uri}")))
+        commands.append((f"Test the {view.winner_word} on fresh episodes", spell_command(f"evaluate policy={uri}")))
     if view.status in ("interrupted", "running") or view.num_ended < len(view.trials):
         commands.append(("Continue this sweep", make_resume_command(view.folder, view.settings)))
     commit = f" at commit {view.record.git_commit[:12]}" if view.record.git_commit else ""

@@ -102,7 +102,7 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
     for index, trial in enumerate(view.ordered[:max_trials]):
         state = trial.state_word
         if trial.number == view.winner_trial:
-            best, state = index, f"{state}, winner"
+            best, state = index, f"{state}, {view.winner_word}"
         row = [str(trial.number), state, format_objective(trial.score)]
         row += [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
         rows.append((*row, format_count(trial.env_steps), format_params(trial.params), trial.explanation))
@@ -217,9 +217,10 @@ def _describe_winner(view: SweepView) -> str:
             "again may end worse."
         )
     score = format_objective(best["objective"])
+    many = "best so far" if opening else "luckiest of many"
     return (
-        f"{opening}Trial {best['trial']} has the best score of {len(view.trials)} trials, {score}. "
-        "This is the search's own score, the luckiest of many: expect a worse one on fresh seeds."
+        f"{opening}Trial {best['trial']} has the best score of {format_number(len(view.trials), 'trial')}, {score}. "
+        f"This is the search's own score, the {many}: expect a worse one on fresh seeds."
     )
 
 
@@ -239,5 +240,5 @@ def describe_values(view: SweepView) -> Section:
         # If a parameter's condition is not met, then the parameter has no value.
         rows.append((name, format_value(winning[name]) if name in winning else "-", default, searched))
     notes = ["default: the published settings of this algorithm and environment, or the algorithm's own"]
-    table = TextTable(("parameter", "winner", "default", "searched"), tuple(rows))
-    return Section("values", "The winner's values", table, notes=notes)
+    table = TextTable(("parameter", view.winner_word, "default", "searched"), tuple(rows))
+    return Section("values", f"The values of the {view.winner_word}", table, notes=notes)

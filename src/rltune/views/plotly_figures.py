@@ -91,7 +91,7 @@ def style_figure(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
 
 def choose_style(view: SweepView, trial: TrialSnapshot) -> tuple[str, str]:
     """Choose a trial's label in legends, and its colour."""
-    return ("winner", WINNER) if trial.number == view.winner_trial else (trial.state_word, STATES[trial.state])
+    return (view.winner_word, WINNER) if trial.number == view.winner_trial else (trial.state_word, STATES[trial.state])
 
 
 def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
@@ -111,7 +111,7 @@ def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
             name=label,
             legendgroup=label,
             showlegend=label not in named,
-            line={"color": colour, "width": 3.5 if label == "winner" else 1.6},
+            line={"color": colour, "width": 3.5 if colour == WINNER else 1.6},
             marker={"color": colour, "size": 6},
             hovertemplate=f"trial {trial.number}, {label}<br>%{{x:,}} steps: %{{y:.4g}}"
             f"<br>{format_params(trial.params).replace(' ', '<br>')}<extra></extra>",

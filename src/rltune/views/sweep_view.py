@@ -486,6 +486,11 @@ class SweepView:
         return self.record.winner.get("trial") if self.record.winner else None
 
     @property
+    def winner_word(self) -> str:
+        """What the winner is called: as long as the sweep may go on, it is only the best so far."""
+        return "best so far" if self.status in ("interrupted", "running") else "winner"
+
+    @property
     def best(self) -> TrialSnapshot | None:
         """The best trial by the search's own score; None before one can win."""
         return next(iter(self.ranked), None)
