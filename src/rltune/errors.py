@@ -114,6 +114,8 @@ class PolicyError(RltuneError):
 # setting, as `n_steps` of Stable-Baselines3 resembles `num_epochs`.
 OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "n_steps": ("train_batch_size_per_learner", "n_step", "rollout_fragment_length"),
+    "n_envs": ("num_envs_per_env_runner",),
+    "num_envs": ("num_envs_per_env_runner",),
     "n_epochs": ("num_epochs",),
     "batch_size": ("minibatch_size", "train_batch_size_per_learner"),
     "learning_rate": ("lr", "actor_lr"),

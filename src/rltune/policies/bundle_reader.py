@@ -355,7 +355,7 @@ class BundlePolicy:
 
     Attributes:
         info: Where it came from: ``algo``, ``env``, ``params``, ``env_steps``, ``objective``, ``seed``,
-            ``sweep``, ``trial``, as far as its writer knew.
+            ``sweep``, ``trial``, and ``run`` (``trial 7``, ``baseline-seed-2``), as far as its writer knew.
         spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
@@ -394,8 +394,8 @@ class BundlePolicy:
     def __repr__(self) -> str:
         """Show the algorithm, the environment, the policy's origin and its spaces."""
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
-        trial = "" if self.info.get("trial") is None else f", trial {self.info['trial']}"
-        origin = f"{trial} of {self.info['sweep']}" if trial and self.info.get("sweep") else trial
+        run = self.info.get("run") or ("trial" in self.info and f"trial {self.info['trial']}")
+        origin = "".join([f", {run}", f" of {self.info['sweep']}" if "sweep" in self.info else ""] if run else [])
         sees, does = (format_space(self.spaces[key]) for key in ("observation", "action"))
         return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}>"
 

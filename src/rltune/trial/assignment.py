@@ -34,7 +34,7 @@ class Assignment:
         latest: The last recorded checkpoint to go on from; None starts anew.
         older: Another one, for when that is damaged; None without.
         best: The checkpoint of the best objective recorded so far; None without.
-        tags: What else the policy's info names: sweep, env.
+        tags: What else the policy's info names: sweep, env_name, trial and run.
         kind: TRIALS for a trial of the search, CERTIFY for a run of the certification. Also the folder in the sweep's
             that holds this trial's own.
         episodes: Episodes that the best policy plays deterministically after the whole budget; 0: none.

@@ -134,7 +134,8 @@ def show_evaluation(
         stream: Where to print; None is standard output.
     """
     table = Table.grid(padding=(0, 2))
-    table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, trial {info.get('trial', '?')})")
+    run = info.get("run") or f"trial {info.get('trial', '?')}"
+    table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, {run})")
     table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
     objective = Objective.from_settings((info.get("env") or {}).get("objective"))

@@ -104,6 +104,17 @@ def test_a_run_of_the_certification_plays_at_its_end(assign: Callable[..., Any])
     assert (assign(NEW, []).episodes, assign(NEW, []).kind) == (0, "trials")
 
 
+@pytest.mark.parametrize(
+    ("of_trial", "trial", "run"), [(None, None, "baseline-seed-1"), (2, 2, "trial-002-seed-1")], ids=["baseline", "2"]
+)
+def test_a_policy_of_the_certification_names_the_trial_whose_values_it_has(
+    assign: Callable[..., Any], of_trial: int | None, trial: int | None, run: str
+) -> None:
+    tags = assign(replace(NEW, kind=CERTIFY, seed_index=0, of_trial=of_trial), []).tags
+    assert (tags["trial"], tags["run"]) == (trial, run)
+    assert (assign(NEW, []).tags["trial"], assign(NEW, []).tags["run"]) == (3, "trial 3")
+
+
 def test_each_training_seed_plays_start_states_of_its_own(request_of: Callable[..., Any], tmp_path: Path) -> None:
     """Two sweeps differ, and configurations are compared seed by seed on the same start states."""
     config = make_plan(request_of("tracking=off", "certify.seeds=5", "certify.episodes=50"))

@@ -83,7 +83,13 @@ class Assignments:
             latest=latest.to_dict() if latest else None,
             older=older.to_dict() if older else None,
             best=best.to_dict() if best and best in whole else None,
-            tags={"sweep": sweep.name, "env_name": config.env.name},
+            tags={
+                "sweep": sweep.name,
+                "env_name": config.env.name,
+                "run": record.name,
+                # The number of a run of the certification is not that of the trial whose values it trains.
+                "trial": record.of_trial if record.kind == CERTIFY else record.number,
+            },
             kind=record.kind,
             episodes=episodes,
             evaluation_seed=derive_run_seed(sweep.name, record.seed_index or 0, episodes) if episodes else 0,
