@@ -212,7 +212,7 @@ def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
         # Keyword arguments of Python cannot have dots, so that `env_id` may mean `env.id`.
         if spelled := next((path for path in paths if path.replace(".", "_") == last), None):
             return spelled
-    # There are so many keys in groups that some resemble any word, so a closer match is required of one without a group.
+    # There are so many keys in groups that some resemble any word, so a key without a group needs a closer match.
     close = nearest(last, [*siblings, *in_groups], 0.6 if group else 0.75)
     if close is None or close not in siblings:
         return close and in_groups[close]
