@@ -48,7 +48,9 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         steps.append(("look at the study", f"optuna-dashboard sqlite:///{_shorten_path(study)}{hint}"))
     if view.ranked:
         policy = view.record.model["uri"] if view.record.model else f"sweep:{view.name}"
-        steps.append((f"test the {view.winner_word}", _find_program(spell_command(f"evaluate policy={policy}"))))
+        steps.append(
+            (f"test the {view.winner_word}", _find_program(spell_command(f"evaluate policy=sweep:{view.name}")))
+        )
         steps.append(("use it in Python", f'import rltune; policy = rltune.load_policy("{policy}")'))
     return Section("next", "Next", facts=steps)
 
@@ -65,9 +67,8 @@ def describe_reproduction(view: SweepView) -> Section:
         alone = f"{words} {fixed} budget.trials=1 scheduler=none certify=off"
         commands.append((f"Train only the configuration of the {view.winner_word}", alone))
     if view.record.winner:
-        model = view.record.model  # The version is named, because the champion's alias moves on.
-        uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{view.name}"
-        commands.append((f"Test the {view.winner_word} on fresh episodes", spell_command(f"evaluate policy={uri}")))
+        test = spell_command(f"evaluate policy=sweep:{view.name}")  # MLflow does not keep whose environment it is.
+        commands.append((f"Test the {view.winner_word} on fresh episodes", test))
     if view.status in ("interrupted", "running") or view.num_ended < len(view.trials):
         commands.append(("Continue this sweep", make_resume_command(view.folder, view.settings)))
     commit = f" at commit {view.record.git_commit[:12]}" if view.record.git_commit else ""
