@@ -75,6 +75,12 @@ def test_the_trials_of_a_sweep(tmp_path, golden):
     golden("show", shown("s", tmp_path).replace(str(tmp_path), "<folder>"))
 
 
+def test_the_list_counts_the_trials_that_the_budget_has(tmp_path):
+    write_sweep(tmp_path / "begun", 2, None, "interrupted")
+    row = next(line for line in listed(tmp_path).splitlines() if line.startswith("begun"))
+    assert row.split()[2:5] == ["1/1/0", "of", "24"]
+
+
 def test_a_cost_is_listed_and_printed_as_the_person_knows_it(tmp_path):
     write_cost_sweep(tmp_path / "thrifty")
     row = next(line for line in listed(tmp_path).splitlines() if line.startswith("thrifty"))

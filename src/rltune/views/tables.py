@@ -57,7 +57,7 @@ def list_sweeps(ref: SweepRef, views: Mapping[Path, SweepView | RltuneError], st
     out = open_console(stream)
     if views:
         out.print(_fit_columns(rows, out.width), crop=False)
-        out.print("trials: complete/stopped/failed of those begun")
+        out.print("trials: complete/stopped/failed of all that the budget has")
         for reason in reasons:
             out.print(reason, soft_wrap=True)
     else:
@@ -69,7 +69,7 @@ def _describe_sweep(view: SweepView) -> tuple[str, ...]:
     return (
         view.name,
         record.status or "?",
-        f"{counts['complete']}/{counts['pruned']}/{counts['failed']} of {counts['total']}",
+        f"{counts['complete']}/{counts['pruned']}/{counts['failed']} of {view.num_trials}",
         format_objective(view.best.score if view.best else None),
         format_objective(view.certification.best().median if view.certification else None),
         format_count(view.sampled_env_steps),
