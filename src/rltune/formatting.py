@@ -8,6 +8,8 @@ import importlib.util
 import math
 import os
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,11 +33,20 @@ def spell_command(rest: str) -> str:
     Args:
         rest: Its name and what follows, such as ``resume sweep=first``.
     """
-    return _find_program() + rest
+    return find_program(_find_start() + rest)
+
+
+def find_program(command: str) -> str:
+    """Spell a command's program so that it runs in a shell without an active environment."""
+    program, _, rest = command.partition(" ")
+    folder = Path(sys.executable).parent
+    if shutil.which(program) != str(folder / program) and (folder / program).exists():
+        program = shlex.quote(min(str(folder / program), os.path.relpath(folder / program), key=len))
+    return f"{program} {rest}"
 
 
 @functools.cache
-def _find_program() -> str:
+def _find_start() -> str:
     """Return how this process was started by a command; in any other, as a notebook's, what there is to type."""
     main = sys.modules["__main__"]
     module = getattr(getattr(main, "__spec__", None), "name", "")

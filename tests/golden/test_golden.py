@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,8 @@ def test_the_closing_page_stays_as_it_is(sweep: tuple[Path, str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_command_stays_as_it_is(command: str) -> None:
+def test_the_help_of_a_command_stays_as_it_is(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))  # As with an active environment.
     from rltune.cli.application.help_page import write_help
 
     compare(f"help/{command}.txt", write_help(command, 100))

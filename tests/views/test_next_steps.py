@@ -11,6 +11,7 @@ from composing import compose
 from ended import write_sweep, write_trials
 
 from rltune.config.validation import parse_config
+from rltune.formatting import spell_command
 from rltune.ledger.storage import open_ledger
 from rltune.views.next_steps import describe_reproduction
 from rltune.views.sweep_view import load_view
@@ -40,11 +41,14 @@ def test_commands_name_the_environment_if_none_is_active(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
-    monkeypatch.setattr("rltune.views.next_steps.spell_command", lambda rest: f"python -m sweeps.{rest}")
-    steps = list_steps(write_sweep(tmp_path / "s", 2), f"sqlite:///{tmp_path}/mlflow.db", "python -m sweeps.resume")
+    monkeypatch.setattr("rltune.formatting._find_start", lambda: "python -m sweeps.")
+    folder = write_sweep(tmp_path / "s", 12)
+    steps = list_steps(folder, f"sqlite:///{tmp_path}/mlflow.db")
     assert steps["compare the trials"] == "venv/mlflow ui"
     assert steps["test the winner"] == "venv/python -m sweeps.evaluate policy=sweep:s"
-    assert steps["continue this sweep"] == "venv/python -m sweeps.resume"
+    assert spell_command("show sweep=s") == "venv/python -m sweeps.show sweep=s"
+    (trials,) = (section for section in describe_ended(folder) if section.name == "trials")
+    assert trials.notes[0].endswith(": venv/python -m sweeps.show sweep=s"), "in the same form"
 
 
 def test_a_failed_sweep_names_the_first_failures_file_and_nothing_to_reuse(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from ended import make_certification, write_bounded
@@ -27,8 +29,7 @@ MODEL = {
 
 def test_the_end_of_a_certified_sweep(one_terminal, tmp_path, monkeypatch, golden):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rltune.views.next_steps._find_program", lambda command: command)
-    monkeypatch.setattr("shutil.which", lambda program: program)
+    monkeypatch.setattr("shutil.which", lambda program: str(Path(sys.executable).parent / program))
     folder = write_bounded(tmp_path / "s")
     (folder / "study.db").touch()
     (folder / "report").mkdir()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
-from rltune.formatting import spell_command
+from rltune.formatting import find_program, spell_command
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import TRIALS, trial_dir_of
@@ -34,12 +32,12 @@ def describe_end(
 
 
 def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str | None) -> Section:
-    steps = [("continue this sweep", _find_program(resume))] if resume else []
+    steps = [("continue this sweep", resume)] if resume else []
     failed = [trial for trial in view.trials if trial.state == "FAIL"]
     if view.status == "failed" and failed:
         file = _shorten_path(view.folder) / trial_dir_of(TRIALS, failed[0].number) / "failure.txt"
         steps.append(("see what went wrong", f"less {file}"))
-        steps.append(("correct it, then", _find_program(spell_command(f"retry sweep={view.name}"))))
+        steps.append(("correct it, then", spell_command(f"retry sweep={view.name}")))
         return Section("next", "Next", facts=steps)
     if tracking_uri and "://" in tracking_uri:
         steps.append(("compare the trials", _suggest_mlflow(tracking_uri)))
@@ -48,9 +46,7 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         steps.append(("look at the study", f"optuna-dashboard sqlite:///{_shorten_path(study)}{hint}"))
     if view.ranked:
         policy = view.record.model["uri"] if view.record.model else f"sweep:{view.name}"
-        steps.append(
-            (f"test the {view.winner_word}", _find_program(spell_command(f"evaluate policy=sweep:{view.name}")))
-        )
+        steps.append((f"test the {view.winner_word}", spell_command(f"evaluate policy=sweep:{view.name}")))
         steps.append(("use it in Python", f'import rltune; policy = rltune.load_policy("{policy}")'))
     return Section("next", "Next", facts=steps)
 
@@ -92,18 +88,9 @@ def _shorten_path(path: Path) -> Path:
         return path
 
 
-def _find_program(command: str) -> str:
-    """Spell a command's program so that it runs in a shell without an active environment."""
-    program, _, rest = command.partition(" ")
-    folder = Path(sys.executable).parent
-    if shutil.which(program) != str(folder / program) and (folder / program).exists():
-        program = min(str(folder / program), os.path.relpath(folder / program), key=len)
-    return f"{program} {rest}".rstrip()
-
-
 def _suggest_mlflow(tracking_uri: str) -> str:
     if tracking_uri.startswith(("http://", "https://")):
         return f"open {tracking_uri} in a browser"
     if tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}":  # MLflow itself uses mlflow.db by default.
-        return _find_program("mlflow ui")
-    return _find_program(f"mlflow ui --backend-store-uri {tracking_uri}")
+        return find_program("mlflow ui")
+    return find_program(f"mlflow ui --backend-store-uri {tracking_uri}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -9,6 +12,11 @@ from rltune.cli.application.help_page import write_help
 from rltune.compose.composing import conf_dir
 
 ROOTS = sorted(path.stem for path in conf_dir().glob("*.yaml") if path.stem != "hydra_settings")
+
+
+@pytest.fixture(autouse=True)
+def activate_environment(monkeypatch):
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
 
 
 @pytest.mark.parametrize("root", ROOTS)
@@ -49,6 +57,6 @@ def test_help_offers_the_options_of_a_folder_of_ones_own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("root", ["run", "list", "compare"])
 def test_help_shows_the_command_as_it_can_be_typed_here(root, monkeypatch):
-    monkeypatch.setattr("rltune.formatting._find_program", lambda: "rltune ")
+    monkeypatch.setattr("rltune.formatting._find_start", lambda: "rltune ")
     assert write_help(root, 80).startswith(f"Usage: rltune {root}")
     assert "sweeps." not in write_help(root, 80)
