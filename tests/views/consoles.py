@@ -97,7 +97,8 @@ def screen(stream: io.StringIO) -> str:
 
 def describe_ended(folder: Path, tracking_uri: str | None = None, resume: str | None = None) -> list[Section]:
     """What a command prints at the end of the sweep in a folder."""
-    cost = {"env_steps": 1_000_000, "env_steps_saved": 1_400_000, "train_s": 200.0, "efficiency": 0.8}
+    cost = {"env_steps": 1_000_000, "env_steps_saved": 1_400_000, "train_s": 120.0, "efficiency": 0.8}
+    cost |= {"certify_env_steps": 500_000, "certify_train_s": 80.0}
     view = load_view(folder)
     cost |= {"wall_s": 125.0, "slots": 2}
     outcome = Outcome(view.name, view.status, view.counts, None, None, cost, folder=folder)

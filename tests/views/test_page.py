@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -13,6 +14,7 @@ from ended import make_certification, write_bounded, write_cost_sweep, write_swe
 from rltune.ledger.storage import open_ledger
 from rltune.views.page import describe_counts, describe_sweep, describe_values, describe_verdict
 from rltune.views.sweep_view import load_view
+from tests.views.consoles import describe_ended
 
 
 def test_the_verdicts(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
@@ -94,6 +96,18 @@ def test_scores_are_explained_if_fresh_episodes_stand_beside_them(tmp_path: Path
     with closing(open_ledger(folder)) as ledger:
         ledger.change_sweep(winner={"trial": 1, "objective": 44.0, "params": {}, "evaluation": played})
     assert describe_sweep(load_view(folder))[-1].notes
+
+
+def test_search_and_certification_add_up_to_the_cost(tmp_path: Path) -> None:
+    (cost,) = (section for section in describe_ended(write_sweep(tmp_path / "s")) if section.name == "cost")
+    amounts = [re.findall(r"([\d.]+[kM]) env steps|(\d+ min \d\d s) of training", note) for note in cost.notes]
+    assert [[steps or seconds for steps, seconds in note] for note in amounts] == [
+        ["1.5M"],
+        ["3 min 20 s"],
+        ["1M", "2 min 00 s"],
+        ["500k", "1 min 20 s"],
+        ["1.4M", "2 min 48 s"],
+    ]
 
 
 def test_of_many_trials_the_best_are_listed(tmp_path: Path) -> None:

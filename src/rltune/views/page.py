@@ -131,24 +131,31 @@ def _describe_failures(view: SweepView) -> Iterator[Section]:
 
 
 def _describe_cost(view: SweepView, outcome: Outcome | None) -> Iterator[Section]:
-    """Describe what a sweep has taken; its seconds are known once it has ended."""
+    """Describe what a sweep has taken; its seconds are known once it has ended.
+
+    Seconds of training are summed over the trials, also over those that trained at the same time.
+    """
     if not outcome or not outcome.cost:
         if view.sampled_env_steps:
             yield Section("cost", "Cost", notes=[f"{format_count(view.sampled_env_steps)} env steps of training"])
         return
     cost = outcome.cost.get
-    steps, saved, wall_s = cost("env_steps", 0), cost("env_steps_saved", 0), cost("wall_s", 0.0)
-    training = format_duration(wall_s * cost("efficiency", 0.0))
+    steps, train_s, saved = cost("env_steps", 0), cost("train_s", 0.0), cost("env_steps_saved", 0)
+    certify_steps, certify_s = cost("certify_env_steps", 0), cost("certify_train_s", 0.0)
+    wall, training = format_duration(cost("wall_s", 0.0)), format_duration(round(train_s) + round(certify_s))
     notes = [
-        f"{format_count(steps)} env steps in {format_duration(wall_s)}, of which {training} were training "
-        f"({format_number(cost('slots', 1), 'trial')} at a time; the rest is start-up and evaluation)"
+        f"{format_count(steps + certify_steps)} env steps in {wall}, {format_number(cost('slots', 1), 'trial')} at a "
+        f"time ({cost('efficiency', 0.0):.0%} of it training, the rest start-up and evaluation)",
+        f"{training} of training, summed over trials",
     ]
-    if certify_s := cost("certify_train_s"):
-        certified = format_count(cost("certify_env_steps", 0))
-        notes.append(f"certification: {certified} env steps, {format_duration(certify_s)} of training")
+    if certify_s:
+        notes += [
+            f"{part}: {format_count(part_steps)} env steps, {format_duration(part_s)} of training"
+            for part, part_steps, part_s in (("search", steps, train_s), ("certification", certify_steps, certify_s))
+        ]
     if saved > 0:
-        seconds = f", about {format_duration(saved * cost('train_s', 0.0) / steps)} of training" if steps else ""
-        share = f" ({saved / (steps + saved):.0%} of the whole)" if steps else ""
+        seconds = f", about {format_duration(saved * train_s / steps)} of training" if steps else ""
+        share = f" ({saved / (steps + saved):.0%} of the search's)" if steps else ""
         notes.append(f"saved by stopping weak trials early: {format_count(saved)} env steps{seconds}{share}")
     yield Section("cost", "Cost", notes=notes)
 
