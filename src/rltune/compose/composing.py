@@ -75,7 +75,7 @@ def spell_words(words: Sequence[str], schema: type) -> list[str]:
     spelled = [spell_word(word, schema) for word in words]
     for key, _, value in (word.lstrip("+").partition("=") for word in words):
         if value.startswith(("{", "[{")) and (options := list(find_options(key))):
-            fix = "warm_start=[{lr: 3e-4}]" if key == "portfolio" else f"{key}.NAME=VALUE"
+            fix = "'warm_start=[{lr: 3e-4}]'" if key == "portfolio" else f"{key}.NAME=VALUE"
             raise RltuneError(f"{key}={value}: this setting takes the name of a file", choices("", options), fix)
     keys = {word.partition("=")[0].lstrip("+") for word in words}
     if "env.id" in keys and "env" not in keys and find_type(schema, "env.id") and not _chooses_env(words):

@@ -102,7 +102,7 @@ def collect_portfolio(
 def _check_names(config: RunConfig, key: str, values: Any) -> None:
     """Refuse a configuration that is no mapping, or that names an argument that the algorithm file does not have."""
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{key}={values} is no mapping", "values by name", "warm_start=[{lr: 1e-3}]")
+        raise ConfigError(f"{key}={values} is no mapping", "values by name", "'warm_start=[{lr: 1e-3}]'")
     for name in values:
         locate_argument(config.algo, str(name), f"{key}.{name}")
 

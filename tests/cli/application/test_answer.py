@@ -44,6 +44,14 @@ def type_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return type_words
 
 
+@pytest.mark.parametrize("words", ["list +foo=1", "resume sweep=x +foo=1", "show sweep=x +foo=1"])
+def test_a_key_that_the_command_does_not_have_cannot_be_added(type_in: Callable[..., Any], words: str) -> None:
+    code, answer = type_in(*words.split(), "json=true")
+    assert (code, answer["exit_code"]) == (2, 2)
+    assert "foo" in answer["error"]
+    assert "output_dir" in answer["allowed"]
+
+
 def test_numbers_are_numbers_and_what_is_none_is_null() -> None:
     value = {"a": np.float32(0.5), "b": math.nan, "c": (1, Path("x")), "d": Part(-math.inf), "e": Difference(1.0, 0, 2)}
     assert json.loads(to_json(value)) == {

@@ -42,11 +42,11 @@ from rltune.compose.composing import (
     use_own_dir,
 )
 from rltune.compose.explaining import explain, refuse_flags
-from rltune.config.bounds import check_bounds
+from rltune.config.bounds import check_bounds, read_types
 from rltune.config.uris import redact, refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
 from rltune.driver.signals import handle_signals
-from rltune.errors import ConfigError, RltuneError
+from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import spell_command
 
 if TYPE_CHECKING:
@@ -211,6 +211,11 @@ class Command:
         finally:
             sys.argv[1:] = typed
         for job in jobs:
+            keys = read_types(self.schema)
+            for added in (
+                str(key) for key in job.settings if key not in keys
+            ):  # Hydra adds `+key=value` to any command.
+                raise RltuneError(f"+{added}: no such key", choices(added, keys), spell_command(f"{self.name} --help"))
             check_bounds(self.schema, job.settings)
         return jobs
 
