@@ -45,6 +45,27 @@ def test_a_baseline_published_for_more_steps_is_named(tmp_path: Path, published:
     assert ("1,000,000" in describe_verdict(data)) == is_named
 
 
+@pytest.mark.parametrize(
+    ("published", "command", "file"),
+    [
+        (100_000, None, "tuned/ppo_cartpole"),
+        (100_000, "rltune run tuned=ppo_acrobot", "tuned/ppo_acrobot"),
+        (None, "rltune run ~tuned", "algo/ppo"),
+    ],
+)
+def test_a_page_names_the_baselines_file(tmp_path: Path, published: int | None, command: str | None, file: str) -> None:
+    view = load_view(write_sweep(tmp_path / "s", certified=make_certification()))
+    settings = {**view.settings, "published": {"env_steps": published}}
+    for changed in ("", " algo.training.gamma=0.9") if command else ("",):
+        record = replace(view.record, command=command and command + changed)
+        now = replace(view, settings=settings, record=record)
+        (certified,) = (section for section in describe_sweep(now) if section.name == "certification")
+        (note,) = (note for note in certified.notes if note.startswith("baseline: "))
+        assert f" conf/{file}.yaml" in note
+        assert ("algo.*" in note) is bool(changed)
+        assert now.baseline_source in describe_values(now).notes[0]
+
+
 def test_a_page_says_where_values_come_from(tmp_path: Path) -> None:
     data = load_view(write_sweep(tmp_path / "s"))
     winner = {"name": "trial 0", "trial": 0, "objective": 1.0, "origin": "portfolio"}

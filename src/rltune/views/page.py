@@ -71,7 +71,7 @@ def describe_sweep(view: SweepView, outcome: Outcome | None = None, max_trials: 
         status += f": {reason}"
     sections = [Section("status", status), *_describe_trials(view, max_trials)]
     if certification := view.certification:
-        notes = explain_table(certification, view.objective)
+        notes = [f"baseline: {view.baseline_source}", *explain_table(certification, view.objective)]
         sections.append(Section("certification", "Certified on fresh seeds", make_table(certification), notes=notes))
     sections += [*_describe_failures(view), *_describe_cost(view, outcome), *_describe_files(view)]
     return [*sections, *_describe_verdict(view)]
@@ -246,6 +246,6 @@ def describe_values(view: SweepView) -> Section:
             searched += f", {dimension.condition}" if dimension.when else ""
         # If a parameter's condition is not met, then the parameter has no value.
         rows.append((name, format_value(winning[name]) if name in winning else "-", default, searched))
-    notes = ["default: the published settings of this algorithm and environment, or the algorithm's own"]
+    notes = [f"default: {view.baseline_source}"]
     table = TextTable(("parameter", view.winner_word, "default", "searched"), tuple(rows))
     return Section("values", f"The values of the {view.winner_word}", table, notes=notes)

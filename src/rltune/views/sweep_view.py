@@ -337,6 +337,17 @@ class SweepView:
         return int(self.settings.get("replicates") or 1)
 
     @property
+    def baseline_source(self) -> str:
+        """The file that the baseline's values come from, and whether the sweep's command changes some of them."""
+        algo, words = self.settings["algo"]["name"], (self.record.command or "").split()
+        tuned = next((word.partition("=")[2] for word in words if word.startswith("tuned=")), None)
+        if tuned is None and (self.settings.get("published") or {}).get("env_steps"):
+            tuned = f"{algo}_{self.settings['env']['name']}"
+        file = f"conf/tuned/{tuned}.yaml" if tuned else f"conf/algo/{algo}.yaml"
+        is_changed = any(word.strip("'\"").lstrip("+~").startswith("algo.") for word in words)
+        return f"the values of {file}" + (", with the command's algo.* settings" if is_changed else "")
+
+    @property
     def label(self) -> str:
         """The name of what the score measures, with its direction if less is better."""
         return self.objective.label
