@@ -277,7 +277,8 @@ def rltools_round(kind: str, case: str) -> Round:
 def main() -> None:
     """Build the contender, then one round per line on stdin (the seconds)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", help="a key of engine.KINDS")
+    kinds = ["ours", "rllib", "sb3", "compiled", "rltools", "rltools_gym"]
+    parser.add_argument("kind", choices=kinds, help="compiled: ours with torch.compile")
     parser.add_argument("case")
     parser.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
     parser.add_argument("--site", help="another environment's packages, for MuJoCo")

@@ -58,9 +58,9 @@ def run_sweep(way: str) -> dict[str, float]:
         running = subprocess.Popen(command, cwd=WORK, env=make_environment(), stdout=output, stderr=output)
         while running.poll() is None:
             with contextlib.suppress(psutil.Error):
-                found = list(list_processes(psutil.Process(running.pid)))
-                trial_mb = max([trial_mb, *(size for runs_trial, size in found if runs_trial)])
-                all_mb = max(all_mb, sum(size for _, size in found))
+                processes = list(list_processes(psutil.Process(running.pid)))
+                trial_mb = max([trial_mb, *(size for runs_trial, size in processes if runs_trial)])
+                all_mb = max(all_mb, sum(size for _, size in processes))
             time.sleep(PAUSE_S)
     wall_s = time.time() - began
     if running.returncode:
@@ -86,15 +86,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/fork_server.json")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     results: dict[str, dict[str, list[float]]] = {way: {name: [] for name in NUMBERS} for way in WAYS}
-    for _ in range(given.rounds):
-        for way, found in results.items():
+    for _ in range(arguments.rounds):
+        for way, values in results.items():
             for name, value in run_sweep(way).items():
-                found[name].append(round(value, 2))
-    record = make_record("fork_server", given.rounds, results)
+                values[name].append(round(value, 2))
+    record = make_record("fork_server", arguments.rounds, results)
     print(table(record))
-    write_record(record, given.json)
+    write_record(record, arguments.json)
 
 
 if __name__ == "__main__":

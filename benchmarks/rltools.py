@@ -35,8 +35,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/rltools.json")
     arguments = parser.parse_args()
     peers.make_venv()
-    wanted = [f"{name}=={version}" for name, version in PINNED.items()]
-    subprocess.run([str(peers.PYTHON), "-m", "pip", "install", "-q", *wanted], check=True)
+    packages = [f"{name}=={version}" for name, version in PINNED.items()]
+    subprocess.run([str(peers.PYTHON), "-m", "pip", "install", "-q", *packages], check=True)
     results = {case: engine.measure(case, ROUNDS, KINDS) for case in CASES}
     record = make_record("rltools", ROUNDS, results, peers.versions() | PINNED)
     print(table(record))

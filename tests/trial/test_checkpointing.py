@@ -78,7 +78,7 @@ def test_a_checkpoint_says_where_its_policy_came_from(tmp_path: Path) -> None:
     infos: list[Any] = []
     (runner,) = make_runners()
     runner.save = lambda folder, info: infos.append(info)  # type: ignore[method-assign]
-    record = checkpoints(tmp_path, tags={"env_name": "toy"}).save_latest(make_state(), [runner])["latest"]
+    record = checkpoints(tmp_path, tags={"env_name": "toy", "trial": 0}).save_latest(make_state(), [runner])["latest"]
     assert infos[0] == {
         "trial": 0, "seed": 1, "params": {"quality": 1.0}, "env_steps": 100, "objective": 1.0, "algo": "toy",
         "env": {}, "env_name": "toy",

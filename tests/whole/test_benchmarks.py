@@ -25,6 +25,7 @@ LIGHT = (
     "defaults",
     "driver",
     "engine",
+    "fork_server",
     "gpu",
     "learning",
     "parity",

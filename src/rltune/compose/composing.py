@@ -73,12 +73,12 @@ def spell_words(words: Sequence[str], schema: type) -> list[str]:
         RltuneError: Values are typed where a group takes an option's name, for which Hydra raises TypeError.
     """
     spelled = [spell_word(word, schema) for word in words]
-    for key, _, value in (word.lstrip("+").partition("=") for word in words):
+    values = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in words)}
+    for key, value in values.items():
         if value.startswith(("{", "[{")) and (options := list(find_options(key))):
             fix = "'warm_start=[{lr: 3e-4}]'" if key == "portfolio" else f"{key}.NAME=VALUE"
             raise RltuneError(f"{key}={value}: this setting takes the name of a file", choices("", options), fix)
-    keys = {word.partition("=")[0].lstrip("+") for word in words}
-    if "env.id" in keys and "env" not in keys and find_type(schema, "env.id") and not _chooses_env(words):
+    if "env.id" in values and "env" not in values and find_type(schema, "env.id") and not _chooses_env(words):
         spelled.append("env=gym")
     return spelled
 

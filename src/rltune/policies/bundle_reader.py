@@ -394,8 +394,9 @@ class BundlePolicy:
     def __repr__(self) -> str:
         """Show the algorithm, the environment, the policy's origin and its spaces."""
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
-        run = self.info.get("run") or ("trial" in self.info and f"trial {self.info['trial']}")
-        origin = "".join([f", {run}", f" of {self.info['sweep']}" if "sweep" in self.info else ""] if run else [])
+        trial = "" if self.info.get("trial") is None else f"trial {self.info['trial']}"
+        run = self.info.get("run", trial)
+        origin = run and ", " + " of ".join(filter(None, [run, self.info.get("sweep")]))
         sees, does = (format_space(self.spaces[key]) for key in ("observation", "action"))
         return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}>"
 

@@ -179,7 +179,6 @@ class TrialCheckpoints:
         """Describe the origin of a policy; the policy keeps it."""
         task = self._task
         return {
-            "trial": task.number,
             "seed": task.seeds[index],
             "params": dict(task.params),
             "env_steps": progress.env_steps,

@@ -210,12 +210,12 @@ class Command:
             raise explain(error, self.name, self.schema, words) from None
         finally:
             sys.argv[1:] = typed
+        keys = read_types(self.schema)
         for job in jobs:
-            keys = read_types(self.schema)
-            for added in (
-                str(key) for key in job.settings if key not in keys
-            ):  # Hydra adds `+key=value` to any command.
-                raise RltuneError(f"+{added}: no such key", choices(added, keys), spell_command(f"{self.name} --help"))
+            # Hydra lets `+key=value` add any key to the settings of any command.
+            if added := [str(key) for key in job.settings if key not in keys]:
+                what = f"{added[0]}={job.settings[added[0]]}: no such key"
+                raise RltuneError(what, choices(added[0], keys), spell_command(f"{self.name} --help"))
             check_bounds(self.schema, job.settings)
         return jobs
 

@@ -87,8 +87,7 @@ class Assignments:
                 "sweep": sweep.name,
                 "env_name": config.env.name,
                 "run": record.name,
-                # The number of a run of the certification is not that of the trial whose values it trains.
-                "trial": record.of_trial if record.kind == CERTIFY else record.number,
+                "trial": record.run_key.trial,  # Of a run of the certification, the trial whose values it trains.
             },
             kind=record.kind,
             episodes=episodes,
