@@ -62,13 +62,17 @@ class Stack:
 def test_outputs_and_gradients_are_as_exact_as_torchs(shape: str, rows: int, activation: type[nn.Module]) -> None:
     sizes = SHAPES[shape]
     rng = np.random.default_rng(rows)
-    x = rng.normal(size=(rows, sizes[0])).astype(np.float32) * 2
-    slope = rng.normal(size=(rows, sizes[-1])).astype(np.float32)
-    kernels = Stack(sizes, activation).run(x, slope)
-    exact, single = (Stack(sizes, activation).run_torch(x, slope, dtype) for dtype in (torch.float64, torch.float32))
-    for ours, theirs, wanted in zip(kernels, single, exact, strict=True):
-        rounding = 1e-7 * np.linalg.norm(wanted)
-        assert np.linalg.norm(ours - wanted) <= 2.0 * np.linalg.norm(theirs - wanted) + rounding
+    # A single number of float32 may be right by luck, so that the errors of several batches are taken together.
+    errors = []
+    for _ in range(20):
+        x = rng.normal(size=(rows, sizes[0])).astype(np.float32) * 2
+        slope = rng.normal(size=(rows, sizes[-1])).astype(np.float32)
+        kernels = Stack(sizes, activation).run(x, slope)
+        single, exact = (Stack(sizes, activation).run_torch(x, slope, kind) for kind in (torch.float32, torch.float64))
+        parts = zip(kernels, single, exact, strict=True)
+        errors.append([[np.linalg.norm(part - wanted) for part in (a, b, wanted)] for a, b, wanted in parts])
+    ours, theirs, size = np.linalg.norm(errors, axis=0).T
+    assert (ours <= 2.0 * theirs + 1e-7 * size).all()
 
 
 def test_sums_over_many_rows_are_exact() -> None:
