@@ -179,5 +179,5 @@ def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: 
     winner = Finalist("trial 1", 1, {}, 450.0, tmp_path, RunKey(1, 2))
     model = register_champion(Candidate(winner, None, CONFIG, "a-sweep"), Remembers(), print)
     assert model is not None
-    assert (model["champion"], model["uri"]) == (True, "models:/cartpole-ppo@champion")
+    assert (model["champion"], model["uri"]) == (True, champion(450.0).uri)
     assert model["why"] == "as before"

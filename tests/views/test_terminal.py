@@ -21,7 +21,7 @@ from tests.views.consoles import describe_ended, screen
 MODEL = {
     "name": "cartpole-ppo",
     "version": "5",
-    "uri": "models:/cartpole-ppo@champion",
+    "uri": "models:/cartpole-ppo/5",
     "champion": True,
     "why": "a mean return of 195 is higher than the 190 of version 4 (sweep first)",
 }

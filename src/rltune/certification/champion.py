@@ -113,12 +113,17 @@ def register_champion(
     # A finished sweep that is resumed registers the same model version again.
     is_same = before is not None and registered.version == before.version
     is_champion = is_same or registered.alias == ALIAS
-    uri = f"models:/{candidate.name}@{ALIAS}" if is_champion else registered.uri
     if is_same:
         why = "as before"
     elif better and not is_champion:
         why = "MLflow did not accept the alias, or a sweep that ended at the same time has registered a better one"
-    return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": is_champion, "why": why}
+    return {
+        "name": candidate.name,
+        "version": registered.version,
+        "uri": registered.uri,  # The alias may name another sweep's model tomorrow.
+        "champion": is_champion,
+        "why": why,
+    }
 
 
 def _compare(

@@ -27,7 +27,7 @@ class Outcome:
         trials: total, complete, pruned, failed, interrupted.
         winner: name, trial (None for a baseline that the search did not try), params, origin, objective, checkpoint
             (relative to the folder), evaluation; None without.
-        model: name, version, uri, alias; None when nothing was registered.
+        model: name, version, uri, champion, why; None when nothing was registered.
         cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency; certify_env_steps, certify_train_s.
         certified: `Certification.summary`; None when nothing was certified.
         front: The whole trials that no other one beats in both objectives, the best objective first: trial, params,

@@ -167,8 +167,8 @@ def _describe_files(view: SweepView) -> Iterator[Section]:
         facts.append(("report", str(report)))
     if model := view.record.model:
         facts.append(("model", f"{model['name']} version {model['version']}, {model['uri']}"))
-        champion = "is this sweep's winner" if model["champion"] else "stays what it was"
-        notes.append(f"champion of {model['name']} {champion}: {model['why']}")
+        champion = "became" if model["champion"] else "did not become"
+        notes.append(f"this version {champion} the champion of {model['name']}: {model['why']}")
     yield Section("files", "Results", facts=facts, notes=notes)
 
 
