@@ -238,6 +238,10 @@ class TrialRecord:
         """Whether its values cannot win, whoever tries them again: it diverged, or no GPU has the memory."""
         return self.diverged or (self.state == "FAIL" and (self.stop_reason or "").startswith(OUT_OF_MEMORY))
 
+    def can_be_retried(self, env_steps: int) -> bool:
+        """Return whether it failed before it had its whole budget; after that there is nothing left to train."""
+        return self.state == "FAIL" and max(self.reports, default=0) < env_steps
+
     @property
     def broken(self) -> tuple[Check, ...]:
         """The constraints that it breaks, once it has reported: with any, it cannot win. A failed one cannot anyway."""

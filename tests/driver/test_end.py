@@ -219,6 +219,7 @@ def test_an_end_that_has_begun_may_come_to_its_end(open_mine: Callable[..., Any]
         outcome = end_sweep(sweep)
         leave_without_head(sweep)
         assert (outcome.status, sweep.ledger.sweep().status) == ("failed", "failed")
+        assert outcome.reason, "why there is no winner"
     assert exits == []
 
 

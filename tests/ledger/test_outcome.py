@@ -143,7 +143,7 @@ def test_where_all_break_a_constraint_it_is_said_which_is_nearest():
     assert "trial 0" not in explain_no_winner([])
 
 
-def test_trials_that_reported_and_failed_are_told_to_have_failed():
-    failed = TrialRecord(0, "FAIL", {}, {200: 7.0})
-    assert explain_no_winner([failed, TrialRecord(1, "PRUNED", {}, {})]) == explain_no_winner([])
-    assert explain_no_winner([failed, failed]) != explain_no_winner([])
+def test_if_all_trials_failed_the_commonest_failure_is_told():
+    failed = [TrialRecord(0, "FAIL", {}, {200: 7.0}, stop_reason=why) for why in ("once", "pole 1", "pole 2\nTrace")]
+    assert explain_no_winner([*failed, TrialRecord(1, "PRUNED", {}, {})]) == explain_no_winner([])
+    assert explain_no_winner(failed).endswith("2 of 3: pole 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -51,16 +52,19 @@ def test_commands_name_the_environment_if_none_is_active(tmp_path: Path, monkeyp
     assert trials.notes[0].endswith(": venv/python -m sweeps.show sweep=s"), "in the same form"
 
 
-def test_a_failed_sweep_names_the_first_failures_file_and_nothing_to_reuse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_failed_sweep_names_only_commands_that_work(
+    is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = write_trials(tmp_path / "s", [("FAIL", 1e-3, [])] * 3)
+    folder = write_trials(tmp_path / "s", [("FAIL", 1e-3, [math.nan] * 5 * is_whole)] * 3)
     with closing(open_ledger(folder)) as ledger:
-        ledger.change_sweep(status="failed")
+        ledger.change_sweep(status="failed", command="rltune run algo=ppo")
+        if not is_whole:
+            ledger.trials.end(ledger.trials.add({"lr": 1e-3}, [1]).number, "FAIL", "", log="trials/3/failure.txt")
     steps = list_steps(folder, "sqlite:///mlflow.db")
-    assert steps["see what went wrong"] == "less s/trials/0/failure.txt"
-    assert not {"test the winner", "use it in Python"} & steps.keys()
+    whole = [spell_command("show sweep=s"), "rltune run algo=ppo"]
+    assert [*steps.values()] == (whole if is_whole else ["less s/trials/3/failure.txt", spell_command("retry sweep=s")])
 
 
 def test_the_command_for_the_winner_alone_composes_to_its_values(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from rltune.ledger.outcome import (
     describe_front,
     explain_no_winner,
 )
-from rltune.ledger.ranking import find_nearest, rank_records
+from rltune.ledger.ranking import rank_records
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import STOP, TrialRecord, trial_dir_of
 from rltune.views.sweep_view import SweepView
@@ -182,7 +182,7 @@ def save_outcome(
         cost=compute_cost(records, sweep.config, sweep.slots.mean(), wall_s, runs),
         certified=certification.summary() if certification else None,
         reason=stopper.reason
-        or (explain_no_winner(records) if failed and find_nearest(records) else None)
+        or (explain_no_winner(records) if failed else None)
         or (STEPS_SPENT if stopper.has_spent_steps() and not failed and has_more else None),
         front=describe_front(records, sweep.plan.criteria),
         exit_code=_exit_code(sweep, winner is not None),

@@ -11,6 +11,7 @@ from typing import Any
 
 from rltune.config.criteria import Criteria
 from rltune.config.schema import RunConfig
+from rltune.formatting import classify_failure, first_line
 from rltune.ledger.ranking import find_front, find_nearest
 from rltune.records import TrialRecord
 
@@ -116,14 +117,17 @@ def explain_no_winner(records: Sequence[TrialRecord], *, is_running: bool = Fals
         records: All trials.
         is_running: Whether the sweep still runs, so that there may be a winner later.
     """
+    verdict = " yet" if is_running else ", so there is no winner"
     if (nearest := find_nearest(records)) is None:
-        has_failed = records and all(record.state == "FAIL" for record in records)
-        if is_running:
-            return "every trial has failed so far" if has_failed else "no trial has reported a return yet"
-        return f"{'every trial failed' if has_failed else 'no trial reported a return'}, so there is no winner"
+        if not records or any(record.state != "FAIL" for record in records):
+            return f"no trial has reported a return{verdict}"
+        reasons = [first_line(record.stop_reason) for record in records]
+        ((kind, number),) = Counter(map(classify_failure, reasons)).most_common(1)
+        often = next(reason for reason in reasons if classify_failure(reason) == kind)
+        verdict = " so far" if is_running else verdict
+        return f"every trial has failed{verdict}; {number} of {len(records)}: {often}"
     bounds = " and ".join(f"{check.name} {check.bound}" for check in nearest.checks)
     why = ", ".join(map(str, nearest.broken))
-    verdict = " yet" if is_running else ", so there is no winner"
     return f"no trial keeps {bounds}{verdict}; the nearest is trial {nearest.number}: {why}"
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from rltune.formatting import find_program, spell_command
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import make_resume_command
-from rltune.records import TRIALS, trial_dir_of
 from rltune.views.page import Section, describe_sweep
 from rltune.views.sweep_view import SweepView
 
@@ -35,9 +34,14 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
     steps = [("continue this sweep", resume)] if resume else []
     failed = [trial for trial in view.trials if trial.state == "FAIL"]
     if view.status == "failed" and failed:
-        file = _shorten_path(view.folder) / trial_dir_of(TRIALS, failed[0].number) / "failure.txt"
-        steps.append(("see what went wrong", f"less {file}"))
-        steps.append(("correct it, then", spell_command(f"retry sweep={view.name}")))
+        logs = [view.folder / trial.record.log for trial in failed if trial.record.log]
+        show = spell_command(f"show sweep={view.name}")
+        again = view.record.command
+        if any(trial.record.can_be_retried(view.env_steps) for trial in failed):
+            again = spell_command(f"retry sweep={view.name}")
+        steps.append(("see what went wrong", f"less {_shorten_path(logs[0])}" if logs else show))
+        if again:
+            steps.append(("correct it, then", again))
         return Section("next", "Next", facts=steps)
     if tracking_uri and "://" in tracking_uri:
         steps.append(("compare the trials", _suggest_mlflow(tracking_uri)))

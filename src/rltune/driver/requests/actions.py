@@ -16,7 +16,7 @@ from rltune.errors import ConfigError, StudyError
 from rltune.formatting import format_number, format_params, spell_command
 from rltune.ledger.handover import follow_sweep
 from rltune.ledger.sweep_ref import SweepRef
-from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, TrialRecord
+from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 from rltune.search.samplers import find_known_traits
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[st
         StudyError: No trial has failed that can be retried, or the number of one is not among them.
     """
     trials = sweep.ledger.trials.records()
-    failed = [trial.number for trial in trials if _can_be_retried(trial, sweep.config.budget.env_steps)]
+    failed = [trial.number for trial in trials if trial.can_be_retried(sweep.config.budget.env_steps)]
     show = spell_command(f"show sweep={sweep.name}")
     if numbers:
         states = {trial.number: trial.state for trial in trials}
@@ -219,11 +219,6 @@ def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[st
     if numbers is None and (failed or runs):
         return {TRIALS: failed, CERTIFY: runs}
     raise StudyError(f"sweep={sweep.name}: no trial failed that could be retried", "a sweep with failed trials", show)
-
-
-def _can_be_retried(record: TrialRecord, env_steps: int) -> bool:
-    """Return whether a trial failed before it had its whole budget; after that there is nothing left to train."""
-    return record.state == "FAIL" and max(record.reports, default=0) < env_steps
 
 
 def _describe(numbers: Mapping[str, Sequence[int]]) -> str:
