@@ -32,7 +32,10 @@ def test_a_winner_is_loaded_by_its_model_or_its_sweep(tmp_path: Path) -> None:
     model = {"name": "m", "version": "5", "uri": "models:/m/5", "champion": False, "why": "version 4 is certified"}
     with closing(open_ledger(folder)) as ledger:
         ledger.change_sweep(model=model)
-    assert 'load_policy("models:/m/5")' in list_steps(folder)["use it in Python"]
+    default = f"sqlite:///{Path.cwd()}/mlflow.db"
+    alone, elsewhere = (list_steps(folder, uri)["use it in Python"] for uri in (default, "http://127.0.0.1:5000"))
+    assert alone == 'import rltune; policy = rltune.load_policy("models:/m/5")'
+    assert 'set_tracking_uri("http://127.0.0.1:5000"); policy = rltune.load_policy("models:/m/5")' in elsewhere
 
 
 def test_commands_name_the_environment_if_none_is_active(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

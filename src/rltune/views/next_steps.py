@@ -49,9 +49,8 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
         steps.append(("look at the study", f"optuna-dashboard sqlite:///{_shorten_path(study)}{hint}"))
     if view.ranked:
-        policy = view.record.model["uri"] if view.record.model else f"sweep:{view.name}"
         steps.append((f"test the {view.winner_word}", spell_command(f"evaluate policy=sweep:{view.name}")))
-        steps.append(("use it in Python", f'import rltune; policy = rltune.load_policy("{policy}")'))
+        steps.append(("use it in Python", _spell_loading(view, tracking_uri)))
     return Section("next", "Next", facts=steps)
 
 
@@ -92,9 +91,24 @@ def _shorten_path(path: Path) -> Path:
         return path
 
 
+def _spell_loading(view: SweepView, tracking_uri: str | None) -> str:
+    """Spell how Python loads the winner: the registered model, from its server if MLflow would look elsewhere."""
+    if not view.record.model:
+        return f'import rltune; policy = rltune.load_policy("sweep:{view.name}")'
+    start = "import rltune"
+    if tracking_uri and not _is_default(tracking_uri):
+        start = f'import mlflow, rltune; mlflow.set_tracking_uri("{tracking_uri}")'
+    return f'{start}; policy = rltune.load_policy("{view.record.model["uri"]}")'
+
+
+def _is_default(tracking_uri: str) -> bool:
+    """Return whether MLflow looks there by itself: it uses mlflow.db in the working directory."""
+    return tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+
+
 def _suggest_mlflow(tracking_uri: str) -> str:
     if tracking_uri.startswith(("http://", "https://")):
         return f"open {tracking_uri} in a browser"
-    if tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}":  # MLflow itself uses mlflow.db by default.
+    if _is_default(tracking_uri):
         return find_program("mlflow ui")
     return find_program(f"mlflow ui --backend-store-uri {tracking_uri}")
