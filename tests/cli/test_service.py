@@ -10,12 +10,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from ended import write_sweep
 from omegaconf import DictConfig, OmegaConf
 
-from rltune.cli.service import find_service, find_service_of, print_state
+from rltune.cli import service as commands
+from rltune.cli.service import find_service, find_service_of, print_state, wait_for_start
+from rltune.ledger.lease import take_lease
+from rltune.ledger.storage import open_ledger
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 from tests.service.serviced import Serviced, run_service
@@ -29,7 +34,8 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 
 def settings_of(outputs: Path, sweep: str = "mine", address: str | None = None) -> DictConfig:
-    return OmegaConf.create({"sweep": sweep, "output_dir": str(outputs), "service": {"address": address}})
+    found_by = {"output_dir": str(outputs), "storage": None, "study": {"storage": None}}
+    return OmegaConf.create({"sweep": sweep, **found_by, "service": {"address": address}})
 
 
 def test_a_sweep_is_the_services_only_if_it_was_submitted(service: Serviced, tmp_path: Path) -> None:
@@ -43,6 +49,32 @@ def test_a_sweep_is_the_services_only_if_it_was_submitted(service: Serviced, tmp
     assert found.address == service.address
     assert find_service_of(settings_of(outputs, "latest")) is None
     assert find_service_of(settings_of(tmp_path / "elsewhere", address=service.address)) is not None
+
+
+def test_watching_waits_until_a_submitted_sweep_can_be_read(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs, folder, waits = tmp_path / "outputs", tmp_path / "outputs" / "mine", 0
+    service.sweeps.folder.write_address(service.address)
+    service.queue.add("mine", [])
+
+    def go_on(_: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            service.sweeps.dispatcher.step()
+            folder.mkdir()  # Its process has made the folder, but neither the settings nor the ledger.
+        elif waits == 2:
+            folder.rmdir()
+            write_sweep(folder)  # An earlier end is in the ledger, and no driver has taken the lease.
+        elif waits == 3:
+            with closing(open_ledger(folder)) as ledger:
+                take_lease(ledger).release()
+
+    monkeypatch.setattr(commands.time, "sleep", go_on)
+    begun = wait_for_start(settings_of(outputs))
+    assert begun is not None
+    assert (waits, begun["state"], begun["starting"]) == (3, "running", False)
 
 
 def test_a_killed_service_is_none_but_a_named_one_has_to_answer(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,9 +18,13 @@ from sqlalchemy.engine import Engine
 
 from rltune.errors import StudyError
 from rltune.ledger.ledger import Ledger
+from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
+from rltune.ledger.sweep_ref import SweepRef
+from rltune.views.plain import describe_plainly
 from rltune.views.sweep_reader import SweepReader
-from rltune.views.sweep_view import SweepView
+from rltune.views.sweep_view import SweepView, load_view
+from rltune.views.tables import list_sweeps
 
 
 @pytest.fixture
@@ -71,6 +77,38 @@ def test_each_sweep_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     damage_table(bad / "ledger.db", "sweep_trials")
     results = SweepReader().read([good, bad, missing])
     assert [isinstance(results[folder], StudyError) for folder in (good, bad, missing)] == [False, True, True]
+
+
+# A driver that takes the lease of a sweep and then waits to be killed.
+DRIVER = """
+import sys, time
+from pathlib import Path
+from rltune.ledger.lease import take_lease
+from rltune.ledger.storage import open_ledger
+lease = take_lease(open_ledger(Path(sys.argv[1])))
+print("taken", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_sweep_whose_driver_was_killed_is_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, reader = write_sweep(tmp_path / "s", 2, None, "running"), SweepReader()
+    Outcome("s", "interrupted", {"total": 2}, None, None, {}, folder=folder).save()  # An earlier end's.
+    with closing(open_ledger(folder)) as ledger:
+        ledger.trials.start(ledger.trials.add({"lr": 1e-3}, [1]).number)
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(folder)], stdout=subprocess.PIPE)
+    assert driver.stdout is not None
+    assert driver.stdout.readline()
+    running = read(reader, folder)
+    assert (running.status, running.trials[-1].state_word) == ("running", "running")
+    driver.kill()
+    driver.communicate()
+    for view in (read(reader, folder), read(SweepReader(), folder), load_view(folder)):
+        assert (view.status, view.trials[-1].state_word) == ("interrupted", "interrupted")
+        assert view.outcome is None
+        assert describe_plainly(view)["state"] == "interrupted"
+        list_sweeps(SweepRef("s", tmp_path), {folder: view})
+        assert "interrupted" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -101,15 +101,16 @@ def show(settings: DictConfig) -> Answer:
 @command("watch sweep=latest", RequestConfig)
 def watch(settings: DictConfig) -> Answer:
     """Watch the live table of a sweep that runs anywhere, until it ends or Ctrl-C."""
+    submission = wait_for_start(settings)
+    from rltune.driver.requests.watching import EXIT_CODES, watch_sweep
+
     try:
         ref = locate_sweep(settings)
     except StudyError:
-        if not (submission := wait_for_start(settings)):
+        if submission is None:
             raise
-        if submission["state"] != "running":
-            return Answer(submission, lambda: print_submission(submission), EXIT_TRY_AGAIN)
-        ref = locate_sweep(settings)
-    from rltune.driver.requests.watching import watch_sweep
+        code = EXIT_CODES.get(submission["state"], EXIT_TRY_AGAIN)
+        return Answer({**submission, "exit_code": code}, lambda: print_submission(submission), code)
     from rltune.views.plain import describe_plainly
     from rltune.views.tables import read_sweep
 

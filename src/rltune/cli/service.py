@@ -22,6 +22,7 @@ from rltune.config.schema import RunConfig
 from rltune.config.validation import to_typed
 from rltune.errors import ConfigError, StudyError
 from rltune.formatting import format_objective, spell_command
+from rltune.ledger.sweep_folder import SETTINGS
 from rltune.service.folder import ADDRESS, ServiceFolder
 
 if TYPE_CHECKING:
@@ -213,20 +214,23 @@ def find_submission(settings: DictConfig) -> dict[str, Any] | None:
     submissions, is_served = list_submissions(settings)
     for submission in submissions:
         if submission["name"] == settings.sweep:
-            has_folder = (Path(settings.output_dir).expanduser() / submission["name"]).is_dir()
+            has_folder = (Path(settings.output_dir).expanduser() / submission["name"] / SETTINGS).is_file()
             return {**submission, "service": is_served, "has_folder": has_folder}
     return None
 
 
 def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
-    """Wait as long as a command's sweep waits in the queue of a service that runs.
+    """Wait while a sweep is in the queue of a service that runs, or starts, or is where this command cannot read it.
 
     Returns:
         The description of the sweep, which has begun, or does not begin; None if it was not submitted.
     """
     was_printed = False
+    is_named = settings.storage or settings.study.storage  # Then the sweep can be read without a folder here.
     while submission := find_submission(settings):
-        if not submission["service"] or submission["state"] not in WAITING or submission["has_folder"]:
+        has_begun = submission["state"] == "running" and not submission["starting"]
+        is_waiting = submission["state"] in WAITING and not (has_begun and (submission["has_folder"] or is_named))
+        if not (submission["service"] and is_waiting):
             return submission
         if not was_printed:
             print_submission(submission)

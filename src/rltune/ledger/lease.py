@@ -93,6 +93,16 @@ class LeaseState:
     counter: int
     driver_id: str | None = None
 
+    @classmethod
+    def from_row(cls, row: Any) -> LeaseState:
+        """Make it from the columns of `LEASES`, which are all None for a sweep without a lease."""
+        driver = None if row.released or row.driver is None else _make_record(row.driver)
+        return cls(driver, row.counter or 0, row.driver_id)
+
+    def is_abandoned(self) -> bool:
+        """Return whether no driver has the lease any more, or one that is dead; on another machine it may live."""
+        return self.driver_id is not None and (self.driver is None or self.driver.is_alive() is False)
+
 
 def read_lease(engine: Engine, sweep_id: int) -> LeaseState:
     """Read the lease of a sweep.
@@ -102,9 +112,7 @@ def read_lease(engine: Engine, sweep_id: int) -> LeaseState:
         sweep_id: The sweep's row.
     """
     with engine.connect() as connection:
-        row = connection.execute(select(LEASES).where(LEASES.c.sweep_id == sweep_id)).one()
-    driver = None if row.released or row.driver is None else _make_record(row.driver)
-    return LeaseState(driver, int(row.counter), row.driver_id)
+        return LeaseState.from_row(connection.execute(select(LEASES).where(LEASES.c.sweep_id == sweep_id)).one())
 
 
 def _make_record(content: dict[str, Any]) -> DriverRecord:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, or_, select
 
+from rltune.ledger.lease import LeaseState
 from rltune.ledger.ledger import SWEEP_COLUMNS
 from rltune.ledger.tables import LEASES, REPORTS, SWEEP_TRIALS, SWEEPS
 from rltune.ledger.trial_table import COLUMNS, make_record, make_report, read_newest_numbers, read_users
@@ -32,7 +34,7 @@ class LedgerSnapshot:
 
     Attributes:
         record: The sweep as a whole.
-        driver_id: The id of the last driver that held the sweep's lease; None before the first.
+        lease: The sweep's lease.
         trials: The search's trials and the certification's runs by their row's id, in the order in which they began.
             They are not judged by the sweep's criteria.
         revisions: How often each of these rows has changed what MLflow shows.
@@ -42,11 +44,16 @@ class LedgerSnapshot:
     """
 
     record: SweepRecord
-    driver_id: str | None = None
+    lease: LeaseState
     trials: Mapping[int, TrialRecord] = field(default_factory=dict)
     revisions: Mapping[int, int] = field(default_factory=dict)
     reports: tuple[Report, ...] = ()
     last_report: int = 0
+
+    @cached_property
+    def is_abandoned(self) -> bool:
+        """Whether the sweep's driver has died without ending the sweep."""
+        return self.record.status in (None, "running") and self.lease.is_abandoned()
 
 
 def read_snapshots(
@@ -64,7 +71,7 @@ def read_snapshots(
     """
     earlier = since or {}
     with engine.connect() as connection:
-        records, drivers = _read_sweeps(connection, sweep_ids)
+        records, leases = _read_sweeps(connection, sweep_ids)
         revisions: dict[int, dict[int, int]] = {sweep_id: {} for sweep_id in records}
         first_read, live = set(records.keys() - earlier.keys()), set[int]()
         whole: set[int] = set()
@@ -93,7 +100,7 @@ def read_snapshots(
         if changed:
             _add_reports(connection, changed, or_(*wanted), earlier)
     return {
-        sweep_id: _merge(record, drivers[sweep_id], revisions[sweep_id], changed, sweep_id, earlier.get(sweep_id))
+        sweep_id: _merge(record, leases[sweep_id], revisions[sweep_id], changed, sweep_id, earlier.get(sweep_id))
         for sweep_id, record in records.items()
     }
 
@@ -111,15 +118,15 @@ class _ChangedTrial:
 
 def _read_sweeps(
     connection: Connection, sweep_ids: Iterable[int]
-) -> tuple[dict[int, SweepRecord], dict[int, str | None]]:
-    """Read the sweeps' own rows and the ids of their last drivers."""
-    statement = select(SWEEPS.c.id, LEASES.c.driver_id, *SWEEP_COLUMNS).join_from(SWEEPS, LEASES, isouter=True)
-    records, drivers = {}, {}
-    for sweep_id, driver_id, *values in connection.execute(
-        statement.where(SWEEPS.c.id.in_(sweep_ids)).order_by(SWEEPS.c.id)
-    ):
-        records[sweep_id], drivers[sweep_id] = SweepRecord(*values), driver_id
-    return records, drivers
+) -> tuple[dict[int, SweepRecord], dict[int, LeaseState]]:
+    """Read the sweeps' own rows and their leases at the same moment."""
+    of_lease = [column for column in LEASES.c if column is not LEASES.c.sweep_id]
+    statement = select(SWEEPS.c.id, *SWEEP_COLUMNS, *of_lease).join_from(SWEEPS, LEASES, isouter=True)
+    records, leases = {}, {}
+    for row in connection.execute(statement.where(SWEEPS.c.id.in_(sweep_ids)).order_by(SWEEPS.c.id)):
+        sweep_id, *values = row[: 1 + len(SWEEP_COLUMNS)]
+        records[sweep_id], leases[sweep_id] = SweepRecord(*values), LeaseState.from_row(row)
+    return records, leases
 
 
 def _read_trials(connection: Connection, *conditions: ColumnElement[bool]) -> dict[int, _ChangedTrial]:
@@ -167,7 +174,7 @@ def _add_reports(
 
 def _merge(
     record: SweepRecord,
-    driver_id: str | None,
+    lease: LeaseState,
     revisions: Mapping[int, int],
     changed: Mapping[int, _ChangedTrial],
     sweep_id: int,
@@ -188,7 +195,7 @@ def _merge(
     reports.sort(key=lambda read: read[0])
     return LedgerSnapshot(
         record=record,
-        driver_id=driver_id,
+        lease=lease,
         trials=trials,
         revisions=revisions,
         reports=(since.reports if since else ()) + tuple(report for _, kind, report in reports if kind == TRIALS),

@@ -17,7 +17,6 @@ import psutil
 from rltune.config.settings_file import load_settings
 from rltune.errors import StudyError
 from rltune.formatting import first_line
-from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_folder import SETTINGS
 from rltune.service.folder import ServiceFolder
 from rltune.service.models import SweepDescription
@@ -116,11 +115,10 @@ class SweepDescriptions:
         view = self._reader.read([folder])[folder]
         if not isinstance(view, SweepView) or not view.settings:
             return {"load": describe_load(folder), "view": None, "sections": {}, "parameters": []}
-        outcome = load_outcome(folder) if view.status != "running" else None
         return {
             "load": describe_load(folder),
             "view": view,
-            "sections": {section.name: section for section in describe_sweep(view, outcome)},
+            "sections": {section.name: section for section in describe_sweep(view, view.outcome)},
             "parameters": list(build_space(view).names),
         }
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rltune.formatting import spell_command
 from rltune.ledger.ledger import Ledger
-from rltune.ledger.outcome import load_outcome
 from rltune.views.analysis import build_space, list_rungs
 from rltune.views.next_steps import describe_reproduction
 from rltune.views.page import describe_counts, describe_sweep, describe_values
@@ -88,11 +87,10 @@ def render_page(view: SweepView) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    outcome = load_outcome(view.folder) if view.status != "running" else None
     return pages.get_template("report.html").render(
         view=view,
         counts=describe_counts(view),
-        sections={section.name: section for section in describe_sweep(view, outcome)},
+        sections={section.name: section for section in describe_sweep(view, view.outcome)},
         values=describe_values(view),
         reproduction=describe_reproduction(view),
         rungs=list_rungs(view),

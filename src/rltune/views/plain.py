@@ -17,7 +17,7 @@ def describe_plainly(view: SweepView) -> dict[str, Any]:
     counts = {STATE_WORDS.get(state.upper(), state): number for state, number in view.counts.items()}
     return {
         "name": view.name,
-        "state": record.status,
+        "state": view.status,
         "algorithm": (settings.get("algo") or {}).get("name"),
         "environment": (settings.get("env") or {}).get("id"),
         "seed": settings.get("seed"),

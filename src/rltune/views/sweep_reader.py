@@ -81,7 +81,8 @@ class SweepReader:
     def _read_file(self, folder: Path, file: Path, url: str, name: str) -> SweepView:
         version = _read_version(file, file.with_name(f"{file.name}-wal"))
         read_version, _, view = self._views.get(folder, ((), 0, None))
-        if view is None or version != read_version:
+        has_died = view is not None and view.status == "running" and view.snapshot.lease.is_abandoned()
+        if view is None or version != read_version or has_died:
             with closing(Ledger(url, name)) as ledger:
                 # A new sweep with the name of an earlier one has another key.
                 is_same = view is not None and view.record.key == ledger.sweep().key

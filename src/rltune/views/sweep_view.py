@@ -21,7 +21,7 @@ from rltune.config.settings_file import load_settings
 from rltune.envs.objective import Objective
 from rltune.errors import StudyUnavailableError
 from rltune.formatting import STATE_WORDS, first_line
-from rltune.ledger.outcome import count_states
+from rltune.ledger.outcome import Outcome, count_states, load_outcome
 from rltune.ledger.ranking import find_front, rank_records
 from rltune.ledger.snapshot import LedgerSnapshot, read_snapshots
 from rltune.ledger.storage import open_ledger
@@ -293,8 +293,13 @@ class SweepView:
 
     @property
     def status(self) -> str:
-        """The state: running, complete, stopped, interrupted or failed."""
-        return self.record.status or "running"
+        """The state: running, complete, stopped, interrupted (as is a sweep whose driver has died) or failed."""
+        return "interrupted" if self.snapshot.is_abandoned else self.record.status or "running"
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the sweep has ended, as its ``summary.json`` says; None if its last driver has not ended it."""
+        return None if self.status == "running" or self.snapshot.is_abandoned else load_outcome(self.folder)
 
     @property
     def folder(self) -> Path:
@@ -309,7 +314,7 @@ class SweepView:
     @property
     def driver_id(self) -> str | None:
         """The id of the last driver in the sweep's lease; None before the first."""
-        return self.snapshot.driver_id
+        return self.snapshot.lease.driver_id
 
     @property
     def reports(self) -> tuple[Report, ...]:
@@ -575,7 +580,8 @@ def load_view(folder: Path, ledger_url: str | None = None) -> SweepView:
 def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: DriverState, now_s: float) -> SweepView:
     settings, criteria, objective = _read_settings(snapshot.record, since)
     earlier = {(trial.record.kind, trial.number): trial for trial in (*since.trials, *since.runs)} if since else {}
-    is_running, replicates = snapshot.record.status in (None, "running"), int(settings.get("replicates") or 1)
+    is_running = snapshot.record.status in (None, "running") and not snapshot.is_abandoned
+    replicates = int(settings.get("replicates") or 1)
     trials: dict[str, list[TrialSnapshot]] = {TRIALS: [], CERTIFY: []}
     sampled = 0
     for row_id, record in snapshot.trials.items():

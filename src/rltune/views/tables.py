@@ -12,7 +12,6 @@ from rich.table import Table
 from rltune.envs.objective import Objective
 from rltune.errors import RltuneError
 from rltune.formatting import first_line, format_count, format_objective, spell_command
-from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.views.terminal import open_console, print_sections
 
@@ -68,7 +67,7 @@ def _describe_sweep(view: SweepView) -> tuple[str, ...]:
     counts, record = view.counts, view.record
     return (
         view.name,
-        record.status or "?",
+        view.status,
         f"{counts['complete']}/{counts['pruned']}/{counts['failed']} of {view.num_trials}",
         format_objective(view.best.score if view.best else None),
         format_objective(view.certification.best().median if view.certification else None),
@@ -118,8 +117,7 @@ def show_sweep(view: SweepView, stream: TextIO | None = None) -> None:
     """
     from rltune.views.page import describe_sweep
 
-    outcome = load_outcome(view.folder) if view.status != "running" else None
-    print_sections(open_console(stream), describe_sweep(view, outcome))
+    print_sections(open_console(stream), describe_sweep(view, view.outcome))
 
 
 def show_evaluation(

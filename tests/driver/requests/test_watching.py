@@ -60,7 +60,7 @@ def test_one_that_has_ended_is_shown_by_its_closing_lines(status, code, mine, st
 
 def test_a_driver_that_was_killed_is_noticed(mine, stream):
     mine.begin()
-    assert watch_sweep(mine.ref, stream=stream) == 75
+    assert watch_sweep(mine.ref, stream=stream) == 130
     assert "resume sweep=mine" in stream.getvalue()
 
 

@@ -15,7 +15,7 @@ from rltune.cli.python.notebook import find_stream
 from rltune.errors import PolicyError, RltuneError, StudyError
 from rltune.formatting import format_objective, format_params
 from rltune.ledger.ledger import Ledger
-from rltune.ledger.outcome import Outcome, load_outcome
+from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import TRIALS
@@ -97,7 +97,7 @@ class Sweep:
     @property
     def outcome(self) -> Outcome | None:
         """The result of the sweep, as in ``summary.json``; None before its end."""
-        return load_outcome(self.folder)
+        return self.view.outcome
 
     @property
     def trials(self) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from signal import SIGINT
 from typing import TextIO
 
 from rltune.driver.requests.handle import SweepHandle, open_handle
-from rltune.errors import EXIT_TRY_AGAIN
+from rltune.errors import EXIT_REQUEST
 from rltune.formatting import spell_command
 from rltune.ledger.outcome import EXIT_NONE, EXIT_WINNER, load_outcome
 from rltune.ledger.sweep_ref import SweepRef
@@ -14,7 +14,8 @@ from rltune.views.console import Console
 from rltune.views.next_steps import describe_end
 from rltune.views.sweep_view import SweepView
 
-EXIT_CODES = {"failed": EXIT_NONE, "interrupted": 128 + SIGINT, "running": EXIT_TRY_AGAIN}
+# The exit codes of `watch` by the state in which a sweep, or its submission to a service, has ended.
+EXIT_CODES = {"complete": EXIT_WINNER, "failed": EXIT_NONE, "refused": EXIT_REQUEST, "interrupted": 128 + SIGINT}
 
 
 def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
@@ -25,8 +26,7 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
         stream: Where to print; None is standard output.
 
     Returns:
-        The sweep's exit code: 0 with a winner, 1 without one, 130 if it was interrupted, and 75 if its driver
-        died before it ended the sweep.
+        The sweep's exit code: 0 with a winner, 1 without one, and 130 if it was interrupted or its driver died.
 
     Raises:
         StudyError: There is no such sweep.
@@ -50,25 +50,28 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
             console.close(describe_end(view, outcome, resume=resume))
         else:  # The usual description needs the summary in the sweep's folder.
             print(sweep.describe_end(), file=stream, flush=True)
-        return EXIT_CODES.get(status, outcome.exit_code if outcome else EXIT_WINNER)
+        state = "interrupted" if status == "running" else status
+        return EXIT_CODES.get(state, outcome.exit_code if outcome else EXIT_WINNER)
 
 
 def _follow(sweep: SweepHandle, console: Console) -> str:
     """Draw the sweep until it has ended.
 
     Returns:
-        The state in which the sweep ended; ``running`` if it has no driver that could end it.
+        The state in the ledger; ``running`` if the sweep has no driver that could end it.
     """
     view = SweepView.read(sweep.ledger)
-    if view.status != "running" and not sweep.find_driver():
-        return view.status
+    if view.record.status != "running" and not sweep.find_driver():
+        return sweep.read_status()
     was_running = False
 
     def draw_until_ended() -> bool:
         nonlocal view, was_running
         view = SweepView.read(sweep.ledger, view)
         console.draw(view)
-        was_running |= view.status == "running"
-        return was_running and view.status != "running"  # Before a driver begins, the status is that of an earlier end.
+        was_running |= view.record.status == "running"
+        # Before a driver begins, the status is that of an earlier end.
+        return was_running and view.record.status != "running"
 
-    return view.status if sweep.wait_until(draw_until_ended) else sweep.read_status()
+    has_ended = sweep.wait_until(draw_until_ended)
+    return str(view.record.status) if has_ended else sweep.read_status()
