@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
 import os
 import re
 import signal
@@ -254,6 +255,11 @@ def test_cfg_job_prints_the_composed_settings_and_runs_nothing(typed):
     assert settings.algo.name == "ppo"
     assert settings.env.id == "CartPole-v1"
     assert settings.budget.trials == 48
+
+
+def test_a_flag_that_prints_settings_refuses_json(call):
+    done = call("run --cfg job json=true")
+    assert (done.code, json.loads(done.out)["key"]) == (2, "json")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])

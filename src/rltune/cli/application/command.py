@@ -31,6 +31,7 @@ from rltune.cli.application.answer import (
     leave,
     print_answer,
     take_switch,
+    wants_json,
 )
 from rltune.cli.application.help_page import write_help
 from rltune.cli.application.multirun import Job, collect_job, refuse_launchers, run_jobs
@@ -221,6 +222,10 @@ class Command:
 
     def _work(self, jobs: Sequence[Job], checks: bool) -> int | Answer:
         if not jobs:  # There is nothing to run if Hydra has printed what a flag such as --cfg requests.
+            if wants_json():
+                raise ConfigError(
+                    f"{JSON}=true: flags such as --cfg print no JSON", "a command without such flags", f"{JSON}=false"
+                )
             return Answer(None)
         if checks and self.check is not None:
             return self.check(jobs)
