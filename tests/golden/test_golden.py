@@ -193,4 +193,5 @@ def test_the_policy_of_a_winner_stays_as_it_is(finished_sweep: Any) -> None:
         for path in sorted(folder.rglob("*.json"))
         if path.relative_to(folder).parts[0] != "algorithm"
     }
-    compare("policy.json", to_json({"files": files, "json": described}, finished_sweep.folder))
+    text = to_json({"files": files, "json": described}, finished_sweep.folder)
+    compare("policy.json", re.sub(r'"trial \d+"', '"trial N"', text))  # Which one wins differs, too.
