@@ -56,6 +56,7 @@ def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
         ({"overrides": [], "name": "../up"}, "name"),
         ({"overrides": [], "group": "a b"}, "group"),
         ({"overides": []}, "overides"),
+        ({"name": "of-nothing"}, "overrides"),
         ({"overrides": "algo=ppo"}, "overrides"),
         ({"overrides": ["\ud800"]}, "body"),
     ],
@@ -90,6 +91,8 @@ def test_a_wrong_request_is_answered_in_three_parts(service: Serviced, body: Any
         ("POST", "/api/sweeps/waits/enqueue", {"json": {"space": 3}}, 422),
         ("POST", "/api/sweeps", {"data": "{"}, 422),
         ("GET", "/api/sweeps?limit=0", {}, 422),
+        ("GET", "/api/sweeps?grup=first", {}, 422),
+        ("POST", "/api/sweeps/waits/stop?group=first", {}, 422),
         ("GET", "/api/sweeps", {"headers": {}}, 401),
         ("GET", "/api/sweeps", {"headers": {"Host": "evil.example"}}, 400),
     ],
@@ -178,4 +181,6 @@ def test_a_log_is_text_with_the_place_where_it_goes_on(service: Serviced) -> Non
     answer = service.ask("GET", "/api/sweeps/talks/logs", headers=BEARER)
     assert (answer.text, answer.headers["X-Next"]) == ("one\ntwo\n", "8")
     assert service.ask("GET", "/api/sweeps/talks/logs?start=4", headers=BEARER).text == "two\n"
+    head = service.ask("HEAD", "/api/sweeps/talks/logs", headers=BEARER)
+    assert (head.status_code, head.text, head.headers["X-Next"]) == (200, "", "8")
     assert answer.headers["Content-Type"].startswith("text/plain")

@@ -12,9 +12,18 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rltune.config.uris import redact
-from rltune.errors import ConfigError, RltuneError, StudyError, UnavailableError, UnexpectedError, describe_exception
+from rltune.errors import (
+    ConfigError,
+    RltuneError,
+    StudyError,
+    UnavailableError,
+    UnexpectedError,
+    choices,
+    describe_exception,
+)
 from rltune.service.access import LOGIN, READING, Access, AccessError
 from rltune.service.models import EnqueueBody, Refusal, ResumeBody, RetryBody, SubmitBody, SweepDescription
 from rltune.service.submissions import UnknownSubmissionError
@@ -65,9 +74,19 @@ def make_app(service: SweepService, access: Access) -> FastAPI:
     app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
     access.protect(app)
     app.middleware("http")(add_headers)
+    app.add_middleware(answer_head)
     for kind in (RltuneError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, respond_to_error)
     return app
+
+
+def answer_head(app: ASGIApp) -> ASGIApp:
+    """Answer HEAD as GET, whose body the server leaves out."""
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(dict(scope, method="GET") if scope.get("method") == "HEAD" else scope, receive, send)
+
+    return respond
 
 
 async def add_headers(request: Request, respond: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -84,7 +103,8 @@ async def add_headers(request: Request, respond: Callable[[Request], Awaitable[R
 
 def make_router(service: SweepService) -> APIRouter:
     """Make the routes of REST."""
-    router = APIRouter(prefix="/api", responses=declare(400, 401, 422, 503))
+    known_query = Depends(refuse_unknown_parameters)
+    router = APIRouter(prefix="/api", responses=declare(400, 401, 422, 503), dependencies=[known_query])
 
     @router.get("/health")
     def health() -> dict[str, str]:
@@ -142,6 +162,19 @@ def make_router(service: SweepService) -> APIRouter:
     return router
 
 
+def refuse_unknown_parameters(request: Request) -> None:
+    """Refuse a query parameter that OpenAPI does not describe: without it, a typing error would change the answer.
+
+    Raises:
+        ConfigError: Names the parameter.
+    """
+    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+    known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    for name, value in request.query_params.items():
+        if name not in known:
+            raise ConfigError(f"{name}={value}: no such query parameter", choices(name, known), TRY)
+
+
 def declare(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Declare for OpenAPI with which statuses a request may be refused."""
     return {status: {"model": Refusal, "description": REFUSALS[status]} for status in statuses}
@@ -179,9 +212,9 @@ def status_of(error: RltuneError) -> int:
 
 
 def explain_invalid(error: RequestValidationError) -> ConfigError:
-    """Explain the first value of a request that has the wrong type, or is missing."""
-    first = error.errors()[0]
+    """Explain the first key of a request that is unknown or missing, or whose value has the wrong type."""
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # It may be the missing key.
     where, *keys = first["loc"]
     key = ".".join(map(str, keys)) if keys and first["type"] != "json_invalid" else where
-    value = redact(json.dumps(first["input"], default=repr))
+    value = redact(json.dumps(None if first["type"] == "missing" else first["input"], default=repr))
     return ConfigError(f"{key}={value if len(value) < 100 else '...'} is invalid", first["msg"], TRY)

@@ -23,9 +23,9 @@ class RequestBody(BaseModel):
 
 
 class SubmitBody(RequestBody):
-    """The settings of a sweep, as they are typed after ``rltune run``; the name is made if it is null."""
+    """The settings of a sweep, as they are typed after ``rltune run``; none are an empty list. A null name is made."""
 
-    overrides: list[str] = []
+    overrides: list[str]
     name: str | None = None
     group: str | None = None
 
