@@ -152,6 +152,12 @@ def test_this_machine_has_no_autoscaler(composed):
     assert error.fix == "cluster=address cluster.autoscale=true"
 
 
+def test_a_running_cluster_has_its_own_cpus(composed):
+    joined = change_setting(composed, "cluster.address", "head:6379")
+    assert parse_config(joined).cluster.address == "head:6379"
+    assert refusal(change_setting(joined, "cluster.num_cpus", 1)).key == "cluster.num_cpus"
+
+
 @pytest.mark.parametrize(
     ("key", "value", "nearest"),
     [

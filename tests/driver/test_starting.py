@@ -22,13 +22,18 @@ AUTO = ("name=mine", "resume=auto", "tracking=off", "scheduler=none", "budget.tr
 
 
 def test_a_resume_changes_budgets_and_addresses_alone(tmp_path: Path) -> None:
-    folder = write_sweep(tmp_path / "mine", 2, None, "interrupted", "name=mine", "budget.trials=4")
+    folder = write_sweep(
+        tmp_path / "mine", 2, None, "interrupted", "name=mine", "budget.trials=4", "cluster.num_cpus=3"
+    )
     ref = SweepRef("mine", tmp_path, storage="s3://bucket", ledger_url="postgresql+psycopg://host/db")
     changes = {"budget": {"trials": 8, "wall_time_s": None}, "cluster": {"address": "local", "num_cpus": 2}}
     config = starting.change_settings(folder, ref, changes)
     assert (config.budget.trials, config.budget.wall_time_s) == (8, None)
     assert (config.cluster.address, config.cluster.num_cpus) == (None, 2)
     assert (config.storage, config.study.storage) == (ref.storage, ref.ledger_url)
+    assert starting.change_settings(folder, ref, {"budget": {"trials": 8}}).cluster.num_cpus == 3
+    joined = starting.change_settings(folder, ref, {"cluster": {"address": "head:6379"}}).cluster
+    assert (joined.address, joined.num_cpus) == ("head:6379", None), "the cluster has its own"
     with pytest.raises(StudyError) as refused:
         starting.change_settings(folder, ref, {"budget": {"trials": 3}})
     assert refused.value.key == "budget.trials"

@@ -242,6 +242,13 @@ def check_config(config: RunConfig) -> None:
             "the address of a running Ray cluster",
             "cluster=address cluster.autoscale=true",
         )
+    for key in ("num_cpus", "num_gpus"):
+        if config.cluster.address is not None and (number := getattr(config.cluster, key)) is not None:
+            raise ConfigError(
+                f"cluster.{key}={number} with cluster.address={config.cluster.address}, whose nodes have their own",
+                "a number for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
+                f"leave cluster.{key} out, or cluster=local",
+            )
     check_pair(config.algo, config.env)
     _check_trials_per_gpu(config)
     _check_name("name", config.name)

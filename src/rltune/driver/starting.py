@@ -170,7 +170,10 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     certify = settings["certify"]  # If the certification's size follows from the number of trials, it grows with them.
     is_fitted = (certify["top"], certify["seeds"]) == size_certification(settings["budget"]["trials"])
     fitted = {"certify": {"top": None, "seeds": None}} if is_fitted else {}
-    merged = OmegaConf.merge(settings, fitted, addresses, _drop_none(changes))
+    given = _drop_none(changes)
+    # Another Ray has CPUs and GPUs of its own.
+    moved = {"cluster": {"num_cpus": None, "num_gpus": None}} if "address" in given.get("cluster", {}) else {}
+    merged = OmegaConf.merge(settings, fitted, addresses, moved, given)
     assert isinstance(merged, DictConfig)
     if OmegaConf.select(merged, "cluster.address") == LOCAL:
         merged.cluster.address = None
