@@ -172,7 +172,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         codes.append(code)
         raise Exited
 
-    monkeypatch.setattr(module.os, "_exit", leave)
+    monkeypatch.setattr("os._exit", leave)
     return codes
 
 
@@ -185,13 +185,18 @@ def add_running_trial(sweep: OpenSweep) -> None:
     sweep.ledger.trials.add_report(Report(0, 100, 1.0), {"checkpoint": saved})
 
 
-def test_a_sweep_ends_without_the_head_of_its_cluster(open_mine: Callable[..., Any], exits: list[int]) -> None:
+def test_a_sweep_ends_without_the_head_of_its_cluster(
+    open_mine: Callable[..., Any], exits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr("rltune.driver.signals._last_words", [told.append])
     with open_mine("certify=off") as sweep:
         add_running_trial(sweep)
         folder = sweep.context.folder
         with pytest.raises(Exited):
             leave_without_head(sweep)
     assert exits == [75]
+    assert [error.exit_code for error in told] == [75], "so that a command can print it"
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["status"], summary["trials"]["interrupted"]) == ("interrupted", 1)
     with sqlite3.connect(folder / "ledger.db") as ledger:

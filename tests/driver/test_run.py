@@ -693,7 +693,7 @@ def test_a_driver_that_ray_holds_after_its_lease_was_lost_ends_with_75(
     monkeypatch.setattr(pipeline, "_start_ray", lambda context: contextlib.nullcontext((context, [Machine(2, 0)])))
     monkeypatch.setattr(pipeline, "_search_and_end", hang)
     monkeypatch.setattr(pipeline, "LEAVE_S", 0.05)
-    monkeypatch.setattr(pipeline.os, "_exit", exit_process)
+    monkeypatch.setattr("os._exit", exit_process)
     plan = make_plan(request_of("tracking=off", "certify=off", "budget.trials=2"))
     pipeline.drive(SweepContext(plan, tmp_path / "outputs" / "mine", False, time.monotonic(), stream))
     assert exits == [75]

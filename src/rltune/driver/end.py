@@ -8,7 +8,6 @@ all steps again, because the ledger does not say yet that the sweep has ended. R
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 import time
@@ -26,7 +25,8 @@ from rltune.driver.folder import leave_folder, store_results
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
 from rltune.driver.requests.inbox import describe_user
-from rltune.errors import EXIT_TRY_AGAIN, describe_exception
+from rltune.driver.signals import end_process
+from rltune.errors import EXIT_TRY_AGAIN, UnavailableError, describe_exception
 from rltune.ledger.outcome import (
     EXIT_NONE,
     EXIT_WINNER,
@@ -249,7 +249,8 @@ def leave_without_head(sweep: OpenSweep) -> None:
         thread.join(LEAVE_S)
     elif sweep.ended.wait(LEAVE_S):
         return
-    os._exit(EXIT_TRY_AGAIN)
+    address, fix = sweep.config.cluster.address, f"{make_resume_command(sweep.folder)}   # when it is back"
+    end_process(UnavailableError(f"cluster.address={address}: the cluster's head is gone", "a head that answers", fix))
 
 
 def _end_without_head(sweep: OpenSweep) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from rltune.driver import plan
 from rltune.driver.folder import SweepContext, hold_sweep, open_folder
 from rltune.driver.plan import make_plan
 from rltune.driver.requests.inbox import withdraw_stops
-from rltune.driver.signals import stop_on_signals
+from rltune.driver.signals import end_process, stop_on_signals
 from rltune.driver.starting import (
     AUTO,
     change_settings,
@@ -38,7 +37,7 @@ from rltune.driver.starting import (
     find_end,
     require_changeable,
 )
-from rltune.errors import EXIT_TRY_AGAIN
+from rltune.errors import StudyUnavailableError
 from rltune.ledger.disk_full import explain_full_disk
 from rltune.ledger.handover import follow_sweep
 from rltune.ledger.sweep_folder import make_resume_command
@@ -132,7 +131,8 @@ def drive(context: SweepContext) -> Outcome:
     with _explain_interrupt(context), explain_full_disk(context.folder), contextlib.ExitStack() as stack:
         # If a driver loses its lease, the new driver ends the old one's Ray, and calls to that Ray hang for a minute. A
         # timer ends the process sooner.
-        leaving = threading.Timer(LEAVE_S, os._exit, (EXIT_TRY_AGAIN,))
+        lost = StudyUnavailableError(f"sweep={context.name}: another driver has taken it over", "one driver at a time")
+        leaving = threading.Timer(LEAVE_S, end_process, (lost,))
         leaving.daemon = True
         stack.callback(leaving.cancel)
         ledger = None
@@ -230,9 +230,15 @@ def _explain_interrupt(context: SweepContext) -> Iterator[None]:
     """Print how to go on if a signal ends the process: one before the trials, or a second one."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):  # Once Ray has started, its handler of SIGTERM raises SystemExit (2.60).
+    except (
+        KeyboardInterrupt,
+        SystemExit,
+    ) as stop:  # Once Ray has started, its handler of SIGTERM raises SystemExit (2.60).
         begun = context.resumed or (context.folder / "config.yaml").exists()
-        how = f"to continue: {make_resume_command(context.folder)}" if begun else "there is nothing to resume"
+        how = "there is nothing to resume"
+        if begun:
+            stop.add_note(make_resume_command(context.folder))
+            how = f"to continue: {stop.__notes__[-1]}"
         _print(context.stream, f"interrupted; {how}")
         raise
 

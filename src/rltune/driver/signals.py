@@ -9,9 +9,25 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import NoReturn
+
+from rltune.errors import UnavailableError
 
 # The exit codes of commands that a signal has ended.
 INTERRUPTED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+_last_words: list[Callable[[UnavailableError], object]] = []
+
+
+def call_at_process_end(call: Callable[[UnavailableError], object]) -> None:
+    """Have `end_process` call a function with the error first, as a command does to print its answer."""
+    _last_words[:] = [call]
+
+
+def end_process(error: UnavailableError) -> NoReturn:
+    """End the process at once because of an error, which a thread has to do while Ray holds the main thread."""
+    for call in _last_words:
+        call(error)
+    os._exit(error.exit_code)
 
 
 @contextlib.contextmanager

@@ -44,6 +44,21 @@ def type_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return type_words
 
 
+@pytest.mark.parametrize("ends", [KeyboardInterrupt(15), SystemExit(15)])
+def test_a_signal_is_answered_with_the_command_that_goes_on(
+    type_in: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, ends: BaseException
+) -> None:
+    ends.add_note("rltune resume sweep=mine")
+
+    def interrupt(*_: object) -> None:
+        print("to standard error")
+        raise ends
+
+    monkeypatch.setattr("rltune.cli.reading.list_submissions", interrupt)
+    code, answer = type_in("list", "json=true")
+    assert (code, answer["exit_code"], answer["try"]) == (143, 143, "rltune resume sweep=mine")
+
+
 @pytest.mark.parametrize("words", ["list +foo=1", "resume sweep=x +foo=1", "show sweep=x +foo=1"])
 def test_a_key_that_the_command_does_not_have_cannot_be_added(type_in: Callable[..., Any], words: str) -> None:
     code, answer = type_in(*words.split(), "json=true")

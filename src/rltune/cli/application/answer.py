@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import PurePath
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from rltune.config.uris import redact
 from rltune.errors import ConfigError, RltuneError, UnexpectedError, describe_exception
@@ -77,11 +77,22 @@ def print_answer(answer: Answer) -> int:
 
 def leave(error: RltuneError) -> NoReturn:
     """Print an error and exit with its code: 2 for a wrong request, 75 for a request that may succeed later."""
-    if wants_json():
-        print(to_json(error.to_dict()), flush=True)
-    else:
+    if not wants_json():
         print(error.pretty(), file=sys.stderr)
+    print_parts(sys.stdout, error)
     sys.exit(error.exit_code)
+
+
+def print_parts(stream: TextIO, error: RltuneError, exit_code: int | None = None) -> None:
+    """Print the parts of the error that ends a command, if the command line asks for JSON.
+
+    Args:
+        stream: Where to print.
+        error: The error.
+        exit_code: The exit code of the command; None is the error's.
+    """
+    if wants_json():
+        print(to_json({**error.to_dict(), "exit_code": exit_code or error.exit_code}), file=stream, flush=True)
 
 
 def explain_crash(error: Exception) -> UnexpectedError:

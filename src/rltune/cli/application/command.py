@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import signal
@@ -30,6 +31,7 @@ from rltune.cli.application.answer import (
     keep_output_clean,
     leave,
     print_answer,
+    print_parts,
     take_switch,
     wants_json,
 )
@@ -46,7 +48,7 @@ from rltune.compose.explaining import explain, refuse_flags
 from rltune.config.bounds import check_bounds, read_types
 from rltune.config.uris import redact, refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
-from rltune.driver.signals import handle_signals
+from rltune.driver.signals import INTERRUPTED, call_at_process_end, handle_signals
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import spell_command
 
@@ -149,6 +151,7 @@ class Command:
             print(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
         sys.excepthook = print_without_logins
+        call_at_process_end(functools.partial(print_parts, sys.stdout))
         from hydra.errors import HydraException
 
         try:
@@ -159,6 +162,12 @@ class Command:
             leave(error)
         except (HydraException, OmegaConfBaseException) as error:
             leave(explain(error, self.name, self.schema, sys.argv[1:]))
+        except SystemExit as stop:
+            if stop.code in INTERRUPTED:
+                fix = getattr(stop.__cause__, "__notes__", ["the same command again"])[-1]
+                what = f"interrupted by {signal.Signals(stop.code - 128).name}"
+                print_parts(sys.stdout, RltuneError(what, "", fix), stop.code)
+            raise
         except BrokenPipeError:
             sys.exit(0)
         except Exception as error:
@@ -291,7 +300,7 @@ def exit_on_signals() -> Iterator[None]:
             yield
     except (KeyboardInterrupt, SystemExit) as stop:
         if number := _read_signal(stop):
-            sys.exit(128 + number)
+            raise SystemExit(128 + number) from stop
         raise
     finally:
         sys.unraisablehook = before
