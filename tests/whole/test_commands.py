@@ -197,7 +197,7 @@ def test_a_sweep_says_something_before_anything_heavy_is_loaded():
     """It is the first line on the terminal, and the next one comes after Ray's start."""
     said = (
         "import builtins, sys; from composing import compose; import sweeps.run;"
-        f"end = lambda text, flush: sys.exit(str([flush, *({{*{LATE!r}}} & set(sys.modules)), text]));"
+        f"end = lambda text, file, flush: sys.exit(str([flush, *({{*{LATE!r}}} & set(sys.modules)), text]));"
         "builtins.print = end;"
         "from rltune.cli.application.multirun import Job; sweeps.run.run.work([Job(compose('run'), (), False)])"
     )

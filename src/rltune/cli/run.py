@@ -99,8 +99,6 @@ def spell_run(words: Sequence[str]) -> str:
 
 
 def _run(config: RunConfig, typed: str) -> Answer:
-    # The user sees a line before the next imports and the start of Ray, which take seconds.
-    print(f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...", flush=True)
     from rltune.driver.run import run_sweep
 
     return answer_outcome(run_sweep(config, typed=typed))
@@ -183,7 +181,6 @@ def resume(settings: DictConfig) -> Answer:
         del changes["storage"]  # The service chooses the storage itself.
         words = spell_settings(changes)
         return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
-    print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.driver.run import resume_sweep
 
     ref = make_sweep_ref(settings)

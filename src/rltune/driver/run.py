@@ -70,6 +70,8 @@ def run_sweep(
     """
     began = time.monotonic()
     check_whole(config)
+    # The user sees a line before the next imports and the start of Ray, which take seconds.
+    _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None
     if folder is None:
         checked, folder = check_request(config)
@@ -112,6 +114,7 @@ def resume_sweep(
     began = time.monotonic()
     require_changeable(changes or {})
     folder = ref.folder()
+    _print(stream, f"resuming {folder.name}: reading its ledger, starting Ray ...")
     _print(stream, follow_sweep(folder, take_over=take_over))
     if not trust:
         require_own_sweep(folder, make_resume_command(folder))
