@@ -1,12 +1,11 @@
 """How often is what a certification says true? Simulated sweeps, whose true values are known.
 
-    python -m benchmarks.coverage [--simulations 2000] [--policies 2000]
+    python -m benchmarks.coverage [--simulations 2000]
 
 A sweep: 24 configurations of normal worth, of which each has one noisy score; the best one or three are certified
 beside a baseline as good as the 90th percentile. ``tau`` is the spread of worth in standard deviations of a run; at 0
-all are equal. The functions are those that a sweep calls. The last table is about the registered policy, whose interval
-is to hold the mean of fresh episodes. About five minutes on two quiet cores; it is no timing, so that other work does
-not matter.
+all are equal. The functions are those that a sweep calls. About five minutes on two
+quiet cores; it is no timing, so that other work does not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from numpy.typing import NDArray
 from benchmarks.records import make_record, write_record
 from rltune.certification.result import MIN_RUNS, Configuration, SeedResult, judge_configurations
 from rltune.records import BASELINE
-from rltune.statistics import predictive_interval
 
 Array = NDArray[Any]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
@@ -75,13 +73,6 @@ RUNS: dict[str, Runs] = {
     "start states, deviation 1": Runs(episodes=1.0),
     "start states, deviation 2": Runs(episodes=2.0),
 }
-EPISODES: dict[str, Draw] = {
-    "normal": lambda rng, shape: rng.normal(100, 20, shape),
-    "exponential": lambda rng, shape: rng.exponential(100, shape),
-    "2% failures": lambda rng, shape: np.where(rng.random(shape) < 0.02, 0, rng.normal(480, 10, shape)),
-    "0.5% large failures": lambda rng, shape: np.where(rng.random(shape) < 0.005, -1000, rng.normal(480, 10, shape)),
-}
-PLAYED = (50, 100, 100)  # Episodes that choose the policy, compare champions, and measure it: conf/certify/on.
 
 
 @dataclass(frozen=True)
@@ -169,17 +160,6 @@ def _configure(name: str, scores: list[float]) -> Configuration:
     return Configuration(name, None, {}, None, done, failed)
 
 
-def simulate_policy(name: str, simulations: int) -> dict[str, float]:
-    """Simulate the measurement of a policy with episodes of the kind ``name``; return how often its interval holds."""
-    rng, draw, inside = np.random.default_rng(0), EPISODES[name], 0
-    for _ in range(simulations):
-        chosen, compared, measured = (draw(rng, (count,)) for count in PLAYED)
-        worst = float(min(chosen.min(), compared.min(), measured.min()))
-        low, high = predictive_interval(measured, len(measured), worst)
-        inside += low <= draw(rng, (PLAYED[-1],)).mean() <= high
-    return {"policy": inside / simulations}
-
-
 def table(record: dict[str, Any]) -> str:
     """Return the tables in Markdown. A cell has one finalist and three of them; of intervals, the least of all taus."""
     found = record["results"]
@@ -201,8 +181,6 @@ def table(record: dict[str, Any]) -> str:
             _pair([rows[2].get("false", 0.0) for rows in both]),
         ]
         lines.append(f"| {name} | {size} | {' | '.join(cells)} |")
-    lines += ["", "| episodes of the policy | interval holds |", "|---|---|"]
-    lines += [f"| {name} | {row['policy']:.1%} |" for name, row in found["policies"].items()]
     return "\n".join(lines)
 
 
@@ -214,7 +192,6 @@ def main() -> None:
     """Simulate, write the figures and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulations", type=int, default=2000)
-    parser.add_argument("--policies", type=int, default=2000, help="simulated policies")
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/coverage.json")
     given = parser.parse_args()
     cases = list(itertools.product(RUNS, TOPS, SEEDS, TAUS))
@@ -223,10 +200,7 @@ def main() -> None:
         simulated = pool.map(simulate, *zip(*cases, strict=True), itertools.repeat(given.simulations))
         for (name, top, size, tau), row in zip(cases, simulated, strict=True):
             results[name][str(top)][str(size)][str(tau)] = row
-        policies = dict(
-            zip(EPISODES, pool.map(simulate_policy, EPISODES, itertools.repeat(given.policies)), strict=True)
-        )
-    record = make_record("coverage", given.simulations, {"runs": results, "policies": policies})
+    record = make_record("coverage", given.simulations, {"runs": results})
     write_record(record, given.json)
     print(table(record))
 

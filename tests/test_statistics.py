@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rltune import statistics
 from rltune.records import Direction
 from rltune.statistics import (
     Difference,
@@ -14,7 +13,6 @@ from rltune.statistics import (
     interquartile_mean,
     mean_interval,
     median_interval,
-    predictive_interval,
 )
 
 
@@ -80,22 +78,6 @@ def test_at_least_93_percent_of_the_intervals_hold(draw, median, count):
     assert np.mean([low <= median <= high for low, high in every]) >= 0.93
 
 
-def test_fresh_episodes_fall_where_they_are_predicted():
-    rng = np.random.default_rng(1)
-    inside = 0
-    for _ in range(100):
-        low, high = predictive_interval(rng.normal(100, 20, size=50).tolist(), 50, worst=40)
-        inside += low <= rng.normal(100, 20, size=50).mean() <= high
-    assert inside >= 90
-
-
-def test_a_policy_that_has_not_failed_yet_may_fail_once():
-    low, high = predictive_interval([500.0] * 100, 100, worst=9)
-    assert high == 500
-    assert 450 < low < 495.1, "one episode of 9 among a hundred is predicted"
-    assert predictive_interval([500.0] * 100, 100, worst=500) == (500, 500)
-
-
 @pytest.mark.parametrize("count", [2, 5, 10, 101])
 def test_scipy_gives_the_same_numbers(count, stats):
     rng = np.random.default_rng(count)
@@ -116,13 +98,6 @@ def test_scipy_gives_the_same_numbers(count, stats):
         interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
         assert find_level(num_compared) == pytest.approx(100 * level)
         assert bounded == pytest.approx((ours.mean() - theirs.mean(), *interval))
-
-
-def test_many_scores_are_resampled_in_blocks_as_if_whole(monkeypatch):
-    scores = np.random.default_rng(0).normal(size=50)
-    whole = predictive_interval(scores, 50, -3.0)
-    monkeypatch.setattr(statistics, "BLOCK", 777)
-    assert predictive_interval(scores, 50, -3.0) == pytest.approx(whole, abs=0.05)
 
 
 @pytest.mark.parametrize("count", [5, 10, 20, 100])

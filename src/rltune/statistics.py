@@ -8,7 +8,7 @@ Statistical Precipice". ``benchmarks/coverage.py`` simulates how often the inter
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from rltune.records import Direction
 
 Array = NDArray[Any]
-RESAMPLES = 5000
-PERCENTILES = (2.5, 97.5)
 LEAST_COVERAGE = 0.93  # The best interval for five values covers 93.75%, which counts as a 95% interval.
 LEAST_EPISODES = 5  # An interval for a mean needs at least this many returns.
-BLOCK = 2_000_000  # At most this many numbers are drawn at once, to limit memory.
 
 
 def interquartile_mean(values: ArrayLike, axis: int = -1) -> Array:
@@ -96,7 +93,7 @@ def _bound_by_student(values: Array) -> tuple[float, float]:
     """Return the ends of the 95% interval of Student's t for a mean."""
     from scipy.special import stdtrit  # Importing SciPy takes a third of a second, which a check of settings avoids.
 
-    half = stdtrit(len(values) - 1, PERCENTILES[1] / 100) * values.std(ddof=1) / math.sqrt(len(values))
+    half = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
 
 
@@ -155,40 +152,3 @@ def find_level(num_compared: int) -> float:
     for one and two samples, 96.7% for three.
     """
     return 100.0 * (1.0 - 0.1 / max(2, num_compared))
-
-
-def predictive_interval(returns: ArrayLike, episodes: int, worst: float, seed: int = 0) -> tuple[float, float]:
-    """Bound the mean of fresh episodes of the same policy: about 95 times in a hundred it lies between the two.
-
-    The fresh episodes vary, too (`mean_interval` bounds the mean of infinitely many): a population is resampled from
-    the returns, and the fresh episodes from that population. One more episode with the worst known return joins the
-    returns, for what a hundred episodes do not show (Laplace's rule of succession). Without it, a policy that has not
-    failed yet would be predicted never to fail.
-
-    Args:
-        returns: The returns of the policy's episodes, shape (n,), n at least 1.
-        episodes: The number of fresh episodes that are averaged.
-        worst: The worst return that this policy is known to give, in these episodes or in others.
-        seed: The seed of the resampling.
-
-    Returns:
-        The 2.5th and the 97.5th percentile of the mean.
-    """
-    seen = np.asarray(returns, dtype=np.float64)
-    with_worst = np.append(seen, worst)
-    rng = np.random.default_rng(seed)
-
-    def play(count: int) -> Array:
-        population = rng.integers(len(with_worst), size=(count, len(with_worst)))
-        fresh = np.take_along_axis(population, rng.integers(len(with_worst), size=(count, episodes)), axis=1)
-        return np.asarray(with_worst[fresh].mean(axis=1))
-
-    return _middle(play, max(len(with_worst), episodes))
-
-
-def _middle(draw: Callable[[int], Array], width: int) -> tuple[float, float]:
-    """Take the percentiles of `RESAMPLES` results of ``draw(count)``, each of which needs ``width`` numbers."""
-    most = max(1, BLOCK // width)
-    drawn = [draw(min(most, RESAMPLES - done)) for done in range(0, RESAMPLES, most)]
-    low, high = np.percentile(np.concatenate(drawn), PERCENTILES)
-    return float(low), float(high)

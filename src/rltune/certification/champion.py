@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rltune.certification.description import explain_table, make_table
 from rltune.certification.finalists import EVALUATION_SEED, Finalist, Show, show_nothing
-from rltune.certification.result import Certification
+from rltune.certification.result import Certification, Configuration
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
 from rltune.envs.objective import Objective
@@ -25,6 +25,9 @@ from rltune.formatting import format_interval, format_objective
 from rltune.records import Direction
 from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import RegisteredModel
+
+if TYPE_CHECKING:
+    from rltune.policies.evaluation import Evaluation
 
 ALIAS = "champion"
 ENV_TAG = "rltune.env_digest"
@@ -201,16 +204,20 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
     }
     if measured := candidate.winner.measured:
         tags["rltune.mean"] = repr(measured.mean)
-        tags["rltune.policy_interval"] = f"{measured.low:.6g} to {measured.high:.6g}"
+        tags["rltune.policy_interval"] = _format_interval(measured)
     if candidate.certification and candidate.certification.policy:
         best = candidate.certification.best()
         tags |= {
             "rltune.certified": "true",
             "rltune.median": f"{best.median:.6g}",
-            "rltune.interval": f"{best.low:.6g} to {best.high:.6g}" if best.low is not None else "-",
+            "rltune.interval": _format_interval(best),
             "rltune.failed_seeds": f"{len(best.failed_seeds)} of {best.num_seeds}",
         }
     return tags
+
+
+def _format_interval(bounded: Evaluation | Configuration) -> str:
+    return f"{bounded.low:.6g} to {bounded.high:.6g}" if bounded.low is not None else "-"
 
 
 def _make_description(candidate: Candidate, why: str) -> str:
@@ -223,8 +230,7 @@ def _make_description(candidate: Candidate, why: str) -> str:
     elif measured:
         lines.append(
             f"On {len(measured.returns)} episodes that did not choose it, its mean {candidate.objective.name} is "
-            f"{format_objective(measured.mean)}; 95% interval of the mean of as many fresh ones: "
-            f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly)."
+            f"{format_objective(measured.mean)}; its 95% interval: {format_interval(vars(measured))}."
         )
     return "\n".join(lines)
 

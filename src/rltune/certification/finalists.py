@@ -74,8 +74,8 @@ class Finalist:
         folder: The checkpoint.
         run: The key of its run in MLflow: the trial's, or that of a certification run.
         evaluation: Its evaluation on the episodes that are the same in every sweep; None if it was not evaluated.
-        measured: Its evaluation on episodes that only this sweep plays, with the interval of
-            `rltune.statistics.predictive_interval`. Users see these numbers. None if it was not measured.
+        measured: Its evaluation on episodes that only this sweep plays. Users see these numbers. None if it was not
+            measured.
     """
 
     name: str

@@ -121,7 +121,7 @@ class CertifiedPolicy:
         checkpoint: The path of the checkpoint, relative to the sweep's folder.
         episodes: The number of episodes, whose environment seeds no other sweep uses.
         mean: Mean of their returns.
-        low: Lower end of the 95% interval of the mean of as many fresh episodes (`statistics.predictive_interval`).
+        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None below five episodes.
         high: Upper end of this interval.
     """
 
@@ -130,8 +130,8 @@ class CertifiedPolicy:
     checkpoint: str
     episodes: int
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from rltune.envs.objective import Objective
 from rltune.errors import RltuneError
 from rltune.formatting import format_number, format_objective
 from rltune.records import Direction, TrialRecord
-from rltune.statistics import predictive_interval
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -124,8 +123,7 @@ class FinalEvaluation:
         except RltuneError as error:  # The winner is already chosen and stays, even if this measurement fails.
             notify(f"{winner.name} could not be evaluated on other episodes: {error.what}")
             return winner
-        others = winner.evaluation.returns if winner.evaluation else ()
-        return replace(winner, measured=_bound(played, others, self._objective.direction))
+        return replace(winner, measured=played)
 
     def _wait(self, future: Future[Evaluation], who: str, show: Show) -> Evaluation:
         """Wait for an evaluation; meanwhile show how many episodes all evaluations have played."""
@@ -172,26 +170,9 @@ def measure_policies(
         show("measuring the winner", num_before + num_played, 2 * episodes)
 
     compared = _play(folder, episodes, EVALUATION_SEED, partial(show_progress, 0))
-    played = _play(folder, episodes, derive_own_seed(sweep.name), partial(show_progress, episodes))
-    measured = _bound(played, (*compared.returns, *run.returns), direction)
-    assert measured.low is not None
-    assert measured.high is not None
+    measured = _play(folder, episodes, derive_own_seed(sweep.name), partial(show_progress, episodes))
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, measured.mean, measured.low, measured.high)
     return replace(certification, policy=policy), replace(winner, evaluation=compared, measured=measured)
-
-
-def _bound(played: Evaluation, others: Sequence[float], direction: Direction) -> Evaluation:
-    """Set the interval in which the mean of as many fresh episodes will lie.
-
-    Args:
-        played: The evaluation.
-        others: Scores of other episodes of the same policy, whose worst may be worse than that of the evaluation.
-        direction: Which scores are better.
-    """
-    worst = direction.find_worst((*played.returns, *others))
-    assert worst is not None
-    low, high = predictive_interval(played.returns, len(played.returns), worst)
-    return replace(played, low=low, high=high)
 
 
 def _play(

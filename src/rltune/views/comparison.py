@@ -192,6 +192,6 @@ def _make_row(view: SweepView, first_scores: Sequence[float], num_compared: int)
             "sweeps that ended with a winner",
             make_resume_command(view.folder, view.settings),
         )
-    interval = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
+    interval = float(evaluation["mean"]), evaluation["low"], evaluation["high"]
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"
     return ComparisonRow(view.name, f"{algo}, trial {winner['trial']}", *interval, (), None, cost, measured)
