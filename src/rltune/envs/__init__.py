@@ -1,1 +1,1 @@
-"""One environment from its specification. No Ray."""
+"""Describe an environment by plain values (its specification), and build and check it, without Ray."""

@@ -1,4 +1,4 @@
-"""Step standard Atari by ale-py's own vector environment, which is faster than a stack of wrappers.
+"""Step standard Atari games by ale-py's own vector environment, which is faster than Gymnasium's wrappers.
 
 Its images, rewards and ends of episodes are those of the wrappers bit by bit (ale-py 0.12), with two differences: FIRE
 after a reset is pressed for one frame instead of a whole step of four, and another generator draws the number of no-ops
@@ -28,14 +28,15 @@ FIRE_ON_RESET = "rltune.envs.atari:FireOnReset"
 FRAME_STACK = "gymnasium.wrappers:FrameStackObservation"
 CHANNELS_LAST = "rltune.envs.atari:ChannelsLast"
 DEFAULTS: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "scale_obs": False}
-# The values of AtariPreprocessing's and the game's arguments with which ale-py's vector environment does the same.
+# The arguments of AtariPreprocessing (SAME) and of the game (GAME) for which ale-py's vector environment does the same
+# as Gymnasium's wrappers. With any other value the wrappers are used.
 SAME = {"terminal_on_life_loss": False, "grayscale_obs": True, "grayscale_newaxis": False}
 GAME = {"frameskip": 1, "repeat_action_probability": 0.25, "full_action_space": False}
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
 def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
-    """Build the vector environment that does what a specification's wrappers do.
+    """Build ale-py's vector environment so that it does the same as the wrappers in an environment's specification.
 
     Args:
         num_envs: How many games step together.
@@ -70,13 +71,13 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
         use_fire_reset=FIRE_ON_RESET in points,
         reward_clipping=False,
         stack_num=1,
-        num_threads=1,  # Other trials need the other cores.
+        num_threads=1,  # One thread, because the other cores run other trials.
     )
     return StandardAtari(games, stack["stack_size"], frames["scale_obs"], spec.rewards)
 
 
 class StandardAtari(gymnasium.vector.VectorWrapper):
-    """Stack the frames of several games, the frames last: observations have shape (games, height, width, stack).
+    """Stack the last frames of several Atari games into observations of shape (games, height, width, stack).
 
     An episode's first observation comes with the step after its last one (autoreset mode NEXT_STEP).
 
@@ -94,8 +95,8 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         size = games.single_observation_space.shape[1:]
         self.single_observation_space = Box(0, high, (*size, stack), kind)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        # Frames are the first axis, because moving whole frames is faster than moving a pixel of each frame. The view
-        # `_obs` shows them as the last axis.
+        # The frame axis comes second in memory, because copying whole frames is faster than copying pixel by pixel. The
+        # view `_obs` shows the frames as the last axis.
         self._frames = np.zeros((self.num_envs, stack, *size), kind)
         self._obs = np.moveaxis(self._frames, 1, -1)
         self._over = np.ones(self.num_envs, np.bool_)
@@ -109,7 +110,7 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         return self._obs, info
 
     def step(self, actions: np.ndarray) -> Step:
-        """Step each game, or reset it where the last step ended an episode."""
+        """Step each game; a game whose episode ended in the last step is reset instead."""
         frames, rewards, terminated, truncated, info = self.env.step(np.asarray(actions, np.int64))
         self._push(frames)
         self._over = terminated | truncated
@@ -122,8 +123,9 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         return self._obs, rewards.clip(-clip, clip) if clip else rewards, terminated, truncated, info
 
     def _push(self, frames: np.ndarray) -> None:
-        """Add the newest frame; where an episode has just begun, fill the whole stack with its first frame."""
-        # Frames are moved in a loop, because NumPy would first copy the whole overlapping stack.
+        """Append the newest frame to each game's stack; a new episode's first frame fills the whole stack."""
+        # Frames are shifted one by one, because in a single assignment NumPy would first copy the whole overlapping
+        # array.
         for frame in range(self._frames.shape[1] - 1):
             self._frames[:, frame] = self._frames[:, frame + 1]
         newest = self._frames[:, -1]
@@ -147,7 +149,7 @@ class ChannelsLast(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
 
     def observation(self, observation: Any) -> Any:
-        """Return the image with its frames last."""
+        """Move an image's first axis, its frames, to the end."""
         return np.moveaxis(observation, 0, -1)
 
 
@@ -155,7 +157,7 @@ class FireOnReset(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Press FIRE after each reset, because some Atari games wait for it for ever (Mnih et al. 2015)."""
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, and the game in it."""
+        """Reset the environment and press FIRE, which starts the game; return the observation after it."""
         super().reset(**kwargs)
         fire: int = self.env.unwrapped.get_action_meanings().index("FIRE")
         obs, _, terminated, truncated, info = self.env.step(fire)

@@ -1,4 +1,4 @@
-"""Build environments from their specification: one or several, with true or with shaped rewards.
+"""Build environments from their specification: one or several, with the original or with shaped rewards.
 
 Trials, evaluations and downstream scripts build the same environment from the same specification. Gymnasium is imported
 inside the functions, so that a typo on the command line is answered at once.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment with its wrappers, flat spaces and true rewards.
+    """Build one environment with its wrappers and its original rewards; compound spaces are flattened.
 
     Args:
         spec: An `EnvSpec`, or a mapping with its fields.
@@ -45,7 +45,7 @@ def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 
 def wrap_env(env: Any, spec: EnvSpec) -> Any:
-    """Apply the wrappers of a specification, and flatten compound spaces."""
+    """Apply the wrappers of a specification to an environment, and flatten compound spaces."""
     for wrap in import_wrappers(spec):
         env = wrap(env)
     from rltune.envs.spaces import FlatAction, FlatObservation, has_plain_actions, has_plain_observations
@@ -56,7 +56,7 @@ def wrap_env(env: Any, spec: EnvSpec) -> Any:
 
 
 def make_training_env(spec: EnvSpec, reward_discount: float | None = None, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment as `make_env` does, with shaped rewards.
+    """Build one environment for training: as `make_env` does, but with shaped rewards.
 
     Args:
         spec: The environment.
@@ -72,7 +72,7 @@ def make_training_env(spec: EnvSpec, reward_discount: float | None = None, **kwa
 
 
 def is_plain(spec: EnvSpec) -> bool:
-    """Return whether Gymnasium can build this environment from its id and arguments alone."""
+    """Return whether `gymnasium.make` alone builds this environment: nothing is wrapped, shaped or flattened."""
     return (
         spec.policies is None
         and "${oc.env:" not in str(spec.kwargs)
@@ -105,7 +105,7 @@ def make_vector_env(
 
 
 def import_wrappers(spec: EnvSpec) -> list[Callable[[Any], Any]]:
-    """Import the wrappers of a specification as functions of an environment.
+    """Import the wrappers of a specification; each is a function that takes an environment and returns the wrapped one.
 
     Raises:
         ConfigError: An entry lacks an entry point, or its entry point is not a wrapper.

@@ -23,7 +23,7 @@ USAGE = "return, info with objective.key, or package.module:function of an episo
 
 @dataclass(frozen=True)
 class Objective:
-    """The quantity that a sweep's scores measure, and its direction.
+    """The quantity that a sweep maximizes or minimizes, as the scores of its trials measure it.
 
     Attributes:
         name: ``return``, the key of the last step's info, or the name of the function.
@@ -35,7 +35,7 @@ class Objective:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any] | None) -> Objective:
-        """Return the objective of a sweep's settings, or of an environment's; None and an empty one are the return."""
+        """Make the objective of a sweep's or an environment's settings; None and empty settings mean the return."""
         settings = settings or {}
         kind = str(settings.get("kind", RETURN))
         name = str(settings["key"]) if kind == INFO else kind.rpartition(":")[2]
@@ -43,7 +43,7 @@ class Objective:
 
     @property
     def label(self) -> str:
-        """Its name for headings and axes, with the direction if that is not the usual one."""
+        """The objective's name for headings and axes; the direction is added if the objective is minimized."""
         return self.name if self.direction is Direction.MAX else f"{self.name} (less is better)"
 
 
@@ -69,7 +69,7 @@ def make_score(settings: Mapping[str, Any]) -> Score:
 
 
 def check_objective(objective: Mapping[str, Any], *, env_runners: int, vectorize: str, several_agents: bool) -> None:
-    """Refuse an invalid objective, and one that cannot be measured if other processes or several agents sample.
+    """Refuse an invalid objective, and one that cannot be measured with remote env runners or with several agents.
 
     Args:
         objective: ``kind``, ``key`` and ``direction``; empty for the return.
@@ -112,7 +112,7 @@ def _import_function(kind: str) -> Callable[..., Any]:
     module, _, name = kind.partition(":")
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except Exception as error:  # Importing a user's module may raise any exception.
+    except Exception as error:  # The import runs a user's module, which may raise any exception.
         raise ConfigError(
             f"objective.kind={kind} cannot be imported: {describe_exception(error)}",
             USAGE,

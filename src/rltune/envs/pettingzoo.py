@@ -1,4 +1,4 @@
-"""Build environments of several agents by PettingZoo's modules, and say which policy acts for which agent.
+"""Build multi-agent environments from PettingZoo's modules, and assign a policy to each agent.
 
 All agents act at the same time, in PettingZoo's parallel interface. An environment whose agents take turns is converted
 where its author says that it can run in parallel. PettingZoo is imported inside the functions, because it is an extra.
@@ -17,7 +17,8 @@ from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.errors import ConfigError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
-FACTORIES = ("parallel_env", "env")  # PettingZoo's modules build an environment by a function of one of these names.
+# A PettingZoo module has a function of one of these names that builds its environment.
+FACTORIES = ("parallel_env", "env")
 USAGE = "shared, separate, or a mapping {agent: policy}, whose agents may be patterns such as agent_*"
 EXTRA = "pip install 'rltune[multiagent]'"
 
@@ -118,7 +119,7 @@ def spaces_by_agent(env: Any) -> dict[str, tuple[Any, Any]]:
 
 
 class TeamEnv:
-    """A PettingZoo environment that resets and steps as a Gymnasium one does: all agents share one reward and one end.
+    """A PettingZoo environment with Gymnasium's reset and step: one summed reward, and one end for all agents.
 
     Args:
         env: A ``pettingzoo.ParallelEnv``.
@@ -137,7 +138,7 @@ class TeamEnv:
         self._env, self.reset, self.close = env, env.reset, env.close
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Step all agents; the reward is the sum of theirs, and the episode ends with the last agent's."""
+        """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left."""
         obs, rewards, *_ = self._env.step(actions)
         return obs, sum(map(float, rewards.values())), not self._env.agents, False, {}
 
@@ -161,7 +162,7 @@ def check_agents(spec: EnvSpec) -> None:
         then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
     except ConfigError:
         raise
-    except Exception as error:  # An environment may raise any exception.
+    except Exception as error:  # The environment is a user's code, which may raise any exception.
         raise ConfigError(
             f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",

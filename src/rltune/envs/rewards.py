@@ -1,4 +1,4 @@
-"""Shape the rewards that an algorithm learns from, and keep the true returns and what the episodes are worth."""
+"""Shape the rewards that an algorithm learns from, and record each episode's true return and score."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DISCOUNT, CLIP = 0.99, 10.0
 
 
 class RewardScale:
-    """Keep the running variance of discounted returns, by whose root rewards are divided (Welford 1962).
+    """Keep the running variance of discounted returns; its square root divides the rewards (Welford 1962).
 
     Attributes:
         moments: How many returns were seen, their mean and the sum of squared deviations from it.
@@ -32,7 +32,7 @@ class RewardScale:
         self.moments: Moments = (0, 0.0, 0.0)
 
     def update(self, value: float) -> float:
-        """Take in a discounted return, and return the standard deviation; 1 until there are two."""
+        """Add a discounted return, and return the standard deviation of all so far; 1.0 for the first one."""
         count, mean, squares = self.moments
         shift = value - mean
         mean += shift / (count + 1)
@@ -41,13 +41,13 @@ class RewardScale:
         return math.sqrt(squares / (count + 1) + 1e-8) if count else 1.0
 
 
-# RLlib builds the environments, and a trial cannot hand them its sink for returns. So environments find in this
-# variable the sink and the scale that they share.
+# RLlib builds the environments, so a trial cannot pass them the list that collects true returns. Instead, environments
+# find the list, and the scale of rewards that they share, in this context variable.
 _SINK: ContextVar[tuple[Episodes, RewardScale] | None] = ContextVar("rltune_returns", default=None)
 
 
 class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Scale, normalise and clip the rewards, in this order; the episodes go to the sink of `collect_returns`.
+    """Scale, normalise and clip rewards, in this order; true returns go to the deque of `collect_returns`.
 
     Normalising divides by the running standard deviation of the discounted return, as Stable-Baselines3's
     VecNormalize does: one for all environments that are built in the same `collect_returns`, and what is normalised is
@@ -81,16 +81,16 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._discounted = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the sink, since a copy would collect for nobody, and what may not be pickled."""
+        """Pickle without the deque of returns, which a copy could not share, and without what may not be picklable."""
         return {**self.__dict__, "_sink": None, "_score": None, "_info": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the sink of the `collect_returns` around."""
+        """Restore a pickled wrapper; its returns go to the surrounding `collect_returns`."""
         self.__dict__.update(state, _sink=get_return_sink(), _score=make_score(state.get("_objective") or {}))
 
     @property
     def reward_moments(self) -> Moments:
-        """The moments of the reward scale, which environments may share and a restore sets."""
+        """Count, mean and squared deviations of the discounted returns by which rewards are normalised."""
         return self._deviation.moments
 
     @reward_moments.setter
@@ -98,12 +98,12 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._deviation.moments = moments
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Start an episode. The last one ends here if an outer wrapper cut it off, and counts too."""
+        """Start an episode. If an outer wrapper cut the previous episode off, then that episode is recorded now."""
         self._end_episode()
         return cast(tuple[Any, dict[str, Any]], self.env.reset(**kwargs))
 
     def step(self, action: Any) -> Step:
-        """Step, and return the shaped reward in place of the true one."""
+        """Take a step, and return the shaped reward in place of the true one."""
         obs, raw, terminated, truncated, info = self.env.step(action)
         self._return, self._length, self._info = self._return + float(raw), self._length + 1, info
         reward = self._shape(float(raw))
@@ -116,7 +116,7 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._normalise:
             self._discounted = self._discounted * self._discount + reward
             reward /= self._deviation.update(self._discounted)
-        # This order of arguments keeps NaN, which ends the trial, because min(clip, nan) is clip.
+        # min(clip, NaN) would be clip and hide a NaN. In this order of arguments NaN stays, and later ends the trial.
         return max(min(reward, self._clip), -self._clip) if self._clip else reward
 
     def _end_episode(self) -> None:
@@ -126,32 +126,32 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def read_reward_moments(envs: Any) -> list[Moments]:
-    """Return the moments by which each environment normalises rewards; empty if its rewards are not shaped.
+    """Return the reward normalisation's statistics of each environment; empty if rewards are not shaped.
 
     Args:
         envs: A Gymnasium vector environment, or one of the engine's.
     """
     try:
         return list(envs.unwrapped.get_attr("reward_moments"))
-    except AttributeError:  # Rewards of native environments are not normalised.
+    except AttributeError:  # Vector environments without this attribute, such as ale-py's, do not normalise rewards.
         return []
 
 
 def write_reward_moments(envs: Any, moments: Sequence[Sequence[Any]]) -> None:
-    """Set what `read_reward_moments` returned; another number of environments takes them in turn."""
+    """Restore what `read_reward_moments` returned; if there are more environments now, entries are reused."""
     if moments and read_reward_moments(envs):
         envs.unwrapped.set_attr("reward_moments", [tuple(moments[env % len(moments)]) for env in range(envs.num_envs)])
 
 
 def get_return_sink() -> Episodes | None:
-    """Return the sink of the surrounding `collect_returns`; None without it."""
+    """Return the deque to which the surrounding `collect_returns` collects episodes; None outside of one."""
     around = _SINK.get()
     return around and around[0]
 
 
 @contextmanager
 def collect_returns(sink: Episodes) -> Iterator[None]:
-    """Collect the true return, the length and the score of each episode of the environments that are built inside.
+    """Collect the true return, length and score of each episode of environments that are built in this context.
 
     They share the scale by which their rewards are normalised.
     """

@@ -1,4 +1,4 @@
-"""Make compound observations and actions flat, because RLlib and policy bundles take no others."""
+"""Flatten compound observation and action spaces, because RLlib's networks and policy bundles only take plain ones."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from gymnasium import spaces
 
 from rltune.errors import ConfigError
 
-MAX_FLAT_ACTIONS = 4096  # A network has an output for each combination of discrete actions, up to this limit.
-SLACK = 1e-5  # An observation may exceed a bound by this share of max(1, |bound|), because of rounding.
+MAX_FLAT_ACTIONS = 4096  # Combinations of discrete actions, each of which needs an output of the network.
+SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 
 
 def has_plain_observations(space: gymnasium.Space[Any]) -> bool:
-    """Return whether observations stay as they are: a vector of floats, an image, or one discrete choice."""
+    """Return whether observations need no flattening: a vector of floats, an image, or a Discrete value."""
     if isinstance(space, spaces.Box):
         return len(space.shape) == 3 or (len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating))
     return isinstance(space, spaces.Discrete)
 
 
 def has_plain_actions(space: gymnasium.Space[Any]) -> bool:
-    """Return whether actions stay as they are: a Box, or one discrete choice."""
+    """Return whether actions need no flattening: a Box or a Discrete space."""
     return isinstance(space, spaces.Box | spaces.Discrete)
 
 
 def check_observation(key: str, space: gymnasium.Space[Any], observation: Any) -> None:
-    """Refuse an observation that its space, a Box or a Discrete one, does not allow, or that is not finite.
+    """Refuse an observation that is not finite, or that lies outside of its Box or Discrete space.
 
     Another precision is allowed, since samplers cast, and so is rounding at a bound. A wider tolerance is not needed:
     played at random, no environment of conf/env leaves its space in ten thousand steps.
@@ -76,7 +76,7 @@ def _find_bounds(space: Any) -> tuple[Any, Any]:
 
 
 def check_reward(key: str, reward: Any) -> None:
-    """Refuse a reward that no learner can take.
+    """Refuse a reward that is NaN or infinite, because no algorithm can learn from it.
 
     Raises:
         ConfigError: It is not finite.
@@ -104,12 +104,12 @@ class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = spaces.Box(low, high, dtype=np.float32)
 
     def observation(self, observation: Any) -> Any:
-        """Return the observation as a vector."""
+        """Return the observation flattened to a float32 vector."""
         return spaces.utils.flatten(self.env.observation_space, observation).astype(np.float32)
 
 
 class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Turn compound actions into one choice or one vector, because off-policy algorithms and bundles take no others.
+    """Turn compound actions into one Discrete or one Box action, because off-policy algorithms take no others.
 
     Discrete parts together become one Discrete space that numbers their combinations, the last part fastest.
     Continuous parts together become one Box.
@@ -133,7 +133,7 @@ class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
         self.action_space = spaces.Discrete(math.prod(sizes))
 
     def action(self, action: Any) -> Any:
-        """Return the action in the environment's own form."""
+        """Convert a flat action back to the environment's compound action space."""
         if self._sizes is None:
             return spaces.utils.unflatten(self.env.action_space, action)
         digits = iter(np.unravel_index(int(action), self._sizes))
@@ -141,7 +141,7 @@ class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
 
 
 def _leaves(space: Any) -> Iterator[Any]:
-    """Yield the parts of nested Dict and Tuple spaces that are neither."""
+    """Yield the leaves of nested Dict and Tuple spaces."""
     if isinstance(space, spaces.Dict):
         for part in space.spaces.values():
             yield from _leaves(part)
@@ -153,7 +153,7 @@ def _leaves(space: Any) -> Iterator[Any]:
 
 
 def _sizes(part: Any, whole: Any) -> list[int]:
-    """Return how many values each number of a discrete part has.
+    """Return the number of values of each element of a discrete space, such as ``[3, 2]`` for MultiDiscrete([3, 2]).
 
     Raises:
         ConfigError: The part is continuous beside discrete ones, or of another kind.
@@ -172,7 +172,7 @@ def _sizes(part: Any, whole: Any) -> list[int]:
 
 
 def _fill(space: Any, digits: Iterator[Any]) -> Any:
-    """Build a sample of ``space`` out of numbers counted from zero, one for each of its discrete values."""
+    """Build a sample of ``space`` from zero-based indices, one for each of its discrete elements."""
     if isinstance(space, spaces.Dict):
         return {name: _fill(part, digits) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

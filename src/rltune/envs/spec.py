@@ -64,7 +64,7 @@ class EnvSpec:
 
     @property
     def digest(self) -> str:
-        """A digest of everything that scores depend on: id, arguments, wrappers and objective, but no shaping."""
+        """A digest of everything that scores depend on: id, arguments, wrappers, objective; not reward shaping."""
         wrappers = [[wrapper.get("entry_point"), dict(wrapper.get("kwargs") or {})] for wrapper in self.wrappers]
         parts = [self.id, dict(self.kwargs), wrappers, *([dict(self.objective)] if self.objective else [])]
         task = json.dumps(parts, sort_keys=True, default=str)
@@ -92,7 +92,7 @@ def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spec_of(config: Any) -> EnvSpec:
-    """Return the specification in a mapping or a dataclass that has the fields of `EnvSpec`, and perhaps others."""
+    """Return the specification of an environment from a mapping or a dataclass that has the fields of `EnvSpec`."""
     if isinstance(config, EnvSpec):
         return config
     raw = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
@@ -110,7 +110,7 @@ def spec_of(config: Any) -> EnvSpec:
 
 
 def specify_env(env: Any, objective: Any) -> EnvSpec:
-    """Return the specification of a request's environment, as `spec_of` does, with the request's objective."""
-    # The keys "second" and "over" are about trials. All other keys say what an episode is worth.
+    """Return the specification of an environment, with the objective that the sweep's settings name."""
+    # The objective's keys "second" and "over" concern whole trials. All other keys say how one episode is scored.
     wanted = {key: value for key, value in asdict(objective).items() if key not in ("second", "over")}
     return replace(spec_of(env), objective={} if wanted == PLAIN_RETURN else wanted)

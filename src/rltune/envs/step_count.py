@@ -1,4 +1,4 @@
-"""Count environment steps during an iteration, and end its sampling early.
+"""Count environment steps during a training iteration, and end its sampling early on request.
 
 An iteration in a slow environment takes minutes. Another thread of the process reads the count as a sign of life, and
 may request the end of sampling. Only one trial trains in a process at a time, so that one count is enough.
@@ -22,7 +22,7 @@ class SamplingEnded(BaseException):
 
 
 class StepCount:
-    """Counts the environment steps of this process. Any thread may read it.
+    """Counts the environment steps of this process. Any thread may read the count.
 
     Attributes:
         steps: The number of steps in all environments, including steps that only reset an environment.
@@ -43,7 +43,7 @@ def require_finite(rewards: Sequence[float]) -> None:
     Raises:
         RewardError: A reward is NaN or infinite.
     """
-    if not all(map(math.isfinite, rewards)):  # NumPy takes ten times as long for a few numbers.
+    if not all(map(math.isfinite, rewards)):  # For a few numbers, NumPy would take ten times as long.
         wrong = next(reward for reward in rewards if not math.isfinite(reward))
         raise RewardError(f"the environment returned a reward of {wrong}")
 
@@ -62,7 +62,7 @@ def count_steps_of(envs: Any) -> None:
             raise SamplingEnded
         result = take(*args, **kwargs)
         STEPS.steps += num_envs
-        # Each environment returns a single reward, or with several agents a mapping of rewards.
+        # Each environment returns one reward, or with several agents a mapping from agents to rewards.
         by_env = [rewards.values() if isinstance(rewards, Mapping) else [rewards] for rewards in result[1]]
         require_finite([reward for rewards in by_env for reward in rewards])
         return result

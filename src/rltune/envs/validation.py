@@ -1,4 +1,4 @@
-"""Refuse an environment that cannot be made, stepped or learned from, before a sweep starts."""
+"""Before a sweep starts, refuse an environment that cannot be built or stepped, or that no algorithm can learn from."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from rltune.envs.spaces import check_observation, check_reward
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, describe_exception, nearest
 
-MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The most steps and seconds that the check of an environment takes.
+MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
 RESET = "def reset(self, *, seed=None, options=None)"
-SCORE_STEPS = 2_000  # The objective is checked only if a random episode ends within this number of steps.
+# The longest random episode on which the objective is checked; with a longer one it is not checked.
+SCORE_STEPS = 2_000
 
 
 def check_env(spec: EnvSpec) -> Any:
@@ -50,13 +51,13 @@ def check_env(spec: EnvSpec) -> Any:
             if error.what.startswith("env.")
             else ConfigError(f"env.id={spec.id}: {error.what}", error.allowed, error.fix)
         ) from None
-    except Exception as error:  # A wrapper may raise any exception.
+    except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
         raise ConfigError(
             f"env.wrappers of {spec.id}: {describe_exception(error)}",
             "arguments that the wrappers take",
             "env.wrappers=[]",
         ) from None
-    with warnings.catch_warnings():  # Gymnasium's checker warns of the same faults, in longer words.
+    with warnings.catch_warnings():  # Gymnasium would warn of the faults that the check below reports as errors.
         warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
         _check_first_steps(env, spec)
     _check_normalisation(env, spec)
@@ -82,7 +83,7 @@ def find_time_limit(spec: EnvSpec) -> int | None:
 
 
 def _check_first_steps(env: Any, spec: EnvSpec) -> None:
-    """Refuse an environment that cannot step, or that returns what its observation_space or a learner cannot take.
+    """Refuse an environment that cannot step, or whose observations or rewards are invalid.
 
     It takes some steps, few in a slow simulator. What comes later is met in training, which does not look at bounds.
     """
@@ -102,8 +103,9 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
                 return
     except ConfigError:
         raise
-    except Exception as error:  # An environment may raise any exception.
-        # Gymnasium's checker and wrappers read what the environment returned before this check does.
+    except Exception as error:  # The environment may be a user's code, which may raise any exception.
+        # If Gymnasium's own wrappers have failed to unpack the returned tuple, then the error is explained as ours
+        # would be.
         if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(error)):
             _read_returned(key, done, error)
         lacks = isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error)
@@ -115,7 +117,7 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
 
 
 def _read_returned(key: str, done: str, returned: Any) -> tuple[Any, ...]:
-    """Return what reset or step returned, and refuse another number of values, as old Gym's.
+    """Return the tuple of reset or step; refuse one of another length, such as the four values of old Gym's step.
 
     Args:
         key: What to name in the error.
@@ -142,7 +144,7 @@ def _read_returned(key: str, done: str, returned: Any) -> tuple[Any, ...]:
 
 
 def _check_score(env: Any, spec: EnvSpec) -> None:
-    """Play an episode at random, and refuse an objective that cannot be read off its end.
+    """Play a random episode, and refuse an objective that cannot be computed from the last step's info.
 
     One that has not ended by then is scored in the first trial.
 
@@ -160,7 +162,7 @@ def _check_score(env: Any, spec: EnvSpec) -> None:
 
 
 def _check_normalisation(env: Any, spec: EnvSpec) -> None:
-    """Refuse to normalise what is no vector, and to scale or clip rewards by what is no positive number."""
+    """Refuse to normalise observations that are no vectors; refuse a reward scale or clip that is not positive."""
     if spec.normalise_observations and len(env.observation_space.shape or ()) != 1:
         raise ConfigError(
             f"env.normalise_observations=true: the observations of {spec.id} are {env.observation_space}",
@@ -175,7 +177,7 @@ def _check_normalisation(env: Any, spec: EnvSpec) -> None:
 
 
 def _make_bare_env(spec: EnvSpec) -> Any:
-    """Build the environment without wrappers, and turn whatever goes wrong into a ConfigError."""
+    """Build the environment without wrappers, and turn any exception into a ConfigError."""
     import gymnasium
 
     try:
@@ -197,7 +199,7 @@ def _make_bare_env(spec: EnvSpec) -> Any:
             "the packages that the environment imports, installed",
             f"pip install the package that has the module {error.name}",
         ) from None
-    except Exception as error:  # An environment may raise any exception.
+    except Exception as error:  # The environment may be a user's code, which may raise any exception.
         raise ConfigError(
             f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",
@@ -206,7 +208,7 @@ def _make_bare_env(spec: EnvSpec) -> Any:
 
 
 def _explain_unknown(env_id: str, reason: str) -> ConfigError:
-    """Explain an id that is not registered: misspelt, its module left out, or the name of a class.
+    """Explain why an environment id is not registered: it is misspelt, lacks its module, or names a class.
 
     Args:
         reason: Gymnasium's words.
@@ -256,7 +258,7 @@ def _list_registered(module: str) -> str:
 
 
 def _find_registering_module(name: str) -> str | None:
-    """Find a module in the working directory that names an environment, such as ``Thermo-v0``, or has its class."""
+    """Find the module in the working directory that registers an id such as ``Thermo-v0``, or defines its class."""
     named = re.compile(
         rf"[\"']{re.escape(name)}[\"']|^class {re.escape(re.sub(r'-v[0-9]+$', '', name))}\b", re.MULTILINE
     )
@@ -268,7 +270,7 @@ def _find_registering_module(name: str) -> str | None:
 
 
 def _suggest_install(env_id: str) -> str:
-    """Say what to install for an environment whose package is missing."""
+    """Return the installation command for an environment whose package is missing."""
     import gymnasium
 
     entry = gymnasium.envs.registration.registry.get(env_id)
@@ -278,7 +280,7 @@ def _suggest_install(env_id: str) -> str:
 
 
 def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
-    """Refuse shaped rewards where other processes sample: the true returns, the objective, would stay there.
+    """Refuse shaped rewards if other processes sample, because the true returns would not reach the trial's process.
 
     Args:
         env_runners: How many processes sample besides the trial's own.
