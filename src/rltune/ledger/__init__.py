@@ -1,1 +1,1 @@
-"""Keep what is true of a sweep: its ledger, lease, folder and outcome, and Optuna's study, which is made of it."""
+"""Store a sweep in its ledger, a database; also its lease, folder and summary, and the Optuna study made from it."""

@@ -1,4 +1,4 @@
-"""Connect to the database of a ledger, a SQLite file or a server's, and explain why it cannot be used.
+"""Connect to the database of a ledger, a SQLite file or a PostgreSQL server, and explain why a connection fails.
 
 The journal of a file depends on the file system. A write-ahead log shares memory between its readers and its writer, so
 all of them have to be on one host, and SQLite supports it on no network file system. A rollback journal works there,
@@ -30,21 +30,23 @@ from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.ledger.disk_full import is_disk_full
 from rltune.ledger.tables import SCHEMA
 
-IDLE_S = 10.0  # PostgreSQL ends a transaction that is idle this long, which is less than a lease.
-RESTART_S = 30.0  # How long a connection waits for a database server that is being restarted.
+# PostgreSQL rolls back a transaction that is idle this long. It is shorter than a lease, so no lock outlasts one.
+IDLE_S = 10.0
+RESTART_S = 30.0  # A new connection waits this long for a database server that is restarting.
 NETWORK_FILE_SYSTEMS = frozenset({
     "9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
     "ocfs2", "orangefs", "panfs", "pvfs2", "smb", "smb2", "smb3", "smbfs", "virtiofs", "webdav", "wekafs",
 })  # fmt: skip
-LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})  # A container without privileges has its root on this file system.
-TIMEOUT_S = 60.0  # How long a statement waits for a file that another process has locked.
-# PostgreSQL's driver has no class of its own for a wrong login or database, so its message is matched.
+LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})  # Rootless containers use this FUSE file system for their local disk.
+TIMEOUT_S = 60.0  # A SQLite statement waits this long for a lock of another process.
+# The PostgreSQL driver raises the same exception class for a wrong login and for a server that is down, so a wrong
+# login is recognized by its message.
 _REFUSED = re.compile(r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry")
 logger = logging.getLogger(__name__)
 
 
 def connect_ledger(url: str) -> Engine:
-    """Connect to a database that has the ledger or is going to have it.
+    """Connect to the database of a ledger, whose tables need not exist yet.
 
     Args:
         url: The address of the database.
@@ -75,9 +77,10 @@ def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
     SQLite notices damage only in the pages that it happens to read, so any read may be the first to fail.
     """
     error = context.original_exception
-    # For bytes that are not text, Python raises an error without SQLite's error code.
+    # If text in the file is not UTF-8, Python's sqlite3 raises an error without an SQLite error code.
     is_garbled = isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Higher bytes hold SQLite's extended error code.
+    # The low byte is SQLite's primary error code; the higher bytes refine it.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled:
         path, damaged = shlex.quote(str(file)), shlex.quote(f"{file}.damaged")
         raise StudyError(
@@ -88,7 +91,7 @@ def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
 
 
 def _wait_for_restarts(engine: Engine) -> None:
-    """Make new connections wait while the database server is being restarted, since a failure would end the sweep.
+    """Let new connections wait while the database server restarts; otherwise a restart would end the sweep.
 
     The first connection does not wait, so that a wrong address is reported at once.
     """
@@ -102,7 +105,8 @@ def _wait_for_restarts(engine: Engine) -> None:
                 connection = dialect.connect(*arguments, **options)
             except dialect.loaded_dbapi.OperationalError:
                 if time.monotonic() >= deadline:
-                    has_answered = False  # After one long wait, all later connections fail at once.
+                    # The server has stayed away, so the next connections fail at once instead of waiting again.
+                    has_answered = False
                     raise
                 time.sleep(0.2)
             else:
@@ -113,17 +117,17 @@ def _wait_for_restarts(engine: Engine) -> None:
 
 
 def _limit_idle_transactions(connection: Any, _: Any) -> None:
-    """Have the server end idle transactions: the locks of a stopped process would block the next driver."""
+    """Let PostgreSQL end idle transactions, because a suspended process's locks would block the next driver."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S:g}s'")
     connection.commit()
 
 
 def set_pragmas(connection: Any, _: Any) -> None:
-    """Skip the sync at each commit if the file has a write-ahead log: a killed process loses nothing then."""
+    """With a write-ahead log, do not sync the file at each commit: even then a killed process loses no commit."""
     cursor = connection.cursor()
     (journal,) = cursor.execute("PRAGMA journal_mode").fetchone()
-    if journal == "wal":  # With other journals, synchronous=NORMAL risks the file in a power failure.
+    if journal == "wal":  # With a rollback journal, synchronous=NORMAL could corrupt the file in a power failure.
         cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
 
@@ -148,7 +152,7 @@ def find_network_file_system(path: Path) -> str | None:
 
 
 def choose_journal(file: Path, shared: bool = False) -> None:
-    """Set a write-ahead log, with which readers do not block the sweep; a rollback journal if other hosts see the file.
+    """Choose the journal of a SQLite file: a write-ahead log, or a rollback journal if several hosts use the file.
 
     Args:
         file: A SQLite file, which keeps the choice.
@@ -170,13 +174,14 @@ def choose_journal(file: Path, shared: bool = False) -> None:
 
 
 def has_write_ahead_log(file: Path) -> bool:
-    """Return whether a SQLite file is marked as one whose journal is a write-ahead log."""
+    """Return whether the header of a SQLite file says that it uses a write-ahead log."""
     with file.open("rb") as opened:
-        return opened.read(20)[18:] == b"\2\2"  # SQLite's file format marks a write-ahead log with these bytes.
+        # Bytes 18 and 19 of a SQLite file are both 2 if it uses a write-ahead log.
+        return opened.read(20)[18:] == b"\2\2"
 
 
 def connect_file(file: Path) -> sqlite3.Connection:
-    """Connect to a SQLite file, also in a folder that cannot be written.
+    """Connect to a SQLite file, even if its folder is read-only.
 
     Reading a file that has a write-ahead log needs a second file beside it for shared memory, which SQLite cannot make
     in a read-only folder. If the log is empty, nobody writes the file, so it is read as one that does not change.
@@ -186,7 +191,7 @@ def connect_file(file: Path) -> sqlite3.Connection:
     is_read_only = file.is_file() and not os.access(file.parent, os.W_OK)
     is_unchanging = is_read_only and not has_log_entries and has_write_ahead_log(file)
     address = f"file:{quote(str(file.absolute()))}{'?immutable=1' if is_unchanging else ''}"
-    # SQLAlchemy hands connections from thread to thread, but never to two threads at once.
+    # SQLAlchemy's pool passes a connection from thread to thread, but two threads never use it at the same time.
     return sqlite3.connect(address, timeout=TIMEOUT_S, uri=True, check_same_thread=False)
 
 
@@ -212,11 +217,11 @@ def check_storage(url: str) -> None:
 
 
 def make_storage_error(url: str, error: Exception) -> StudyError:
-    """Make the error of a database that cannot be used, without the login in its address.
+    """Make the error for a database that cannot be used; the login in the database's address is left out.
 
     It is unavailable if the disk is full or the server is down, but not if the server refuses the login.
     """
-    if isinstance(error, StudyError):  # A StudyError about damage already names the file.
+    if isinstance(error, StudyError):  # The file's damage was detected earlier, and this error already names the file.
         return error
     is_away = isinstance(error, (OperationalError, InterfaceError)) and not url.startswith("sqlite")
     is_unavailable = is_disk_full(error) or (is_away and not _REFUSED.search(str(error)))
@@ -228,5 +233,5 @@ def make_storage_error(url: str, error: Exception) -> StudyError:
 
 
 def _redact_url(url: str) -> str:
-    """Remove the login from an address; text that is no URL may hold a password anywhere."""
+    """Remove the login from a database URL; text that is no URL is hidden entirely, as it may be a password."""
     return redact_address(url) if "://" in url else "***"

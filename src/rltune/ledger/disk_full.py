@@ -14,7 +14,7 @@ from rltune.errors import RltuneError, StudyUnavailableError
 from rltune.ledger.sweep_folder import make_resume_command
 
 DISK_FULL = "no room is left on the disk"
-# The last two phrases come from SQLite and torch, whose errors have no number.
+# SQLite's "disk is full" and torch's "PytorchStreamWriter" are matched because their exceptions carry no errno.
 WORDS = (
     "No space left on device",
     "Disk quota exceeded",
@@ -25,7 +25,7 @@ WORDS = (
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether this error, or one that led to it, says that nothing more can be written."""
+    """Return whether an exception, or one that caused it, means that the disk is full."""
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in chain:
@@ -39,7 +39,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def names_full_disk(text: str) -> bool:
-    """Return whether a text, such as a worker's traceback, speaks of a full disk."""
+    """Return whether a text, such as a worker's traceback, contains a message about a full disk."""
     return any(word in text for word in WORDS)
 
 
@@ -54,7 +54,7 @@ def make_disk_full_error(folder: Path) -> StudyUnavailableError:
 
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turn an error that a full disk has caused into one that says what to do; pass on all others.
+    """Replace an exception that a full disk has caused by one with advice; let all others pass.
 
     Args:
         folder: The sweep's folder.

@@ -1,4 +1,4 @@
-"""Hand a sweep from machine to machine whose ledger is a file and whose files are in remote storage.
+"""Continue a sweep on another machine if its ledger is a SQLite file and its files are in remote storage.
 
 Such a sweep has no ledger that all machines share. Instead its storage has ``driver.json``, which names the driver that
 took the sweep last, and says whether that driver has ended and left its ledger in the storage. The driver's folder has
@@ -31,7 +31,7 @@ PUBLISHED = (".made-by", "summary.json", "certification.csv", "certification.jso
 
 @dataclass(frozen=True)
 class Driver:
-    """The driver that took a sweep last.
+    """The last driver that took the sweep over, as ``driver.json`` records it.
 
     Attributes:
         driver_id: Its lease's id.
@@ -50,7 +50,7 @@ class Driver:
 
 
 def read_stored_driver(store: Store) -> Driver | None:
-    """Read which driver took the sweep last; None on a local disk, or where none has.
+    """Read from the storage which driver took the sweep over last; None on a local disk or before the first driver.
 
     Raises:
         StoreError: The storage cannot be used.
@@ -67,15 +67,15 @@ def has_newest(store: Store) -> bool:
     stored, local = read_stored_driver(store), _read_local_driver(store)
     if stored is None or local is None:
         return stored is None
-    # A machine may have begun to take the sweep over and given up. When the other driver has ended, that machine's
-    # state is older than the driver's.
+    # This folder may have copied the files of a driver that still ran elsewhere. If that driver has ended since,
+    # then the storage has a newer state than this folder.
     if stored.driver_id == local.driver_id:
         return local.ended or not stored.ended
     return stored.driver_id == local.previous and (local.previous_ended or not stored.ended)
 
 
 def take(store: Store, driver_id: str) -> None:
-    """Record that this driver has taken the sweep: the ledgers in the storage and in other folders are older now.
+    """Record in the folder and in the storage that this driver has taken the sweep over; older ledgers no longer count.
 
     Raises:
         StoreError: The storage cannot be used.
@@ -85,13 +85,14 @@ def take(store: Store, driver_id: str) -> None:
     driver = Driver(driver_id, socket.gethostname())
     if stored := read_stored_driver(store):
         driver = replace(driver, previous=stored.driver_id, previous_ended=stored.ended)
-    # The file in the folder is written first: if the driver is killed in between, nothing changes for other machines.
+    # The folder's file is written before the storage's. If the driver is killed in between, other machines see no
+    # change.
     _note_driver(store, driver)
     store.publish([DRIVER_FILE])
 
 
 def is_taken_over(store: Store, driver_id: str) -> bool:
-    """Return whether another machine has taken the sweep, so that the files in the storage are no longer this driver's.
+    """Return whether another machine has taken the sweep over; this driver must not write to the storage then.
 
     Raises:
         StoreError: The storage cannot be used.
@@ -101,7 +102,7 @@ def is_taken_over(store: Store, driver_id: str) -> bool:
 
 
 def hand_over(store: Store, driver_id: str) -> None:
-    """Record that this driver has ended and stored its ledger, so that any machine may go on.
+    """Record that this driver has ended and has uploaded its ledger, so that any machine may continue the sweep.
 
     Raises:
         StoreError: The storage cannot be used.
@@ -113,7 +114,7 @@ def hand_over(store: Store, driver_id: str) -> None:
 
 
 def refresh_sweep(folder: Path, storage: str | None) -> Path:
-    """Fetch a sweep's files if the storage has newer ones and nothing would be lost that only this machine has.
+    """Download a sweep's files if the storage has newer ones, unless this machine has changes of its own.
 
     Args:
         folder: The sweep's folder.
@@ -138,14 +139,15 @@ def refresh_sweep(folder: Path, storage: str | None) -> Path:
 
 @contextlib.contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Let one process of this machine at a time compare a folder with the storage and fetch from there.
+    """Lock the sweep's folder, so that two processes of this machine do not download files into it at the same time.
 
     A driver that comes second finds the newest state and opens its ledger, which the first would replace otherwise.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     opened = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # A network file system may refuse to lock a folder.
+        # Some network file systems do not support locks; then the folder stays unlocked.
+        with contextlib.suppress(OSError):
             fcntl.flock(opened, fcntl.LOCK_EX)
         yield
     finally:
@@ -153,7 +155,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _fetch_sweep(store: Store, stored: Driver | None, *, with_ledger: bool) -> None:
-    """Fetch all files of a sweep but its checkpoints, which are fetched when they are used.
+    """Download all files of a sweep except checkpoints, which are downloaded when they are needed.
 
     Args:
         store: The sweep's.
@@ -172,7 +174,7 @@ def _fetch_sweep(store: Store, stored: Driver | None, *, with_ledger: bool) -> N
 
 
 def follow_sweep(folder: Path, *, take_over: bool = False) -> str | None:
-    """Fetch a sweep's newest files if another machine has gone on with it, and keep the replaced ledger's file.
+    """Download a sweep's newest files if another machine has continued it; rename the ledger that is replaced.
 
     Args:
         folder: The sweep's, whose settings are there.
@@ -197,7 +199,8 @@ def _follow_store(store: Store, *, take_over: bool) -> str | None:
     ):
         raise make_distant_ledger_error(folder, stored.host)
     aside = folder / f"ledger.{time.strftime('%Y%m%d-%H%M%S')}.db"
-    for path in folder.glob(f"{LEDGER}*"):  # The ledger's write-ahead log is moved together with it.
+    # The pattern also matches the ledger's write-ahead log, which must stay with the ledger.
+    for path in folder.glob(f"{LEDGER}*"):
         path.rename(aside.with_name(aside.name + path.name.removeprefix(LEDGER)))
     _fetch_sweep(store, stored, with_ledger=True)
     kept = f"; the earlier ledger is kept as {aside}" if aside.exists() else ""
@@ -205,7 +208,7 @@ def _follow_store(store: Store, *, take_over: bool) -> str | None:
 
 
 def make_distant_ledger_error(folder: Path, host: str = "the machine where it runs") -> StudyError:
-    """Describe a sweep whose newest ledger is a file on another machine.
+    """Make the error for a sweep whose newest ledger is a file on another machine.
 
     Args:
         folder: The sweep's.
@@ -220,7 +223,7 @@ def make_distant_ledger_error(folder: Path, host: str = "the machine where it ru
 
 
 def _read_local_driver(store: Store) -> Driver | None:
-    """Read which driver the state in the folder on this machine is from."""
+    """Read from ``driver.json`` in the folder which driver wrote the files on this machine; None if there is none."""
     try:
         return _parse((store.folder / DRIVER_FILE).read_bytes())
     except OSError:
@@ -228,7 +231,7 @@ def _read_local_driver(store: Store) -> Driver | None:
 
 
 def _note_driver(store: Store, driver: Driver) -> None:
-    """Record which driver the state in the folder on this machine is from."""
+    """Write ``driver.json`` in the folder, which names the driver that wrote the files on this machine."""
     path = store.folder / DRIVER_FILE
     draft = path.with_name(f".{DRIVER_FILE}")
     draft.write_text(json.dumps(asdict(driver)))

@@ -34,25 +34,26 @@ if TYPE_CHECKING:
 
 RENEW_S = 3.0  # The holder of a lease increments its counter this often.
 LEASE_S = 20.0  # A lease is free if its counter stands still this long on the observer's monotonic clock.
-MAX_STEP_S = 2.0  # One read adds at most this much to that time, because a suspended observer saw nothing meanwhile.
-LOOK_S = 0.5  # The pause between two reads of the counter by a waiting observer.
-END_S = 5.0  # Giving the lease back takes at most this long, so that an unreachable server keeps no driver from ending.
-# The statements are text, because SQLAlchemy takes longer to look up a statement than SQLite to execute it.
+# One read adds at most this much to the time of standing still, because the observer may have been suspended.
+MAX_STEP_S = 2.0
+LOOK_S = 0.5  # A waiting observer reads the counter at this interval.
+END_S = 5.0  # The driver waits at most this long to release its lease, because the database server may be unreachable.
+# These statements are plain SQL, because SQLAlchemy would take longer to build one than SQLite takes to execute it.
 _CHECKS = {
     "sqlite": "UPDATE leases SET counter = counter WHERE sweep_id = ? AND driver_id = ?",
     "postgresql": "UPDATE rltune.leases SET counter = counter WHERE sweep_id = %s AND driver_id = %s",
 }
-_held_ids: set[str] = set()  # The ids of the leases that this process holds.
+_held_ids: set[str] = set()  # The driver ids of the leases that this process holds.
 logger = logging.getLogger(__name__)
 
 
 class LeaseLostError(StudyUnavailableError):
-    """Another driver has taken the sweep over: this one must not write any more."""
+    """Another driver holds the sweep's lease now, so this driver must stop writing."""
 
 
 @dataclass(frozen=True)
 class DriverRecord(ProcessMark):
-    """What a lease says of its driver.
+    """The driver that holds a lease, as the lease's row describes it.
 
     Attributes:
         id: Random, and new for each lease: the fence compares it.
@@ -65,7 +66,7 @@ class DriverRecord(ProcessMark):
     sessions: tuple[ProcessMark, ...] = ()
 
     def is_alive(self) -> bool | None:
-        """Return whether the driver's process runs; None where only its lease's counter can show that.
+        """Return whether the driver's process runs; None if that cannot be seen from here, as on another machine.
 
         A process on another machine or in another container cannot be seen, and a stopped one may be continued.
         """
@@ -75,13 +76,13 @@ class DriverRecord(ProcessMark):
         return {RUNNING: True, GONE: False}.get(state or "")
 
     def describe(self) -> str:
-        """Say where the driver is, for a person."""
+        """Describe for messages on which host and in which process the driver runs."""
         return f"on {self.host} (process {self.pid})"
 
 
 @dataclass(frozen=True)
 class LeaseState:
-    """What the row of a lease says at one moment.
+    """The content of a lease's row at one moment.
 
     Attributes:
         driver: Who holds the lease; None if it was given back, or was never taken.
@@ -95,17 +96,17 @@ class LeaseState:
 
     @classmethod
     def from_row(cls, row: Any) -> LeaseState:
-        """Make it from the columns of `LEASES`, which are all None for a sweep without a lease."""
+        """Make the state from the columns of `LEASES`, all of which are None for a sweep that never had a lease."""
         driver = None if row.released or row.driver is None else _make_record(row.driver)
         return cls(driver, row.counter or 0, row.driver_id)
 
     def is_abandoned(self) -> bool:
-        """Return whether no driver has the lease any more, or one that is dead; on another machine it may live."""
+        """Return whether the lease was released or its driver's process, on this machine, is dead."""
         return self.driver_id is not None and (self.driver is None or self.driver.is_alive() is False)
 
 
 def read_lease(engine: Engine, sweep_id: int) -> LeaseState:
-    """Read the lease of a sweep.
+    """Read the row of a sweep's lease.
 
     Args:
         engine: The ledger's.
@@ -121,7 +122,7 @@ def _make_record(content: dict[str, Any]) -> DriverRecord:
 
 
 class LeaseWatch:
-    """Observes one lease without blocking: each `look` adds to what is known.
+    """Observes one lease without blocking: `look` reads it once, and several looks tell whether its driver is alive.
 
     Args:
         read: Reads the lease. What it raises leaves `look`.
@@ -138,11 +139,11 @@ class LeaseWatch:
 
     @property
     def driver(self) -> DriverRecord | None:
-        """Who held the lease at the last look; None where nobody did."""
+        """The driver that held the lease at the last look; None if it was free."""
         return self.state.driver if self.state else None
 
     def look(self) -> bool | None:
-        """Return whether the lease is held; None while that is not known yet, so that the caller looks again.
+        """Read the lease and return whether a live driver holds it; None if more looks are needed to know.
 
         Call it every second or two: however long the last look is ago, at most `MAX_STEP_S` of it counts, since the
         observer itself may have been suspended.
@@ -163,13 +164,13 @@ class LeaseWatch:
         return self._verdict
 
     def wait(self) -> bool:
-        """Look until it is known whether the lease is held, for little longer than `LEASE_S`, and return it."""
+        """Call `look` until it tells whether a live driver holds the lease, for little longer than `LEASE_S`."""
         while (held := self.look()) is None:
             time.sleep(min(LOOK_S, LEASE_S / 10))
         return held
 
     def find_driver(self) -> DriverRecord | None:
-        """Wait as `wait` does, and return who holds the lease; None where nobody does who lives."""
+        """Return the live driver that holds the lease, waiting as `wait` does; None if there is none."""
         return self.driver if self.wait() else None
 
 
@@ -204,11 +205,11 @@ class Lease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another driver has taken the sweep over, as far as this process has noticed."""
+        """Whether this process has noticed that another driver has taken the sweep over."""
         return self._lost is not None
 
     def check(self) -> None:
-        """Refuse to go on without the lease.
+        """Raise an error if another driver holds the lease now.
 
         Raises:
             LeaseLostError: Another driver has taken the sweep over.
@@ -217,7 +218,7 @@ class Lease:
             raise self._lost
 
     def is_held(self) -> bool:
-        """Return whether this driver still holds the lease.
+        """Return whether this driver still holds the lease, which it reads from the database.
 
         The row is read only if the last renewal is so long ago that another driver may have taken the lease meanwhile,
         as after this process was stopped.
@@ -227,7 +228,7 @@ class Lease:
         return not self.is_lost
 
     def lose(self, connection: Connection) -> LeaseLostError:
-        """Note that the lease is another driver's now; return the error that says so.
+        """Record that another driver has taken the lease, and return the error to raise.
 
         Args:
             connection: Reads who the other driver is.
@@ -249,7 +250,7 @@ class Lease:
         return self._lost
 
     def note_sessions(self, sessions: tuple[ProcessMark, ...]) -> None:
-        """Record the process sessions of this driver's Ray, which its successor ends if it is killed.
+        """Record the process sessions of this driver's Ray, so that the next driver can end them if this one is killed.
 
         Raises:
             LeaseLostError: Another driver has taken the sweep over.
@@ -260,7 +261,7 @@ class Lease:
                 raise self.lose(connection)
 
     def release(self) -> None:
-        """Give the lease back, so that the next driver need not wait; without effect the second time, or when lost."""
+        """Release the lease, so that the next driver need not wait; no effect on a released or lost lease."""
         self._ended.set()
         self._thread.join(END_S)
 
@@ -276,13 +277,13 @@ class Lease:
         return update(LEASES).where(LEASES.c.sweep_id == self._sweep_id, LEASES.c.driver_id == self.id)
 
     def _renew(self) -> None:
-        """Increment the counter until the end, then give the lease back."""
+        """Increment the lease's counter until the driver ends, then release the lease."""
         while not self._ended.wait(RENEW_S):
-            # A failed renewal loses nothing, because the row names this driver until another driver has watched the
-            # counter stand still.
+            # A renewal that fails, for example during a database restart, does no harm: the lease stays this driver's
+            # until another driver has seen the counter unchanged for `LEASE_S`.
             self._write({"counter": LEASES.c.counter + 1})
-        # The lease is given back, because a process that lives on, such as a notebook's, would otherwise keep all other
-        # drivers out.
+        # The lease must be released even if the process lives on, as in a notebook: other drivers see a live process
+        # and would wait for ever. So the release is repeated until the database answers.
         while not (self.is_lost or self._write({"released": True})):
             _held_ids.discard(self.id)
             time.sleep(RENEW_S)
@@ -290,8 +291,9 @@ class Lease:
         self._engine.dispose()
 
     def _write(self, values: dict[str, Any]) -> bool:
-        """Change the lease's row if it names this driver; return False where the database did not answer."""
-        if self._file and not self._file.exists():  # SQLite would create an empty ledger.
+        """Update the lease's row if it names this driver; return False if the database did not answer."""
+        # If the ledger's file was deleted, connecting would create an empty one.
+        if self._file and not self._file.exists():
             return True
         try:
             with self._engine.begin() as connection:
@@ -322,32 +324,34 @@ def take_lease(ledger: Ledger) -> Lease:
     """
     watch = LeaseWatch(ledger.read_lease)
     driver = DriverRecord(id=secrets.token_hex(16), host=socket.gethostname(), **mark_process(psutil.Process()))
-    _held_ids.add(driver.id)  # The id is added before the row names it: another thread may read the row at once.
+    # The id is added before the database has it, because another thread that reads the lease looks it up here.
+    _held_ids.add(driver.id)
     while True:
         try:
             if watch.wait():
                 raise _make_held_error(ledger, watch)
             assert watch.state is not None
-            # A successor first ends the processes of the previous driver. If it is killed before that, its own
-            # successor does.
+            # This driver inherits the sessions of the previous one and is going to end them. If it is killed before
+            # that, then the next driver finds them in the lease's row.
             driver = replace(driver, sessions=watch.driver.sessions if watch.driver else ())
             if _take(ledger, driver, watch.state):
                 break
         except Exception as error:
             _held_ids.discard(driver.id)
             if isinstance(error, OperationalError) and "database is locked" in str(error):
-                raise _make_held_error(ledger, watch) from None  # The driver was suspended in a transaction.
+                # Another driver was suspended in the middle of a transaction and still has the file locked.
+                raise _make_held_error(ledger, watch) from None
             if isinstance(error, SQLAlchemyError):
                 raise make_storage_error(ledger.url, error) from None
             raise
     ledger.fence.lease = lease = Lease(ledger, driver, watch.driver)
     for table in (ledger.trials, ledger.runs):
-        table.clear_cache()  # The previous driver may have written until this moment.
+        table.clear_cache()  # Until the lease was taken, the previous driver may have changed these tables.
     return lease
 
 
 def _make_held_error(ledger: Ledger, watch: LeaseWatch) -> StudyUnavailableError:
-    """Say that another driver works on the sweep, and where."""
+    """Make the error that another driver is working on the sweep, and say on which host."""
     location = f", {watch.driver.describe()}" if watch.driver else ""
     return StudyUnavailableError(
         f"sweep={ledger.name}: another driver is working on it{location}",
@@ -357,7 +361,7 @@ def _make_held_error(ledger: Ledger, watch: LeaseWatch) -> StudyUnavailableError
 
 
 def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState) -> bool:
-    """Take a lease that is as it was seen, in one statement; return False where it has changed since."""
+    """Take the lease atomically; return False if its row has changed since `seen` was read."""
     unchanged = (LEASES.c.driver_id == seen.driver_id) & (LEASES.c.counter == seen.counter)
     free = update(LEASES).where(LEASES.c.sweep_id == ledger.sweep_id, or_(LEASES.c.released, unchanged))
     mine = {"driver_id": driver.id, "driver": asdict(driver), "released": False, "counter": LEASES.c.counter + 1}
@@ -366,7 +370,7 @@ def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState) -> bool:
 
 
 class Fence:
-    """Begins the transactions that write a sweep's rows, and lets none through of a driver that has lost its lease.
+    """Begins the transactions that write a sweep's rows, and refuses those of a driver that has lost its lease.
 
     Args:
         engine: The ledger's.
@@ -384,13 +388,13 @@ class Fence:
         self._check = _CHECKS[engine.dialect.name]
 
     def read(self, statement: Executable) -> Sequence[Any]:
-        """Read rows, for which no lease is needed."""
+        """Execute a query; reading needs no lease."""
         with self.engine.connect() as connection:
             return connection.execute(statement).all()
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
-        """Begin a transaction whose first statement locks the lease's row, if there is a lease.
+        """Begin a write transaction; its first statement locks the lease's row and checks whose lease it is.
 
         In SQLite this takes the write lock before anything is read.
 

@@ -1,4 +1,4 @@
-"""Keep the ledger of a sweep: the values, reports, checkpoints, states, seeds and costs of its trials, as typed rows.
+"""Read and write the ledger of a sweep: parameters, reports, checkpoints, states, seeds and costs of its trials.
 
 The ledger is the source of truth and commits first. Optuna's study (`rltune.ledger.optuna_study`) and what MLflow shows
 (`rltune.tracking`) are derived from it and can be rebuilt. Writing runs in the driver; reading runs anywhere.
@@ -39,7 +39,8 @@ from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, T
 
 _REQUEST_COLUMNS = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
 SWEEP_COLUMNS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
-_REOPENED = "to be tried again"  # The stop reason of a failed trial that is to be tried again and has not started yet.
+# The stop reason of a failed trial that a user wants to retry and that has not started again yet.
+_REOPENED = "to be tried again"
 
 
 class MissingSweepError(StudyError):
@@ -48,7 +49,7 @@ class MissingSweepError(StudyError):
 
 @dataclass(frozen=True)
 class PendingTrial:
-    """A trial of which a tracker lacks more than reports.
+    """A trial whose latest state or checkpoint a tracker, such as MLflow, has not received yet.
 
     Attributes:
         kind: TRIALS or CERTIFY.
@@ -106,16 +107,16 @@ class Ledger:
 
     @property
     def criteria(self) -> Criteria:
-        """The criteria by which trials are judged besides their scores."""
+        """The direction, constraints and second objective by which trials are judged."""
         return self.trials.criteria
 
     def judge_by(self, criteria: Criteria) -> Ledger:
-        """Judge all trials by the sweep's criteria from now on, and return the ledger."""
+        """Judge all trials by the sweep's direction, constraints and second objective; return the ledger."""
         self.trials.criteria = self.runs.criteria = criteria
         return self
 
     def table(self, kind: str) -> TrialTable:
-        """Return the trials of a kind."""
+        """Return the table of the search's trials or of the certification's runs."""
         return self.trials if kind == TRIALS else self.runs
 
     @property
@@ -126,12 +127,12 @@ class Ledger:
     # -- Methods for the sweep's own record ---------------------------------------------------------------------------
 
     def sweep(self) -> SweepRecord:
-        """Read the sweep's record."""
+        """Read the sweep's own row, without its trials."""
         (row,) = self.fence.read(select(*SWEEP_COLUMNS).where(SWEEPS.c.id == self.sweep_id))
         return SweepRecord(*row)
 
     def change_sweep(self, **facts: Any) -> None:
-        """Change fields of the sweep's record.
+        """Change fields in the sweep's own row.
 
         Args:
             facts: The new values by the names of the record's fields.
@@ -140,7 +141,7 @@ class Ledger:
             connection.execute(update(SWEEPS).where(SWEEPS.c.id == self.sweep_id).values(**facts))
 
     def require_new(self) -> None:
-        """Refuse a sweep that has settings or trials; without them its driver was killed before it could begin.
+        """Refuse a sweep that has been started: its row has settings, or it has trials.
 
         Raises:
             StudyError: The sweep has been begun.
@@ -155,7 +156,7 @@ class Ledger:
         return self.fence.lease
 
     def check_lease(self) -> None:
-        """Read the lease's row, and refuse to go on if it names another driver; without effect for readers.
+        """Check in the database that this driver still holds the lease; for readers, which have no lease, do nothing.
 
         Files outside the ledger have no fence of their own, so a driver calls this before it writes them.
 
@@ -168,13 +169,13 @@ class Ledger:
                 pass
 
     def has_lost_lease(self) -> bool:
-        """Return whether another driver has taken the sweep over, as far as known while the database is down."""
+        """Return whether another driver is known to have taken the sweep over; never fails, even without database."""
         with contextlib.suppress(StudyError, SQLAlchemyError):
             self.check_lease()
         return self.lease is not None and self.lease.is_lost
 
     def read_lease(self) -> LeaseState:
-        """Read which driver holds the sweep's lease."""
+        """Read the state of the sweep's lease, which names its driver."""
         return read_lease(self._engine, self.sweep_id)
 
     def close(self) -> None:
@@ -184,7 +185,7 @@ class Ledger:
     # -- Methods for requests to the sweep's driver -------------------------------------------------------------------
 
     def add_request(self, kind: str, payload: Mapping[str, Any], requested_by: str, *, is_taken: bool = False) -> int:
-        """Leave a request for the sweep's driver, and return its id; see `SweepRequest` for the arguments.
+        """Add a request for the sweep's driver, such as one to stop, and return its id; see `SweepRequest`.
 
         Args:
             kind: The kind of the request.
@@ -205,7 +206,7 @@ class Ledger:
             raise make_storage_error(self.url, error) from None
 
     def read_requests(self, *kinds: str, waiting: bool = True) -> list[SweepRequest]:
-        """Read the requests to the sweep's driver, the oldest first.
+        """Read the requests that wait for the sweep's driver, the oldest first.
 
         Args:
             kinds: The kinds of requests to read; none for all.
@@ -218,18 +219,18 @@ class Ledger:
         return [SweepRequest(*row) for row in self.fence.read(statement)]
 
     def take_request(self, number: int) -> None:
-        """Mark a request as taken, because it was carried out or no longer counts."""
+        """Mark a request as taken, because the driver has carried it out or it is void."""
         with self.fence.begin() as connection:
             connection.execute(update(REQUESTS).where(REQUESTS.c.id == number).values(taken_s=time.time()))
 
     def withdraw_request(self, number: int) -> bool:
-        """Delete a request; return False if a driver has taken it already."""
+        """Delete a request that no driver has taken yet; return False if one has."""
         with self._engine.begin() as connection:
             statement = delete(REQUESTS).where(REQUESTS.c.id == number, REQUESTS.c.taken_s.is_(None))
             return bool(connection.execute(statement).rowcount)
 
     def reopen_failed(self, request: SweepRequest) -> list[TrialRecord]:
-        """Set failed trials and runs to RUNNING, and take the request for it, in one transaction.
+        """Set failed trials and certification runs back to RUNNING, as a user's request names them, in one transaction.
 
         They keep their numbers, values, reports and checkpoints, and go on from the checkpoints.
 
@@ -254,7 +255,7 @@ class Ledger:
     # -- Methods that record what trackers have received --------------------------------------------------------------
 
     def read_pending_trials(self, tracker: str, *, with_checkpoints: bool = False) -> list[PendingTrial]:
-        """Read the trials of which a tracker lacks more than reports, in the order in which they were proposed.
+        """Read the trials whose latest state or checkpoint a tracker lacks, in the order in which they were proposed.
 
         Args:
             tracker: Its name.
@@ -275,7 +276,7 @@ class Ledger:
         return [PendingTrial(*row) for row in self.fence.read(statement)]
 
     def mark_trial(self, tracker: str, kind: str, number: int, **marks: Any) -> None:
-        """Record what a tracker has of a trial.
+        """Record which revision and checkpoint of a trial a tracker has received.
 
         Args:
             tracker: Its name.
@@ -290,13 +291,13 @@ class Ledger:
             _upsert(connection, TRIAL_DELIVERIES, {"tracker": tracker, "trial_id": trial_id}, marks)
 
     def read_delivered_report(self, tracker: str) -> int:
-        """Return the id of the last report that a tracker has; 0 before the first."""
+        """Return the id of the last report that was delivered to a tracker; 0 before the first one."""
         mine = (DELIVERIES.c.sweep_id == self.sweep_id) & (DELIVERIES.c.tracker == tracker)
         rows = self.fence.read(select(DELIVERIES.c.report).where(mine))
         return int(rows[0].report) if rows else 0
 
     def mark_reports(self, tracker: str, report: int) -> None:
-        """Record that a tracker has all reports up to this id."""
+        """Record that all reports up to this id were delivered to a tracker."""
         with self.fence.begin() as connection:
             _upsert(connection, DELIVERIES, {"tracker": tracker, "sweep_id": self.sweep_id}, {"report": report})
 
@@ -312,7 +313,8 @@ class Ledger:
         """
         newer = (
             select(REPORTS.c.id, SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number, *REPORT_COLUMNS)
-            # The + 0 keeps SQLite from using the index on trials, which would read all reports of all trials.
+            # Because of the + 0, SQLite does not use the index on trial_id, with which it would read all reports of all
+            # trials.
             .join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id + 0)
             .where(SWEEP_TRIALS.c.sweep_id == self.sweep_id, REPORTS.c.id > mark)
             .order_by(REPORTS.c.id)
@@ -321,7 +323,7 @@ class Ledger:
         return [(report_id, kind, make_report(*values)) for report_id, kind, *values in self.fence.read(newer)]
 
     def forget_mlflow(self, tracker: str) -> None:
-        """Forget the runs of MLflow and everything delivered to it: another store is to get all of it."""
+        """Delete the MLflow run ids and what counts as delivered, so that a new MLflow store receives everything."""
         trials = select(SWEEP_TRIALS.c.id).where(SWEEP_TRIALS.c.sweep_id == self.sweep_id)
         of_sweep = DELIVERIES.c.sweep_id == self.sweep_id
         with self.fence.begin() as connection:
@@ -335,21 +337,21 @@ class Ledger:
 
 
 def _upsert(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Update the row with a key, or insert it; nobody else does, because only the driver with the lease writes."""
+    """Update the row with this key, or insert it. Only the driver with the lease writes, so there is no race."""
     mine = [table.c[name] == value for name, value in key.items()]
     if not connection.execute(update(table).where(*mine).values(**values)).rowcount:
         connection.execute(insert(table), {**key, **values})
 
 
 def find_sweeps(engine: Engine, names: Iterable[str]) -> dict[str, int]:
-    """Find the rows of sweeps by their names; one that is missing, or has another format, is left out."""
+    """Return the row ids of sweeps by name; a missing sweep, or one of another ledger format, is left out."""
     wanted = select(SWEEPS.c.name, SWEEPS.c.id).where(SWEEPS.c.name.in_(list(names)), SWEEPS.c.format == FORMAT)
     with engine.connect() as connection:
         return {str(row.name): int(row.id) for row in connection.execute(wanted)}
 
 
 def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
-    """Return the id of a sweep's row and its format; None if there is no such sweep."""
+    """Return the row id and the ledger format of a sweep; None if the database has no such sweep."""
     if not has_table(engine, SWEEPS):
         return None
     with engine.connect() as connection:
@@ -357,7 +359,7 @@ def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
 
 
 def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, int]:
-    """Return the id of a sweep's row and its format; add the tables and the sweep if they do not exist yet."""
+    """Return the row id and the ledger format of a sweep, after creating the tables and the sweep where missing."""
     with begin_alone(engine) as connection:
         add_tables(connection)
         if existing := _read_sweep(connection, name):

@@ -1,4 +1,4 @@
-"""Keep Optuna's study of a sweep in memory: samplers propose from it. Runs in the driver.
+"""Keep a sweep's Optuna study in memory, rebuilt from the ledger, so that samplers can propose trials. Driver only.
 
 The study is rebuilt from the ledger when a driver opens the sweep. What a sampler remembers in the attributes of trials
 and study, as CMA-ES and NSGA-II do, is stored in the ledger together with the trial that was proposed. A proposal in a
@@ -23,14 +23,15 @@ from rltune.ledger.trial_table import TrialTable
 from rltune.records import Direction, SamplerView, TrialForSampler, TrialRecord
 
 Draw = Callable[[Callable[[str, BaseDistribution], Any]], dict[str, Any]]
-MAX_POINTS = 10  # The most points of a trial's curve that Optuna gets, because more points slow proposals down.
-STUDY_ID = 0  # The id that Optuna's in-memory storage gives its first study.
+# Optuna gets at most this many points of a trial's learning curve, because more would make proposals slow.
+MAX_POINTS = 10
+STUDY_ID = 0  # Optuna's InMemoryStorage gives its only study this id.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a sampler proposes for the next trial.
+    """What a sampler proposes for the next trial: the drawn values and the sampler's own state.
 
     Attributes:
         drawn: The searched quantities by label.
@@ -44,7 +45,7 @@ class Proposal:
 
 
 class OptunaStudy:
-    """The study of one sweep.
+    """The Optuna study of one sweep.
 
     Args:
         trials: The trials of the search in the ledger.
@@ -64,17 +65,19 @@ class OptunaStudy:
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Read the ledger anew, as after failed trials were reopened."""
+        """Build the study again from the ledger, for example after failed trials were set back to RUNNING."""
         self._storage = InMemoryStorage()
         self._direction = self._trials.criteria.direction
         self._study = optuna.create_study(storage=self._storage, direction=get_optuna_direction(self._direction))
         self._worst: float | None = None
-        self._largest: dict[str, float] = {}  # The largest excess so far, by the name of the constraint.
+        # For each constraint by name, the largest amount by which a trial has broken it so far.
+        self._largest: dict[str, float] = {}
         for record in self._earlier:
             self._study.add_trial(self._make_trial(record, self._view_trial(record)))
         records = self._trials.records()
         trial_states, self._study_state = self._trials.read_sampler_states()
-        # The sampler sees a trial relative to the trials that ended before it, so trials are sorted by their ends.
+        # A failed trial is shown to the sampler with the worst value of the trials that ended before it, so the order
+        # counts.
         ended = sorted((record for record in records if record.state != "RUNNING"), key=lambda end: end.ended_s or 0.0)
         views = {record.number: self._view_trial(record) for record in ended}
         for record in records:
@@ -84,7 +87,7 @@ class OptunaStudy:
             self._storage.set_study_system_attr(STUDY_ID, key, value)
 
     def propose(self, given: Mapping[str, Any], sampler: optuna.samplers.BaseSampler, draw: Draw) -> Proposal:
-        """Propose the next trial, which the study shows as running from now on.
+        """Let the sampler propose the next trial, and add it to the study as running.
 
         Args:
             given: Searched quantities by label to take as they are (a warm start); the sampler draws the others.
@@ -103,10 +106,10 @@ class OptunaStudy:
         return Proposal(drawn, trial_state, state if is_changed else None)
 
     def tell(self, record: TrialRecord) -> None:
-        """Tell Optuna of a trial that has ended."""
+        """Report a trial that has ended to the study."""
         trial = self._view_trial(record)
         trial_id = record.number + len(self._earlier)
-        # `Study.tell` does the same, but it lets the sampler of a grid stop the study.
+        # `Study.tell` is not used, because it lets GridSampler stop the study.
         for env_steps, objective in trial.reports.items():
             self._storage.set_trial_intermediate_value(trial_id, env_steps, objective)
         for key, excess in _make_constraints(trial).items():
@@ -118,8 +121,8 @@ class OptunaStudy:
         for check in record.checks:
             if math.isfinite(check.excess):
                 self._largest[check.name] = max(self._largest.get(check.name, 1.0), check.excess)
-        # Samplers accept neither NaN nor a missing value, so a constraint that was never measured counts as the worst
-        # excess so far.
+        # Samplers accept neither NaN nor a missing value. So if a trial never measured a constraint, the sampler sees
+        # it broken by the largest amount of any trial so far.
         excess = {
             check.name: self._largest.get(check.name, 1.0) if math.isnan(check.excess) else check.excess
             for check in record.checks
@@ -133,7 +136,7 @@ class OptunaStudy:
     def _make_trial(
         self, record: TrialRecord, view: TrialForSampler | None, trial_state: Mapping[str, Any] | None = None
     ) -> FrozenTrial:
-        """Make Optuna's trial of a record; `view` is None while the trial runs."""
+        """Make Optuna's FrozenTrial from a ledger record; `view` is None while the trial runs."""
         view = view or TrialForSampler("RUNNING")
         drawn = record.drawn or {}
         return create_trial(
@@ -147,12 +150,12 @@ class OptunaStudy:
 
 
 def get_optuna_direction(direction: Direction) -> StudyDirection:
-    """Return Optuna's name of a direction."""
+    """Convert a direction into Optuna's enum."""
     return StudyDirection.MAXIMIZE if direction is Direction.MAX else StudyDirection.MINIMIZE
 
 
 def _get_optuna_value(trial: TrialForSampler) -> float | None:
-    """Return the value that Optuna keeps of a trial: of a stopped one the last point of its curve."""
+    """Return the value of a trial in the study; a pruned trial's value is the last point of its learning curve."""
     if trial.state != "PRUNED" or not trial.reports:
         return trial.value
     last = trial.reports[max(trial.reports)]
@@ -160,19 +163,19 @@ def _get_optuna_value(trial: TrialForSampler) -> float | None:
 
 
 def _make_constraints(trial: TrialForSampler) -> dict[str, Any]:
-    """Return the attributes by which Optuna knows a trial's constraints; it sets them itself only while it runs one."""
+    """Return the system attributes in which Optuna stores a trial's constraints."""
     return dict(create_trial(state=TrialState.FAIL, constraints=dict(trial.excess)).system_attrs)
 
 
 def thin_curve(curve: Mapping[int, float]) -> dict[int, float]:
-    """Return at most MAX_POINTS points of a curve, evenly spread, the last among them."""
+    """Return at most MAX_POINTS evenly spaced points of a learning curve, always including its last one."""
     steps = sorted(curve)
     every = math.ceil(len(steps) / MAX_POINTS) or 1
     return {step: curve[step] for step in steps[::-1][::every][::-1]}
 
 
 def suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
-    """Draw from a distribution by Optuna's own calls, which take its parts."""
+    """Draw a value by the method of `optuna.Trial` for this kind of distribution."""
     if isinstance(distribution, CategoricalDistribution):
         return trial.suggest_categorical(name, distribution.choices)
     if isinstance(distribution, IntDistribution):

@@ -1,4 +1,4 @@
-"""Describe how a sweep ended: its counts, its cost, and ``summary.json``. Runs in the driver."""
+"""Describe how a sweep ended: its counts and cost, written to ``summary.json``. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_WINNER, EXIT_NONE = 0, 1
 
 @dataclass(frozen=True)
 class Outcome:
-    """A sweep's end, as ``summary.json`` has it.
+    """How a sweep ended, as ``summary.json`` stores it.
 
     Attributes:
         name: The sweep.
@@ -58,23 +58,23 @@ class Outcome:
     began: str | None = None
 
     def __repr__(self) -> str:
-        """Return how the sweep ended, in one line."""
+        """Describe in one line how the sweep ended."""
         best = f", winner trial {self.winner['trial']}" if self.winner and self.winner["trial"] is not None else ""
         return f"<Outcome of {self.name}: {self.status}, {self.trials['total']} trials{best}; {self.folder}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``summary.json`` has."""
+        """Return the content of ``summary.json``."""
         return {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}
 
     def save(self) -> None:
-        """Write ``summary.json`` whole or not at all."""
+        """Write ``summary.json`` atomically."""
         draft = self.folder / ".summary.json"
         draft.write_text(json.dumps(self.to_dict(), indent=2) + "\n")
         draft.rename(self.folder / "summary.json")
 
 
 def load_outcome(folder: Path) -> Outcome | None:
-    """Load how a sweep ended from its ``summary.json``; None where there is none that can be read."""
+    """Load the outcome of a sweep from its ``summary.json``; None if the file is missing or unreadable."""
     try:
         content = json.loads((folder / "summary.json").read_text())
         exit_code = EXIT_WINNER if content["winner"] else EXIT_NONE
@@ -84,7 +84,7 @@ def load_outcome(folder: Path) -> Outcome | None:
 
 
 def count_states(records: Sequence[TrialRecord]) -> dict[str, int]:
-    """Count trials by how they ended."""
+    """Count trials by their state at the end: complete, pruned, failed, interrupted."""
     states = Counter(record.state for record in records)
     return {
         "total": len(records),
@@ -96,7 +96,7 @@ def count_states(records: Sequence[TrialRecord]) -> dict[str, int]:
 
 
 def describe_front(records: Sequence[TrialRecord], criteria: Criteria) -> list[dict[str, Any]] | None:
-    """Describe the Pareto front as the summary has it; None without a second objective."""
+    """List the trials of the Pareto front for ``summary.json``; None without a second objective."""
     if criteria.second is None:
         return None
     return [
@@ -111,7 +111,7 @@ def describe_front(records: Sequence[TrialRecord], criteria: Criteria) -> list[d
 
 
 def explain_no_winner(records: Sequence[TrialRecord], *, is_running: bool = False) -> str:
-    """Explain why no trial can win.
+    """Explain why a sweep has no winner.
 
     Args:
         records: All trials.
@@ -134,7 +134,7 @@ def explain_no_winner(records: Sequence[TrialRecord], *, is_running: bool = Fals
 def compute_cost(
     records: Sequence[TrialRecord], config: RunConfig, slots: float, wall_s: float, runs: Sequence[TrialRecord] = ()
 ) -> dict[str, float]:
-    """Compute what the sweep took, and what early stopping saved.
+    """Compute a sweep's environment steps and seconds, and the steps that early stopping saved.
 
     Args:
         records: All trials.

@@ -9,7 +9,7 @@ from rltune.records import Direction, TrialRecord
 
 
 def rank_records(records: Iterable[TrialRecord], direction: Direction) -> list[TrialRecord]:
-    """Sort the trials that can win, best first.
+    """Sort the trials that are allowed to win, best score first.
 
     A trial with its whole budget comes before one that was stopped, because only its policy is fully trained. Among
     those the better score comes first, and among equal scores the lower number.
@@ -26,11 +26,12 @@ def rank_records(records: Iterable[TrialRecord], direction: Direction) -> list[T
         for record, score in _list_scored(records)
         if not record.broken
     ]
-    return [record for *_, record in sorted(ranked)]  # Trial numbers are unique, so records are never compared.
+    # Trial numbers are unique, so sorting never has to compare the records themselves.
+    return [record for *_, record in sorted(ranked)]
 
 
 def find_nearest(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Find the trial that breaks the constraints by least, among trials that could otherwise win.
+    """Find the trial that came closest to keeping all constraints, if no trial kept them.
 
     Returns:
         The trial with the fewest broken constraints, and of those with the least sum of what each is broken by; None if
@@ -64,7 +65,7 @@ def find_front(records: Iterable[TrialRecord], direction: Direction, second_dire
         if record.state == "COMPLETE" and record.second is not None
     ]
     front: list[tuple[float, float, int, TrialRecord]] = []
-    for point in sorted(points):  # Trial numbers are unique, so records are never compared.
+    for point in sorted(points):  # Trial numbers are unique, so sorting never has to compare the records themselves.
         if not front or point[1] < front[-1][1] or point[:2] == front[-1][:2]:
             front.append(point)
     return [record for *_, record in front]
@@ -77,7 +78,7 @@ def _list_scored(records: Iterable[TrialRecord]) -> list[tuple[TrialRecord, floa
 
 
 class BestSoFar:
-    """Follow the best score while reports come in.
+    """Track the best score of a sweep as reports arrive.
 
     The best score may become worse: if the reports of the trial that has it become worse, its score does, too.
 
@@ -99,7 +100,8 @@ class BestSoFar:
         """
         if math.isfinite(objective):
             self._scores[number] = objective
-            if self._best == number:  # If the best trial's score changed, another trial may be better now.
+            # If the new score belongs to the leading trial, it may have become worse than another trial's.
+            if self._best == number:
                 self._best = max(self._scores, key=lambda trial: self._direction.sign * self._scores[trial])
             elif self._best is None or self._direction.is_better(self._scores[number], self._scores[self._best]):
                 self._best = number

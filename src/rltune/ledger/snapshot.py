@@ -1,4 +1,4 @@
-"""Read all rows of a sweep from its ledger, and afterwards only what has changed. Runs anywhere.
+"""Read all rows of a sweep from its ledger, and at the next call only those that have changed. Runs anywhere.
 
 Every display of a sweep is made from such a snapshot, see `rltune.views.sweep_view`. Displays read again and again,
 so that a second snapshot of a thousand trials has to cost milliseconds.
@@ -30,7 +30,7 @@ _REPORT = (
 
 @dataclass(frozen=True)
 class LedgerSnapshot:
-    """The rows of one sweep at one moment.
+    """The ledger rows of one sweep as of one moment.
 
     Attributes:
         record: The sweep as a whole.
@@ -52,14 +52,14 @@ class LedgerSnapshot:
 
     @cached_property
     def is_abandoned(self) -> bool:
-        """Whether the sweep's driver has died without ending the sweep."""
+        """Whether the sweep's driver is gone although the ledger says that the sweep is still running."""
         return self.record.status in (None, "running") and self.lease.is_abandoned()
 
 
 def read_snapshots(
     engine: Engine, sweep_ids: Sequence[int], since: Mapping[int, LedgerSnapshot] | None = None
 ) -> dict[int, LedgerSnapshot]:
-    """Read several sweeps of one database with as many queries as one of them takes.
+    """Read the snapshots of several sweeps of one database with as many queries as a single sweep needs.
 
     Args:
         engine: The ledger's.
@@ -86,8 +86,8 @@ def read_snapshots(
             if before is not None and before.state == "RUNNING":
                 live.add(row_id)
             elif before is None or state == "RUNNING" or revision != earlier[sweep_id].revisions[row_id]:
-                # The previous read did not fetch this trial's reports, so all its reports are read, and not only newer
-                # ones.
+                # An earlier snapshot lacks this trial, or has an older attempt of it, so all its reports are read and
+                # not only newer ones.
                 whole.add(row_id)
         changed = _read_trials(connection, SWEEP_TRIALS.c.sweep_id.in_(first_read), SWEEP_TRIALS.c.id.in_(live | whole))
         marks = [earlier[trial.sweep_id].last_report for trial in changed.values() if trial.row_id in live]
@@ -107,7 +107,7 @@ def read_snapshots(
 
 @dataclass
 class _ChangedTrial:
-    """A trial that was read, and its reports that were read with it."""
+    """A trial that has changed since an earlier snapshot, with its new reports."""
 
     row_id: int
     sweep_id: int
@@ -119,7 +119,7 @@ class _ChangedTrial:
 def _read_sweeps(
     connection: Connection, sweep_ids: Iterable[int]
 ) -> tuple[dict[int, SweepRecord], dict[int, LeaseState]]:
-    """Read the sweeps' own rows and their leases at the same moment."""
+    """Read the rows and the leases of sweeps in one query."""
     of_lease = [column for column in LEASES.c if column is not LEASES.c.sweep_id]
     statement = select(SWEEPS.c.id, *SWEEP_COLUMNS, *of_lease).join_from(SWEEPS, LEASES, isouter=True)
     records, leases = {}, {}
@@ -130,7 +130,7 @@ def _read_sweeps(
 
 
 def _read_trials(connection: Connection, *conditions: ColumnElement[bool]) -> dict[int, _ChangedTrial]:
-    """Read trials that meet one of the conditions, without their reports."""
+    """Read the trials that meet any of the conditions, without their reports."""
     trials = select(SWEEP_TRIALS.c.id, SWEEP_TRIALS.c.sweep_id, *COLUMNS).where(or_(*conditions))
     rows = connection.execute(trials.order_by(SWEEP_TRIALS.c.id)).mappings().all()
     users = read_users(connection, {row["sweep_id"] for row in rows}) if rows else {}
@@ -151,7 +151,7 @@ def _add_reports(
 
     Only of the newest report of each trial are all numbers read: these are most of a ledger.
     """
-    grown: set[int] = set()  # The rows of the trials that have new reports.
+    grown: set[int] = set()  # The row ids of the trials that have new reports.
     for report_id, row_id, nominal_steps, env_steps, score, time_s in connection.execute(
         select(*_REPORT).where(condition).order_by(REPORTS.c.id)
     ):
@@ -162,7 +162,8 @@ def _add_reports(
         report = make_report(trial.record.number, nominal_steps, env_steps, score, {}, time_s)
         trial.reports.append((report_id, report))
         grown.add(row_id)
-    if len(grown) > 100:  # A first read, for example, has too many ids for one statement.
+    # A first read has more trials than one SQL statement can list, so their sweeps are listed instead.
+    if len(grown) > 100:
         has_grown = SWEEP_TRIALS.c.sweep_id.in_({changed[row_id].sweep_id for row_id in grown})
     else:
         has_grown = SWEEP_TRIALS.c.id.in_(grown)
@@ -180,7 +181,7 @@ def _merge(
     sweep_id: int,
     since: LedgerSnapshot | None,
 ) -> LedgerSnapshot:
-    """Make a sweep's snapshot from an earlier snapshot and the trials that have changed since."""
+    """Combine an earlier snapshot of a sweep with the trials that have changed since."""
     trials, reports = dict(since.trials) if since else {}, []
     for row_id, trial in changed.items():
         if trial.sweep_id != sweep_id:

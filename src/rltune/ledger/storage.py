@@ -27,12 +27,12 @@ _STUDY_SECTION = re.compile(r"^study:\n(?: .*\n)+", re.MULTILINE)
 
 
 def make_storage_url(configured: str | None, folder: Path, file: str = LEDGER) -> str:
-    """Return the URL of the ledger or of Optuna's study: the configured one, or that of a SQLite file in the folder."""
+    """Return the configured URL of the ledger or Optuna study, or else that of a SQLite file in the sweep's folder."""
     return configured or f"sqlite:///{folder / file}"
 
 
 def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
-    """Open the ledger of a sweep's folder for reading.
+    """Open the ledger of the sweep in a folder for reading.
 
     Args:
         folder: The sweep's folder; for a sweep that is known by its name see `rltune.ledger.sweep_ref.SweepRef`.
@@ -46,7 +46,7 @@ def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
 
 
 def locate_ledger(folder: Path, ledger_url: str | None = None) -> tuple[str, str]:
-    """Return the address of the ledger of a sweep's folder, and the sweep's name in it.
+    """Return the database URL of the ledger of the sweep in a folder, and the sweep's name in that database.
 
     Args:
         folder: The sweep's folder.
@@ -63,7 +63,7 @@ def locate_ledger(folder: Path, ledger_url: str | None = None) -> tuple[str, str
         require_login(configured, folder.name)
     url = make_storage_url(configured, folder)
     file = file_of(url)
-    if file is not None and not file.is_file():  # SQLite would create an empty file.
+    if file is not None and not file.is_file():  # Connecting to a missing SQLite file would create an empty one.
         if read_settings(folder).get("storage"):
             raise make_distant_ledger_error(folder)
         raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
@@ -71,7 +71,7 @@ def locate_ledger(folder: Path, ledger_url: str | None = None) -> tuple[str, str
 
 
 def _read_storage(folder: Path) -> str | None:
-    """Read ``study.storage`` of a sweep's settings.
+    """Read the setting ``study.storage`` from the config.yaml of a sweep.
 
     A list of sweeps reads it of each. To load all settings takes ten times as long, so a file that looks as rltune
     writes it is not loaded whole.
@@ -85,7 +85,7 @@ def _read_storage(folder: Path) -> str | None:
 
 
 def require_login(ledger_url: str, name: str) -> None:
-    """Refuse a ledger's address from a settings file, which leaves the login out.
+    """Refuse a database URL whose login was removed when the settings were saved.
 
     Args:
         ledger_url: The address.
@@ -103,7 +103,7 @@ def require_login(ledger_url: str, name: str) -> None:
 
 
 def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
-    """Open the ledger of a sweep's folder for the sweep's driver.
+    """Open the ledger of a sweep for its driver, which may write to it.
 
     Args:
         configured: The setting ``study.storage``; None is a file in the folder.
@@ -126,7 +126,7 @@ def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
 
 
 def set_journal(ledger: Ledger, shared: bool) -> None:
-    """Set the journal of a ledger that is a file. Only the driver that holds the lease may do that.
+    """Choose the journal mode of a ledger that is a SQLite file; only the driver that holds the lease may do that.
 
     Args:
         ledger: The ledger.
@@ -136,7 +136,7 @@ def set_journal(ledger: Ledger, shared: bool) -> None:
         StudyError: The file cannot be written.
     """
     if file := file_of(ledger.url):
-        ledger.close()  # An open connection would keep the present journal mode.
+        ledger.close()  # SQLite cannot change the journal mode while another connection is open.
         try:
             choose_journal(file, shared)
         except sqlite3.Error as error:
@@ -144,7 +144,7 @@ def set_journal(ledger: Ledger, shared: bool) -> None:
 
 
 def copy_ledger(file: Path, copy: Path) -> None:
-    """Copy a ledger's file, which may be in use, for other machines; nobody holds the lease in the copy.
+    """Copy a ledger's SQLite file, even while it is in use, for other machines; the copy's lease is free.
 
     Raises:
         sqlite3.Error: The file cannot be read, or the copy cannot be written.
@@ -156,7 +156,7 @@ def copy_ledger(file: Path, copy: Path) -> None:
 
 
 def _read_sweep_name(folder: Path) -> str:
-    """Read the sweep's name from the ledger's file, because the folder may have been renamed."""
+    """Read the sweep's name from its ledger, because the folder may have been renamed."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(connect_file(folder / LEDGER)) as ledger:
         names = [str(name) for (name,) in ledger.execute("SELECT name FROM sweeps")]
         if len(names) == 1:

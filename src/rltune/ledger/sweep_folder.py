@@ -16,12 +16,13 @@ from rltune.formatting import spell_command
 
 SETTINGS = "config.yaml"
 LEDGER = "ledger.db"
-SWEEP_LOGGER = "rltune.sweep"  # The logger for lines that a person sees, handled only by a sweep's log.
-HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")  # The entries of an unfinished folder begin like this.
+SWEEP_LOGGER = "rltune.sweep"  # This logger's lines are meant for users, and go to the sweep's log only.
+# A folder with nothing but entries of these prefixes belongs to a sweep that never started.
+HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")
 
 
 def is_half_made(folder: Path) -> bool:
-    """Return whether a driver was killed between making this folder and writing its settings, so that it holds nothing.
+    """Return whether a folder was left behind by a driver that was killed before it saved the sweep's settings.
 
     A folder with anything else in it is somebody's own.
     """
@@ -29,7 +30,7 @@ def is_half_made(folder: Path) -> bool:
 
 
 def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
-    """Make the command that resumes a sweep: from the present folder, or on any machine if it has remote storage.
+    """Spell the command that resumes the sweep: from the present folder, or on any machine if it has remote storage.
 
     Args:
         folder: The sweep's folder.
@@ -42,19 +43,20 @@ def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None)
     words = [_format_override("sweep", folder.name) + spell_output_dir(folder.parent)]
     if storage := values.get("storage"):
         words.append(_format_override("storage", redact_address(storage)))
-    for group, key in (("study", "storage"), ("tracking", "uri")):  # Logins are not saved in files.
+    # These addresses were saved without their logins, so the user has to type them.
+    for group, key in (("study", "storage"), ("tracking", "uri")):
         if HIDDEN in ((values.get(group) or {}).get(key) or ""):
             words.append(f"{group}.{key}=...")
     return spell_command(f"resume {' '.join(words)}")
 
 
 def _format_override(key: str, value: str) -> str:
-    """Format an override for a shell, quoted for Hydra inside where a value has other signs than plain words have."""
+    """Format a Hydra override for a shell; the value is quoted for Hydra unless it is a plain word."""
     if re.fullmatch(r"(?!(?i:null|true|false|nan|inf)$)[A-Za-z/_][\w./:@+%-]*", value, re.ASCII):
         return f"{key}={value}"
     return shlex.quote('{}="{}"'.format(key, value.replace('"', '\\"')))
 
 
 def spell_output_dir(root: Path) -> str:
-    """Return the override that names the folder of all sweeps; empty for the usual one."""
+    """Return the override ``output_dir=...`` that a command needs to find a sweep; empty for the default directory."""
     return "" if root == Path("outputs").absolute() else f" {_format_override('output_dir', str(root))}"

@@ -1,4 +1,4 @@
-"""Identify a sweep and where it is stored, by a value that all readers of sweeps take. Runs anywhere."""
+"""Identify a sweep and where it is stored, by a single value that all functions take. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True, repr=False)
 class SweepRef:
-    """Which sweep is meant, and where its folder, its stored files and its ledger are.
+    """The name of a sweep, and where its folder, its files in remote storage and its ledger are.
 
     Neither ``repr`` nor pickle keeps a password: ``***`` stands in its place. A reference that was sent to another
     process therefore finds every sweep that needs none; for any other sweep it is refused, and needs the whole address.
@@ -55,7 +55,7 @@ class SweepRef:
         storage: str | None = None,
         ledger_url: str | None = None,
     ) -> SweepRef:
-        """Make the reference of a sweep that is given by its name, as ``latest``, or by its folder.
+        """Make a reference from a sweep's name, from ``latest``, or from the path of its folder.
 
         Args:
             sweep: The name or the folder.
@@ -69,7 +69,7 @@ class SweepRef:
         return cls(str(sweep), output_dir, storage, ledger_url)
 
     def folder(self, key: str = "sweep") -> Path:
-        """Find the sweep's folder, and fetch the sweep's files into it where they are in the storage alone.
+        """Find the sweep's folder; if the sweep is only in remote storage, download its files.
 
         Args:
             key: The setting that named the sweep, for the error.
@@ -91,7 +91,7 @@ class SweepRef:
         raise StudyError(f"{key}={name}: no such sweep in {self.root}", choices(name, times), spell_command("list"))
 
     def list_folders(self) -> list[Path]:
-        """List the folders of all sweeps, the newest last, whatever sweep is meant.
+        """List the folders of all sweeps in ``output_dir``, the newest last; the reference's own name plays no part.
 
         Raises:
             StudyError: The storage cannot be used.
@@ -101,7 +101,7 @@ class SweepRef:
         return sorted(self._list_local(), key=_read_time)
 
     def is_stored(self) -> bool:
-        """Return whether the storage has the sweep.
+        """Return whether the remote storage has the sweep.
 
         Raises:
             StudyError: The storage cannot be used.
@@ -115,21 +115,21 @@ class SweepRef:
             StudyError: There is no such sweep, its ledger cannot be read, or the ledger's address needs a login.
         """
         folder = self.folder()
-        # Importing SQLAlchemy is slow, so the sweep's name is checked first.
+        # The import of SQLAlchemy is slow, so a misspelt sweep name is reported before it.
         from rltune.ledger.storage import open_ledger
 
         return open_ledger(folder, self.ledger_url)
 
     @property
     def root(self) -> Path:
-        """The folder of all sweeps as an absolute path."""
+        """The absolute path of the folder of all sweeps."""
         return Path(self.output_dir).expanduser().absolute()
 
     def _list_local(self) -> Iterable[Path]:
         return (path.parent for path in self.root.glob(f"*/{SETTINGS}"))
 
     def _list_stored(self) -> dict[str, float]:
-        """List the storage's sweeps by name, with the time of their settings in seconds since the epoch."""
+        """List the sweeps in remote storage by name, with the times at which their settings were saved."""
         if self.storage is None:
             return {}
         if HIDDEN in self.storage:

@@ -1,4 +1,4 @@
-"""Describe the ledger's tables, and create them.
+"""Define the ledger's tables for SQLAlchemy, and create them in the database.
 
 A SQLite file holds nothing else. In PostgreSQL the tables are in a schema of their own, apart from Optuna's tables and
 the user's. Runs anywhere.
@@ -31,34 +31,35 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateSchema
 
-SCHEMA = "rltune"  # The schema of the tables in PostgreSQL.
-_ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite generates keys only for columns of the type INTEGER.
+SCHEMA = "rltune"  # In PostgreSQL, the tables are in this schema.
+# SQLite generates primary keys only for columns of the type INTEGER.
+_ID = BigInteger().with_variant(Integer(), "sqlite")
 _metadata = MetaData()
 
 
 class _PlainText(TypeDecorator[str]):
-    """Text with the characters escaped that databases refuse, such as NUL, because an error would end the driver."""
+    """Text in which characters that databases refuse, such as NUL, are escaped; an error would end the driver."""
 
     impl, cache_ok = Text, True
 
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
-        """Escape lone surrogates, as in undecodable file names, and NUL."""
+        """Escape NUL and lone surrogates, such as those of undecodable file names."""
         if value is None:
             return None
         return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 class _Json(TypeDecorator[Any]):
-    """JSON as text: a database's own JSON type refuses infinity, which is a valid value of a hyperparameter."""
+    """JSON stored as text, because a database's JSON type refuses infinity, a valid value of a hyperparameter."""
 
     impl, cache_ok = Text, True
 
     def process_bind_param(self, value: Any, dialect: Any) -> str | None:
-        """Encode a value; None becomes NULL."""
+        """Encode a value as JSON; None becomes NULL."""
         return None if value is None else json.dumps(value, separators=(",", ":"))
 
     def process_result_value(self, value: str | None, dialect: Any) -> Any:
-        """Decode a value."""
+        """Decode a value from JSON."""
         return None if value is None else json.loads(value)
 
 
@@ -81,16 +82,16 @@ SWEEPS = Table(
     Column("model", _Json),
     Column("certification", _Json),
     Column("mlflow_run_id", String(64)),
-    Column("sampler_state", _Json),  # The system attributes that the sampler stores in Optuna's study.
+    Column("sampler_state", _Json),  # Optuna's study attributes, in which samplers store their state.
 )
 
 LEASES = Table(
     "leases",
     _metadata,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
-    Column("driver_id", String(32)),  # A driver's id stays when the lease is given back; NULL before the first driver.
-    Column("driver", _Json),  # The fields of `rltune.ledger.lease.DriverRecord`.
-    Column("counter", BigInteger, nullable=False, default=0),  # The counter grows while the driver lives.
+    Column("driver_id", String(32)),  # The last driver, kept after the lease is released; NULL before the first one.
+    Column("driver", _Json),  # The fields of `rltune.ledger.lease.DriverRecord` as JSON.
+    Column("counter", BigInteger, nullable=False, default=0),  # The driver increments it as long as it lives.
     Column("released", Boolean, nullable=False, default=True),
 )
 
@@ -105,7 +106,7 @@ SWEEP_TRIALS = Table(
     Column("params", _Json, nullable=False),
     Column("drawn", _Json),
     Column("origin", String(16)),
-    Column("sampler_state", _Json),  # The system attributes that the sampler stores in Optuna's trial.
+    Column("sampler_state", _Json),  # Optuna's trial attributes, in which samplers store their state.
     Column("seeds", _Json, nullable=False),
     Column("env_steps", BigInteger, nullable=False, default=0),
     Column("train_s", Float, nullable=False, default=0.0),
@@ -123,7 +124,7 @@ SWEEP_TRIALS = Table(
     Column("of_trial", Integer),
     Column("seed_index", Integer),
     Column("returns", _Json),
-    Column("revision", Integer, nullable=False, default=0),  # Counts the changes of a trial's row that trackers show.
+    Column("revision", Integer, nullable=False, default=0),  # Grows with each change that trackers such as MLflow show.
     UniqueConstraint("sweep_id", "kind", "number"),
 )
 
@@ -132,30 +133,31 @@ REPORTS = Table(
     _metadata,
     Column("id", _ID, primary_key=True),
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), nullable=False),
-    Column("nominal_steps", BigInteger, nullable=False),  # The mark of the budget at which trials are compared.
-    Column("env_steps", BigInteger, nullable=False),  # The environment steps that the trial had sampled by this report.
-    Column("score", Float),  # The score is NULL before the first episode has ended.
+    Column("nominal_steps", BigInteger, nullable=False),  # The step of the budget at which trials are compared.
+    # The environment steps that the trial had actually taken at this report.
+    Column("env_steps", BigInteger, nullable=False),
+    Column("score", Float),  # NULL before the first episode has ended.
     Column("numbers", _Json, nullable=False),
     Column("time_s", Float, nullable=False),
     UniqueConstraint("trial_id", "nominal_steps"),
-    sqlite_autoincrement=True,  # Ids of reports only grow, so an id marks how far a tracker has come.
+    sqlite_autoincrement=True,  # Ids are never reused, so a tracker's progress is a single id.
 )
 
-DELIVERIES = Table(  # The reports of each sweep that a tracker has received.
+DELIVERIES = Table(  # Which reports of each sweep a tracker, such as MLflow, has received.
     "deliveries",
     _metadata,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
-    Column("report", _ID, nullable=False),  # The tracker has all reports up to this report's id.
+    Column("report", _ID, nullable=False),  # All reports up to this id were delivered to the tracker.
 )
 
-TRIAL_DELIVERIES = Table(  # The state of each trial, besides its reports, that a tracker has received.
+TRIAL_DELIVERIES = Table(  # Which state and checkpoint of each trial a tracker has received.
     "trial_deliveries",
     _metadata,
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
     Column("revision", Integer, nullable=False, default=0),
-    Column("checkpoint", _PlainText),  # The attribute of the same name in `PendingTrial`.
+    Column("checkpoint", _PlainText),  # See `PendingTrial.checkpoint`.
 )
 
 REQUESTS = Table(
@@ -167,26 +169,26 @@ REQUESTS = Table(
     Column("payload", _Json, nullable=False),
     Column("asked_s", Float, nullable=False, key="requested_s"),
     Column("asked_by", _PlainText, nullable=False, key="requested_by"),
-    Column("taken_s", Float),  # The time at which a driver took the request; NULL before.
+    Column("taken_s", Float),  # The time at which a driver took the request; NULL until then.
     Column("trial", Integer),  # The number of the trial of an enqueued configuration.
 )
 
 
 def has_table(engine: Engine, table: Table) -> bool:
-    """Return whether a table exists."""
+    """Return whether the database has a table."""
     schema = SCHEMA if engine.dialect.name == "postgresql" else None
     return inspect(engine).has_table(table.name, schema=schema)
 
 
 def make_tables(engine: Engine, tables: MetaData = _metadata) -> None:
-    """Create the tables that do not exist yet: the ledger's, or others beside them."""
+    """Create those of the given tables that do not exist yet."""
     with begin_alone(engine) as connection:
         add_tables(connection, tables)
 
 
 def add_tables(connection: Connection, tables: MetaData = _metadata) -> None:
-    """Create the tables that do not exist yet, in a transaction of `begin_alone`."""
-    # An existing schema can be used by a role without the right to create schemas.
+    """Create missing tables in a transaction that `begin_alone` has begun."""
+    # Creating a schema needs a privilege, and using an existing one does not, so it is created only if missing.
     if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
         connection.execute(CreateSchema(SCHEMA))
     tables.create_all(connection)
@@ -194,10 +196,10 @@ def add_tables(connection: Connection, tables: MetaData = _metadata) -> None:
 
 @contextlib.contextmanager
 def begin_alone(engine: Engine) -> Iterator[Connection]:
-    """Begin a transaction that creates tables or sweeps; only one such transaction runs at a time."""
+    """Begin a transaction that creates tables or sweeps; a lock admits one such transaction at a time."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
-        else:  # Python's sqlite3 begins no transaction before statements that create tables.
+        else:  # Python's sqlite3 does not begin a transaction before CREATE TABLE, so BEGIN is sent explicitly.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield connection

@@ -1,4 +1,4 @@
-"""Write and read the trials of one kind in a ledger: those of the search, or the runs of the certification.
+"""Read and write one kind of trials in a ledger: those of the search, or the runs of the certification.
 
 Each method that writes does so in one transaction. Writing runs in the driver; reading runs anywhere.
 """
@@ -23,8 +23,10 @@ from rltune.ledger.lease import Fence
 from rltune.ledger.tables import REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS, TRIAL_DELIVERIES
 from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
 
-CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # Maps a worker's names of checkpoints to a record's fields.
-_DERIVED = ("reports", "numbers", "checks", "second", "enqueued_by")  # A record's fields without a column in the table.
+# Maps the worker's names of checkpoints to fields of `TrialRecord`.
+CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}
+# The fields of `TrialRecord` that are no columns of the table.
+_DERIVED = ("reports", "numbers", "checks", "second", "enqueued_by")
 COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
 _NAMES = frozenset(column.name for column in COLUMNS)
 REPORT_COLUMNS = (
@@ -33,15 +35,15 @@ REPORT_COLUMNS = (
     REPORTS.c.score,
     REPORTS.c.numbers,
     REPORTS.c.time_s,
-)  # The columns have the order of the arguments of `make_report`.
+)  # In the order of the arguments of `make_report`.
 
-# These statements are built once, because SQLAlchemy would take long to recognize an equal statement at each report.
+# These statements are built only once, because building them for each report would be slow in SQLAlchemy.
 _ADD_REPORT = insert(REPORTS)
 _CHANGE = update(SWEEP_TRIALS).where(SWEEP_TRIALS.c.id == bindparam("row"), SWEEP_TRIALS.c.state == "RUNNING")
 
 
 class TrialTable:
-    """The trials of one kind.
+    """The trials of one kind (search or certification) in a ledger.
 
     Since only one driver writes, it caches the trials that have not ended, and reads them without a query.
 
@@ -58,19 +60,20 @@ class TrialTable:
         self.criteria = NO_CRITERIA
         self._of_kind = (SWEEP_TRIALS.c.sweep_id == self._sweep_id) & (SWEEP_TRIALS.c.kind == kind)
         self._row_ids: dict[int, int] = {}
-        self._open: dict[int, TrialRecord] = {}  # The cached trials by their numbers.
-        self._changing = threading.Lock()  # A tracker's thread also changes the cache, when it records runs of MLflow.
+        self._open: dict[int, TrialRecord] = {}  # Caches unfinished trials by number.
+        # A tracker's thread also changes the cache, when it stores the ids of MLflow runs.
+        self._changing = threading.Lock()
         self._num_trials: int | None = None
 
     @property
     def num_trials(self) -> int:
-        """How many trials were proposed so far."""
+        """The number of trials that were proposed so far."""
         if self._num_trials is None:
             ((self._num_trials,),) = self._fence.read(select(func.count()).where(self._of_kind))
         return self._num_trials
 
     def clear_cache(self) -> None:
-        """Forget what was read so far, because another driver may have written since."""
+        """Empty the cache, because another driver may have changed the ledger."""
         with self._changing:
             self._open.clear()
             self._num_trials = None
@@ -138,7 +141,8 @@ class TrialTable:
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-        # The trial is read again, because the commit may have succeeded although its answer was lost.
+        # The connection was lost, perhaps after the commit. `_add_report` reads the trial again, so nothing is added
+        # twice.
         return self._add_report(report, facts)
 
     def _add_report(self, report: Report, facts: Mapping[str, Any]) -> bool:
@@ -155,7 +159,7 @@ class TrialTable:
             "numbers": {name: value for name, value in report.numbers.items() if math.isfinite(value)},
             "time_s": report.time_s or time.time(),
         }
-        # A trial that trains some steps again has still sampled the steps that were counted before.
+        # A trial that resumes from an older checkpoint repeats steps. It has still sampled the steps counted before.
         facts = {**facts, "env_steps": max(trial.env_steps, report.env_steps)}
         with self._begin(report.number) as connection:
             self._write(connection, report.number, facts)
@@ -165,7 +169,7 @@ class TrialTable:
         return True
 
     def change(self, number: int, **facts: Any) -> None:
-        """Change fields of a trial that has not ended.
+        """Change fields of an unfinished trial.
 
         Args:
             number: The trial's number.
@@ -181,16 +185,16 @@ class TrialTable:
             self._remember(number, facts)
 
     def start(self, number: int, **facts: Any) -> TrialRecord:
-        """Record that a trial starts or goes on, so that MLflow shows it as running; return it."""
+        """Record that a trial starts or continues, so that MLflow shows it as running; return its record."""
         self._revise(number, stop_reason=None, **facts)
         return self.record(number)
 
     def interrupt(self, number: int, **facts: Any) -> None:
-        """Record that a trial was interrupted: it stays RUNNING, and a resumed sweep goes on with it."""
+        """Record that a trial was interrupted; its state stays RUNNING, so that a resumed sweep continues it."""
         self._revise(number, stop_reason="interrupted", **facts)
 
     def end(self, number: int, state: str, reason: str, **facts: Any) -> TrialRecord:
-        """End a trial and return it.
+        """Record the end of a trial, and return its record.
 
         Args:
             number: The trial's number.
@@ -206,18 +210,18 @@ class TrialTable:
             return self.criteria.judge(self._open.pop(number))
 
     def set_mlflow_run(self, number: int, run_id: str) -> None:
-        """Record the id of a trial's MLflow run, which a slow server may return after the trial has ended."""
+        """Record the id of a trial's MLflow run; a slow server may return it only after the trial has ended."""
         self._overwrite(number, mlflow_run_id=run_id)
         self._remember(number, {"mlflow_run_id": run_id})
 
     def _overwrite(self, number: int, **values: Any) -> None:
-        """Change columns of a trial, whether it has ended or not."""
+        """Change columns of a trial in any state."""
         statement = update(SWEEP_TRIALS).where(self._of_kind, SWEEP_TRIALS.c.number == number)
         with self._fence.begin() as connection:
             connection.execute(statement.values(**values))
 
     def forget_training_states(self, keep: Collection[str]) -> list[CheckpointRecord]:
-        """Remove the latest states of complete trials whose best policy a tracker has; return those to be dropped.
+        """Forget the training checkpoints of complete trials whose best checkpoint a tracker has; return them.
 
         Args:
             keep: The folders of the trials that keep their latest state.
@@ -235,9 +239,10 @@ class TrialTable:
         return forgotten
 
     def forget_mlflow_runs(self) -> None:
-        """Forget the MLflow runs of the cached trials, after `Ledger.forget_mlflow` has removed them from the table."""
+        """Delete the MLflow run ids in the cache, after `Ledger.forget_mlflow` has deleted them in the table."""
         with self._changing:
-            for number, record in list(self._open.items()):  # The driver's thread may add trials meanwhile.
+            # A copy is iterated, because the driver's main thread may add trials meanwhile.
+            for number, record in list(self._open.items()):
                 self._open[number] = replace(record, mlflow_run_id=None)
 
     @contextlib.contextmanager
@@ -256,7 +261,7 @@ class TrialTable:
             raise
 
     def _revise(self, number: int, **facts: Any) -> None:
-        """Change fields of a trial that MLflow shows."""
+        """Change fields that MLflow shows, and increment the trial's revision, so that trackers receive the change."""
         self.record(number)
         with self._begin(number) as connection:
             self._write(connection, number, facts, {"revision": SWEEP_TRIALS.c.revision + 1})
@@ -275,7 +280,7 @@ class TrialTable:
                 self._open[number] = replace(self._open[number], **facts)
 
     def _find_row(self, number: int) -> int:
-        """Return the id of a trial's row."""
+        """Return the primary key of a trial's row."""
         if number not in self._row_ids:
             statement = select(SWEEP_TRIALS.c.id).where(self._of_kind, SWEEP_TRIALS.c.number == number)
             ((self._row_ids[number],),) = self._fence.read(statement)
@@ -317,35 +322,35 @@ class TrialTable:
         return self.criteria.judge(replace(cached, reports=dict(cached.reports)))
 
     def read_sampler_states(self) -> tuple[dict[int, Mapping[str, Any]], Mapping[str, Any]]:
-        """Read what the sampler remembers in each trial, by the trials' numbers, and in the study."""
+        """Read the sampler's state in each trial, by trial number, and its state in the study."""
         states = SWEEP_TRIALS.c.sampler_state
         by_trial = select(SWEEP_TRIALS.c.number, states).where(self._of_kind, states.is_not(None))
         ((of_study,),) = self._fence.read(select(SWEEPS.c.sampler_state).where(SWEEPS.c.id == self._sweep_id))
         return {row.number: row.sampler_state for row in self._fence.read(by_trial)}, of_study or {}
 
     def read_curves(self) -> list[Report]:
-        """Read the reports of all trials in their order of arrival, without their numbers besides the score."""
+        """Read the reports of all trials in their order of arrival, with the score as their only metric."""
         columns = (SWEEP_TRIALS.c.number, *REPORT_COLUMNS[:3], REPORTS.c.time_s)
         statement = select(*columns).join_from(REPORTS, SWEEP_TRIALS).where(self._of_kind).order_by(REPORTS.c.id)
         rows = self._fence.read(statement)
         return [make_report(number, mark, steps, value, {}, time_s) for number, mark, steps, value, time_s in rows]
 
     def read_reports(self, number: int) -> list[Report]:
-        """Read the reports of a trial in the order of their marks."""
+        """Read all reports of a trial, ordered by steps."""
         statement = select(*REPORT_COLUMNS).where(REPORTS.c.trial_id == self._find_row(number))
         rows = self._fence.read(statement.order_by(REPORTS.c.nominal_steps))
         return [make_report(number, *row) for row in rows]
 
 
 def read_newest_numbers(connection: Connection, condition: ColumnElement[bool]) -> dict[int, Mapping[str, float]]:
-    """Read all numbers of the newest report of each trial that meets a condition, by the trials' rows."""
+    """Read all metrics in the newest report of each trial that meets a condition, by the trial's row id."""
     newest = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS).where(condition).group_by(REPORTS.c.trial_id)
     statement = select(REPORTS.c.trial_id, REPORTS.c.numbers).where(REPORTS.c.id.in_(newest))
     return {row.trial_id: row.numbers for row in connection.execute(statement)}
 
 
 def read_users(connection: Connection, sweep_ids: Iterable[int]) -> dict[tuple[int, int], str]:
-    """Read the users who have enqueued trials of sweeps, by the sweep's row and the trial's number."""
+    """Read which users enqueued which trials, by the sweep's row id and the trial's number."""
     columns = REQUESTS.c
     statement = select(columns.sweep_id, columns.trial, columns.requested_by)
     statement = statement.where(columns.sweep_id.in_(list(sweep_ids)), columns.trial.is_not(None))
@@ -360,13 +365,13 @@ def make_report(
     numbers: Mapping[str, float],
     time_s: float,
 ) -> Report:
-    """Make a report from the values of a row of `REPORTS`."""
+    """Make a `Report` from the values of a row of the table `REPORTS`."""
     value = math.nan if score is None else score
     return Report(number, nominal_steps, value, numbers, time_s, env_steps - nominal_steps)
 
 
 def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert fields of a record into the columns of a row.
+    """Convert fields of `TrialRecord` to columns of the table.
 
     Raises:
         TypeError: A record has no such field.
@@ -386,7 +391,7 @@ def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
 def make_record(
     row: Mapping[Any, Any], curve: Mapping[int, float], numbers: Mapping[str, float], user: str | None
 ) -> TrialRecord:
-    """Make the record of a trial of a row of `SWEEP_TRIALS`.
+    """Make a `TrialRecord` from a row of the table `SWEEP_TRIALS`.
 
     Args:
         row: The `COLUMNS` by name; others are left out.
