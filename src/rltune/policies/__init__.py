@@ -1,1 +1,1 @@
-"""A trained policy outside training: load, act, evaluate, export, film. Starts no Ray."""
+"""Use a trained policy outside of training: load, act, evaluate, export and film it. Starts no Ray."""

@@ -1,4 +1,4 @@
-"""Read a policy's files: rebuild the network, and act with it.
+"""Read a policy bundle (network and weights in files without pickle), rebuild the network, and act with it.
 
 This file imports only the standard library, NumPy and torch, and nothing of rltune: it travels inside registered MLflow
 models, where neither rltune nor ray is installed (``served_model`` loads it there). Nothing in a bundle is pickled, so
@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
-FORMAT = 1  # Every format since 1 is read.
-POLICIES = "policies"  # The folder for the bundles of several agents' policies, which has its own policy.json.
-# The settings that a layer needs beside its weights, by the name of torch's class. New layer types are added here.
+FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
+# The folder with one bundle per policy of a multi-agent checkpoint, besides a policy.json about all of them.
+POLICIES = "policies"
+# The constructor arguments that are saved for each type of torch layer. To support another layer type, add it here.
 LAYERS: dict[str, tuple[str, ...]] = {
     "Linear": ("in_features", "out_features"),
     "LayerNorm": ("normalized_shape", "eps"),
@@ -47,11 +48,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
 BEYOND = 4.0
 """How many widths of its range an observation may lie outside: LunarLander-v3 itself leaves its bounds by two."""
 WEIGHTED = ("Linear", "LayerNorm", "Conv2d", "LSTMCell")
-Values = TypeVar("Values", np.ndarray, torch.Tensor)  # Policies work on arrays, and exported graphs on tensors.
+# The same code serves policies, which pass arrays, and exported graphs, which pass tensors.
+Values = TypeVar("Values", np.ndarray, torch.Tensor)
 
 
 class Permute(nn.Module):
-    """Put axes into another order: RLlib's images have their channels last, torch's first."""
+    """Permute a tensor's axes, because images have their channels last in RLlib and first in torch."""
 
     def __init__(self, dims: list[int]) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class Permute(nn.Module):
 
 
 class Head:
-    """The meaning of a network's last layers: how they give the output, and how an action is chosen from the output.
+    """A kind of network output, such as a Gaussian's parameters: how to compute it, and to choose an action from it.
 
     Each kind of head is a class in `HEADS`. Policies, bundles, exported graphs and the engine's env runners use it
     alike. To add a kind, derive a class, list it in `HEADS`, and name its ``kind`` in a row of
@@ -83,7 +85,7 @@ class Head:
 
     @classmethod
     def describe(cls, module: Any = None, layers: Any = None) -> dict[str, Any]:
-        """Describe the head of RLlib's live module for ``policy.json``.
+        """Describe the output layers of an RLlib module as the entry "head" of ``policy.json``.
 
         Args:
             module: The RLModule; its classes are not imported. None describes RLlib's default.
@@ -92,12 +94,12 @@ class Head:
         return {"kind": cls.kind}
 
     def compute_output(self, network: Network, hidden: torch.Tensor) -> torch.Tensor:
-        """Compute the network's output (batch, outputs) from the encoder's (batch, features)."""
+        """Compute the outputs (batch, outputs), such as logits, from the encoder's features (batch, features)."""
         out: torch.Tensor = network.parts["head"](hidden)
         return out
 
     def count_outputs(self, size: int) -> int:
-        """Count the outputs that describe a choice.
+        """Count the network's outputs for one action, such as a mean and a log standard deviation per dimension.
 
         Args:
             size: The number of discrete actions, or the size of a continuous one.
@@ -105,11 +107,11 @@ class Head:
         return size
 
     def choose_best(self, out: Values) -> Values:
-        """Choose deterministically, before post-processing: (batch,) of discrete actions, else (batch, action size)."""
+        """Choose the deterministic action before it is scaled: (batch,) if discrete, else (batch, action size)."""
         raise NotImplementedError
 
     def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Draw an action at random, before post-processing, with the shapes of `choose_best`.
+        """Sample an action before scaling; it has the shape that `choose_best` returns.
 
         Args:
             out: The network's output (batch, outputs).
@@ -118,20 +120,20 @@ class Head:
         raise NotImplementedError
 
     def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw a choice as `draw` does, with noise of a generator."""
+        """Sample an action as `draw` does, with noise that is drawn from the generator."""
         if self.is_discrete:
             return self.draw(out, rng.gumbel(size=out.shape))
         return self.draw(out, rng.standard_normal(self.choose_best(out).shape, dtype=np.float32))
 
 
 class CategoricalHead(Head):
-    """Logits (batch, actions) of a categorical distribution."""
+    """The outputs are the logits (batch, actions) of a categorical distribution."""
 
     kind = "categorical"
     is_discrete = True
 
     def choose_best(self, out: Values) -> Values:
-        """Choose the most likely action."""
+        """Choose the action with the largest logit."""
         best: Values = out.argmax(-1)
         return best
 
@@ -142,13 +144,13 @@ class CategoricalHead(Head):
 
 
 class QHead(CategoricalHead):
-    """Values (batch, actions), as RLlib's DQN computes them (dueling: Wang et al. 2016; C51: Bellemare et al. 2017)."""
+    """The outputs are Q values (batch, actions), computed as in RLlib's DQN (dueling: Wang et al. 2016; C51: 2017)."""
 
     kind = "q"
 
     @classmethod
     def describe(cls, module: Any = None, layers: Any = None) -> dict[str, Any]:
-        """Describe whether it is dueling, whether its values are distributions, and the schedule's last epsilon."""
+        """Describe DQN's output for ``policy.json``: dueling or not, number of C51 atoms, last epsilon."""
         epsilon = module.model_config["epsilon"]
         while isinstance(epsilon, list | tuple):
             epsilon = epsilon[-1]
@@ -157,13 +159,13 @@ class QHead(CategoricalHead):
         return head | ({"v_min": float(module.v_min), "v_max": float(module.v_max)} if atoms > 1 else {})
 
     def compute_output(self, network: Network, hidden: torch.Tensor) -> torch.Tensor:
-        """Combine advantages, the state's value and the atoms of a distribution to Q values."""
+        """Compute Q values from advantages, state value and, with C51, the distribution's atoms."""
         out, atoms = super().compute_output(network, hidden), self.settings["atoms"]
         if atoms > 1:
             out = out.view(out.shape[0], -1, atoms)
         if self.settings["dueling"]:
             value: torch.Tensor = network.parts["value"](hidden)
-            # RLlib subtracts the mean of distributional advantages over the atoms, not over the actions (ray 2.60).
+            # As in RLlib (2.60), the advantages' mean is taken over the atoms and not over the actions as in the paper.
             out = out - out.mean(dim=-1, keepdim=True) + value.view(-1, *(1,) * (out.dim() - 1))
         if atoms == 1:
             return out
@@ -172,55 +174,55 @@ class QHead(CategoricalHead):
         return torch.sum(support * torch.softmax(out, dim=-1), dim=-1)
 
     def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Explore with the last epsilon of the training, else choose the best value."""
+        """Act epsilon-greedily on the Q values, with the last epsilon of the training."""
         explore = rng.random(len(out)) < self.settings.get("epsilon", 0.0)
         return np.where(explore, rng.integers(out.shape[-1], size=len(out)), out.argmax(-1))
 
 
 class GaussianHead(Head):
-    """Mean and log standard deviation side by side (batch, 2 x action size)."""
+    """The outputs are the mean and log standard deviation (batch, 2 x action size) of a Gaussian."""
 
     kind = "gaussian"
 
     @classmethod
     def describe(cls, module: Any = None, layers: Any = None) -> dict[str, Any]:
-        """Describe the network's bounds of log standard deviations."""
+        """Describe the Gaussian for ``policy.json``: the bounds to which log standard deviations are clipped."""
         limit = float(layers.log_std_clip_param_const) if getattr(layers, "clip_log_std", False) else None
         return {"kind": cls.kind, "log_std_bounds": None if limit is None else (-limit, limit)}
 
     def compute_output(self, network: Network, hidden: torch.Tensor) -> torch.Tensor:
-        """Put the mean beside the log standard deviation, which may be a parameter of its own."""
+        """Concatenate mean and log standard deviation; the latter may be a free parameter that is no layer's output."""
         out = super().compute_output(network, hidden)
         return torch.cat((out, network.log_std.expand_as(out)), dim=-1) if hasattr(network, "log_std") else out
 
     def count_outputs(self, size: int) -> int:
-        """Count the means and the log standard deviations."""
+        """Count two outputs per action dimension: the mean and the log standard deviation."""
         return 2 * size
 
     def choose_best(self, out: Values) -> Values:
-        """Choose the mean."""
+        """Choose the mean of the Gaussian."""
         return out[:, : out.shape[1] // 2]
 
     def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Draw from the Gaussian, with its log standard deviation in bounds."""
+        """Sample from the Gaussian, after clipping its log standard deviation."""
         size = out.shape[1] // 2
         log_std = out[:, size:]
         if bounds := self.settings["log_std_bounds"]:
-            log_std = np.minimum(np.maximum(log_std, bounds[0]), bounds[1])  # np.clip is slower for few rows.
-        drawn: np.ndarray = np.exp(log_std)  # The array from np.exp is new, so the next operations can work in place.
+            log_std = np.minimum(np.maximum(log_std, bounds[0]), bounds[1])  # For few rows, np.clip is slower.
+        drawn: np.ndarray = np.exp(log_std)  # np.exp returns a new array, which the next lines change in place.
         drawn *= noise
         drawn += out[:, :size]
         return drawn
 
 
 class SquashedGaussianHead(GaussianHead):
-    """A Gaussian whose draws go through tanh."""
+    """A Gaussian whose samples are squashed by tanh, as in SAC."""
 
     kind = "squashed_gaussian"
 
     @classmethod
     def describe(cls, module: Any = None, layers: Any = None) -> dict[str, Any]:
-        """Describe the bounds of log standard deviations: if the network has none, the distribution's.
+        """Describe the bounds of log standard deviations for ``policy.json``: the network's or RLlib's default.
 
         The distribution's bounds are constants of RLlib. The bundle holds them, because its reader has no RLlib.
         """
@@ -230,7 +232,7 @@ class SquashedGaussianHead(GaussianHead):
         return head | {"log_std_bounds": head["log_std_bounds"] or (float(MIN_LOG_NN_OUTPUT), float(MAX_LOG_NN_OUTPUT))}
 
     def choose_best(self, out: Values) -> Values:
-        """Choose the tanh of the mean (Haarnoja et al. 2018).
+        """Choose the tanh of the Gaussian's mean (Haarnoja et al. 2018).
 
         RLlib's own evaluation leaves the tanh out (ray 2.60, ray issue 51544), which acts unlike the policy that was
         trained.
@@ -240,7 +242,7 @@ class SquashedGaussianHead(GaussianHead):
         return squashed
 
     def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Draw from the Gaussian and squash."""
+        """Sample from the Gaussian and squash the sample by tanh."""
         drawn: np.ndarray = np.tanh(super().draw(out, noise))
         return drawn
 
@@ -251,7 +253,7 @@ HEADS: dict[str, type[Head]] = {
 
 
 class Network(nn.Module):
-    """The inference network: observations as float32 rows (batch, features) in, what its `Head` says out.
+    """A policy's inference network: maps float32 observations (batch, features) to its `Head`'s outputs.
 
     A network with memory (an LSTM after the encoder) begins episodes with ``forward``; ``step`` carries the memory on.
 
@@ -276,11 +278,11 @@ class Network(nn.Module):
         self.memory_size: int = 2 * cell.hidden_size if cell else 0
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Map observations to the head's output."""
+        """Compute the outputs for observations at the start of an episode, where the LSTM's state is zero."""
         return self.step(rows, rows.new_zeros(rows.shape[0], self.memory_size))[0]
 
     def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Map as ``forward`` does, from and to a memory (batch, memory_size); zeros where an episode begins."""
+        """Compute the outputs and the next LSTM state from observations and state (batch, memory_size)."""
         hidden = self.parts["encoder"](rows)
         if self.memory_size:
             hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
@@ -289,7 +291,7 @@ class Network(nn.Module):
 
 
 def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
-    """Build torch layers from their entries, without initial weights: those follow from the file."""
+    """Build the torch layers that ``policy.json`` lists; their weights are loaded later."""
     built = []
     for entry in layers:
         kind, kwargs = entry["type"], {k: v for k, v in entry.items() if k != "type"}
@@ -300,10 +302,10 @@ def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
     return nn.Sequential(*built)
 
 
-# The classes are named tuples, because dataclasses look their module up in ``sys.modules``, which lacks the reader of a
-# registered model.
+# This class and the next one are named tuples and no dataclasses: MLflow loads this file without registering it in
+# ``sys.modules``, where the dataclass decorator looks up its module.
 class ObservationFilter(NamedTuple):
-    """The normalisation of observations in training: ``clip((x - mean) / scale)``.
+    """The observation normalisation that the policy was trained with: ``clip((x - mean) / scale)``.
 
     Attributes:
         mean: One a feature.
@@ -322,7 +324,7 @@ class ObservationFilter(NamedTuple):
 
 
 class ActionScaling(NamedTuple):
-    """The way from a network's continuous choice to an action of the environment.
+    """How a continuous output of the network is scaled to an action of the environment.
 
     Attributes:
         mode: ``normalize`` (map [-1, 1] to the bounds where there are any), ``clip`` or ``raw``.
@@ -338,20 +340,20 @@ class ActionScaling(NamedTuple):
     half_range: np.ndarray | None
 
     def apply(self, chosen: Values) -> Values:
-        """Scale and clip as RLlib's NormalizeAndClipActions does, in the same order of operations."""
+        """Scale and clip actions as RLlib's NormalizeAndClipActions does, with bitwise equal results."""
         actions = chosen.reshape(-1, *self.shape)
         if self.mode == "normalize" and self.half_range is not None:
             actions = self.low + (actions + 1.0) * self.half_range
         elif self.mode != "clip":
             return actions
-        # NumPy's clip takes 10 us longer on a single action.
+        # minimum and maximum are used because np.clip takes 10 us longer for a single action.
         library: Any = torch if isinstance(chosen, torch.Tensor) else np
         clipped: Values = library.minimum(library.maximum(actions, self.low), self.high)
         return clipped
 
 
 class BundlePolicy:
-    """A trained policy that acts on NumPy observations, with the pre- and post-processing of its training.
+    """A trained policy that acts on NumPy observations; it normalises observations and scales actions as in training.
 
     Attributes:
         info: Where it came from: ``algo``, ``env``, ``params``, ``env_steps``, ``objective``, ``seed``,
@@ -392,7 +394,7 @@ class BundlePolicy:
             raise ValueError(f"{root} is damaged: {error!r}") from error
 
     def __repr__(self) -> str:
-        """Show the algorithm, the environment, the policy's origin and its spaces."""
+        """Describe the policy in one line: algorithm, environment, sweep and trial, and spaces."""
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
         trial = "" if self.info.get("trial") is None else f"trial {self.info['trial']}"
         run = self.info.get("run", trial)
@@ -412,11 +414,11 @@ class BundlePolicy:
 
     @property
     def memory_size(self) -> int:
-        """How many numbers a recurrent policy remembers of an episode; 0 for a policy without memory."""
+        """The size of a recurrent policy's hidden state for one episode; 0 for a policy without memory."""
         return self.network.memory_size
 
     def reset(self) -> None:
-        """Forget the episode, so that the next ``act`` begins a new one. Only recurrent policies need this."""
+        """Clear the hidden state of a recurrent policy before a new episode; other policies do not need this."""
         self._memory = None
 
     def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | int | None = None) -> Any:
@@ -438,7 +440,8 @@ class BundlePolicy:
             ValueError: ``obs`` fits neither one observation nor a batch.
         """
         actions, self._memory = self.predict(obs, self._memory, deterministic=deterministic, rng=rng)
-        return actions[()]  # The index turns an array of one discrete action into a scalar.
+        # The index [()] turns a zero-dimensional array, which is a single discrete action, into a NumPy scalar.
+        return actions[()]
 
     def predict(
         self,
@@ -473,7 +476,7 @@ class BundlePolicy:
         return np.asarray(actions[0] if single else actions), after.numpy() if self.memory_size else state
 
     def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Turn observations and a memory into the network's inputs. Subclasses may override it.
+        """Encode observations and the hidden state as inputs of the network. Subclasses may override it.
 
         Returns:
             Float32 rows (batch, features), the memory (batch, memory_size), which is zero if ``state`` is None, and
@@ -509,24 +512,25 @@ class BundlePolicy:
             return self._encode_values(array.reshape(-1)), single
         rows = array.reshape(1 if single else len(array), -1)
         if self.observation_filter is not None:
-            _check_finite(rows, "an observation")  # The observation filter would hide infinite numbers by clipping.
+            # The observation normalisation clips, and so would hide infinite numbers.
+            _check_finite(rows, "an observation")
             rows = self.observation_filter.apply(rows)
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         _check_finite(rows, "an observation")
         return rows, single
 
     def _encode_values(self, values: np.ndarray) -> np.ndarray:
-        """Turn values of a discrete space into one-hot rows."""
+        """One-hot encode values of a Discrete space."""
         n, start = (int(self.spaces["observation"][key]) for key in ("n", "start"))
         wrong = values[(values != np.floor(values)) | (values < start) | (values >= start + n)]
         if wrong.size or values.dtype.kind == "b":
             example = wrong[0] if wrong.size else values.dtype
             raise ValueError(f"an observation is a whole number from {start} to {start + n - 1}; got {example}")
-        # RLlib's FlattenObservations uses the value itself as the index, whatever the start of the space.
+        # As in RLlib's FlattenObservations, the value itself is the index, even if the space does not start at 0.
         return np.eye(n, dtype=np.float32)[values.astype(np.int64)]
 
     def check_range(self, obs: Any) -> None:
-        """Refuse observations that lie far outside of a Box, as those in other units do; for served models.
+        """Refuse observations far outside of a Box, which probably have other units; meant for served models.
 
         Raises:
             ValueError: A number of an integer space is outside its bounds, or one of another space by more than
@@ -546,19 +550,19 @@ class BundlePolicy:
 
 
 def _check_finite(values: np.ndarray, what: str) -> None:
-    """Refuse NaN and infinite numbers: a network makes some action of them.
+    """Refuse NaN and infinite numbers, for which a network would return a meaningless action.
 
     Raises:
         ValueError: There are some.
     """
-    # For a few numbers, Python's sum takes a fifth of NumPy's time.
+    # For a few numbers, summing in Python is five times as fast as np.isfinite.
     if not (np.isfinite(values).all() if values.size > 64 else math.isfinite(sum(values.ravel().tolist()))):
         flat = values.ravel()
         raise ValueError(f"{what} holds {flat[~np.isfinite(flat)][0]}, which is no finite number")
 
 
 def read_owners(folder: Path) -> dict[str, str]:
-    """Read which policy acts for which of several agents.
+    """Read from a multi-agent checkpoint which policy acts for which agent.
 
     Returns:
         The name of each agent's policy, which is its folder's under ``policies/``. Empty for the bundle of one agent.
@@ -577,12 +581,12 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 
 def format_space(description: dict[str, Any]) -> str:
-    """Return a space in short, without its bounds: ``Box(4,)``, ``Discrete(2)``."""
+    """Format a space without its bounds, such as ``Box(4,)`` or ``Discrete(2)``."""
     return f"Discrete({description['n']})" if description["type"] == "Discrete" else f"Box{tuple(description['shape'])}"
 
 
 def build_space(description: dict[str, Any]) -> Any:
-    """Build the gymnasium space of a description by ``describe_space``; needs gymnasium."""
+    """Build a gymnasium space from its entry in ``policy.json``; needs gymnasium."""
     from gymnasium import spaces
 
     if description["type"] == "Discrete":
@@ -592,16 +596,17 @@ def build_space(description: dict[str, Any]) -> Any:
 
 
 def _read_bound(description: dict[str, Any], key: str) -> np.ndarray:
-    """Give a Box's bound as an array of the space's shape and type."""
+    """Return a bound of a Box as an array of the space's shape and dtype."""
     shape = tuple(description["shape"])
-    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])  # float64 accepts "inf", too.
+    # Infinite bounds are saved as the text "inf", which NumPy converts to a float64.
+    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])
     return np.broadcast_to(values, shape) if values.ndim == 0 else values.reshape(shape)
 
 
 def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]) -> ObservationFilter | None:
     if not settings:
         return None
-    # RLlib's RunningStat computes in float32, so that only float32 gives the same actions to the last bit.
+    # RLlib's RunningStat computes in float32; another precision would change the actions' last bits.
     std = np.sqrt(np.maximum(0, weights["observation.var"].astype(np.float32)))
     return ObservationFilter(weights["observation.mean"], std + np.float32(settings["eps"]), settings["clip"])
 
@@ -611,6 +616,6 @@ def _read_scaling(mode: str, space: dict[str, Any]) -> ActionScaling | None:
 
 
 def make_scaling(mode: str, low: np.ndarray, high: np.ndarray) -> ActionScaling:
-    """Make the scaling of a Box's actions; see `ActionScaling` for the arguments."""
+    """Make the scaling from a network's outputs to a Box's actions; see `ActionScaling` for the arguments."""
     half_range = (high - low) / 2.0 if np.isfinite([low, high]).all() else None
     return ActionScaling(mode, low.shape, low, high, half_range)

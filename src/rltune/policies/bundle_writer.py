@@ -1,4 +1,4 @@
-"""Write a policy's files: from RLlib's live module to a folder that needs neither RLlib nor pickle.
+"""Write a policy bundle: save an RLlib module's network to files that can be read without RLlib and pickle.
 
 A bundle is a folder with ``policy.json`` (network, spaces, pre- and post-processing, where it came from) and
 ``weights.npz`` (arrays). The policies of several agents are a folder with ``policy.json`` (which acts for which agent)
@@ -24,7 +24,7 @@ from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_sp
 from rltune.envs.spec import spec_of
 from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, POLICIES, CategoricalHead, Head, Permute
 
-# RLlib's containers that only call their inner stack of layers, and the attribute with this stack (ray 2.60).
+# Containers of RLlib that do nothing but call an inner stack of layers, and the attribute that holds the stack (2.60).
 _CONTAINERS = {
     "TorchMLPEncoder": "net",
     "TorchCNNEncoder": "net",
@@ -43,7 +43,7 @@ def write_bundle(
     observation_space: Any = None,
     actions: Literal["normalize", "clip", "raw"] = "normalize",
 ) -> None:
-    """Write an RLlib module's inference network as a bundle.
+    """Write the inference network of an RLlib module as a policy bundle.
 
     Args:
         module: A live RLModule of an algorithm with a ``network`` in `rltune.config.capabilities`; only read.
@@ -58,7 +58,7 @@ def write_bundle(
     Raises:
         ValueError: The module, a layer or a space cannot be expressed; names its type.
     """
-    module = module.unwrapped()  # torch's DDP wraps the module if several learners share gradients.
+    module = module.unwrapped()  # With several learners, torch's DistributedDataParallel wraps the module.
     _check_forward_pass(type(module))
     spec, weights = _describe_network(module)
     space = describe_space(observation_space if observation_space is not None else module.observation_space)
@@ -89,7 +89,7 @@ def write_policies(
     info: dict[str, Any],
     actions: Literal["normalize", "clip", "raw"] = "normalize",
 ) -> None:
-    """Write the modules of several agents' policies, each as a bundle in a folder of its own.
+    """Write the networks of a multi-agent training, each as a bundle in its own folder.
 
     Args:
         modules: A live RLModule for each policy.
@@ -110,12 +110,12 @@ def write_policies(
 
 
 def _write_description(description: dict[str, Any], folder: Path) -> None:
-    """Write ``policy.json``, which is written last, so that a folder with a policy.json is a whole one."""
+    """Write ``policy.json`` after all other files, so that its presence shows that the bundle is complete."""
     (folder / "policy.json").write_text(json.dumps(description, indent=1, allow_nan=False), encoding="utf-8")
 
 
 def read_filter_stats(connector: Any) -> dict[str, Any] | None:
-    """Read ``observation_stats`` from RLlib's MeanStdFilter, given it or a pipeline with it; None without."""
+    """Read the observation statistics from RLlib's MeanStdFilter or a pipeline that contains it, else None."""
     for piece in getattr(connector, "connectors", [connector]):
         if "MeanStdFilter" in {c.__name__ for c in type(piece).__mro__} and None in (state := piece.get_state()):
             from ray.rllib.utils.filter import RunningStat
@@ -127,7 +127,7 @@ def read_filter_stats(connector: Any) -> dict[str, Any] | None:
 
 
 def _check_forward_pass(module_class: type) -> None:
-    """Refuse a module that changes RLlib's forward pass.
+    """Refuse a module class that overrides RLlib's forward pass, because a bundle cannot express it.
 
     Raises:
         ValueError: It does; the error names the methods.
@@ -141,7 +141,7 @@ def _check_forward_pass(module_class: type) -> None:
 
 
 def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Describe the network's parts and head as RLlib's ``forward_inference`` and action distribution use them.
+    """Describe the network for ``policy.json``, as RLlib's ``forward_inference`` and action distribution use it.
 
     Returns:
         The entry in policy.json, and the arrays by name.
@@ -171,7 +171,7 @@ def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray
 
 
 def _select_actors_encoder(encoder: Any) -> Any:
-    """Select the part of an encoder that the policy uses: actor and critic have one each, or share one."""
+    """Return the part of RLlib's encoder that the policy uses; actor and critic may share one or have one each."""
     for name in ("encoder", "actor_encoder"):
         if hasattr(encoder, name):
             return getattr(encoder, name)
@@ -179,7 +179,7 @@ def _select_actors_encoder(encoder: Any) -> Any:
 
 
 def _select_head(kind: str, action_space: Any) -> type[Head]:
-    """Select the class of a head. If actions are discrete, then the layers of a Gaussian head give logits instead."""
+    """Choose the `Head` for RLlib's output layers; with discrete actions, those of a Gaussian are logits."""
     space = type(action_space).__name__
     if space == "Discrete":
         return HEADS[kind] if HEADS[kind].is_discrete else CategoricalHead
@@ -189,13 +189,14 @@ def _select_head(kind: str, action_space: Any) -> type[Head]:
 
 
 def _flatten(container: Any) -> list[Any]:
-    """List the plain layers of one of RLlib's network parts, in order."""
+    """Flatten one of RLlib's nested network containers into a list of torch layers."""
     name = type(container).__name__
     if name in LAYERS or _is_one_cell(container):
         return [container]
     if isinstance(container, nn.Sequential):
         return [layer for child in container for layer in _flatten(child)]
-    if name == "TorchCNN":  # Images have their channels last, and TorchCNN moves them first (ray 2.60).
+    # TorchCNN gets channels-last images and permutes them itself (ray 2.60), so both permutations become layers.
+    if name == "TorchCNN":
         return [Permute([0, 3, 1, 2]), *_flatten(container.cnn), Permute([0, 2, 3, 1])]
     if name in _CONTAINERS:
         return _flatten(getattr(container, _CONTAINERS[name]))
@@ -203,12 +204,12 @@ def _flatten(container: Any) -> list[Any]:
 
 
 def _is_one_cell(layer: Any) -> bool:
-    """Return whether this is an LSTM of one layer in one direction, which acts as a cell does, step by step."""
+    """Return whether a layer is an LSTM with a single layer and direction, which can run step by step as a cell."""
     return isinstance(layer, nn.LSTM) and (layer.num_layers, layer.bidirectional, layer.proj_size) == (1, False, 0)
 
 
 def _describe_layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Describe one layer for policy.json; its arrays go to ``weights`` under ``prefix``."""
+    """Describe one layer for ``policy.json``, and add its arrays to ``weights`` under the prefix."""
     name = "LSTMCell" if isinstance(layer, nn.LSTM) else type(layer).__name__
     entry: dict[str, Any] = {"type": name} | {key: getattr(layer, key) for key in LAYERS[name]}
     if name in ("Linear", "Conv2d", "LSTMCell"):
@@ -219,7 +220,7 @@ def _describe_layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray
 
 
 def describe_space(space: Any) -> dict[str, Any]:
-    """Describe a Box or Discrete space as a JSON-able dict; infinite bounds are ``"inf"`` and ``"-inf"``."""
+    """Describe a Box or Discrete space as JSON values; infinite bounds become ``"inf"`` and ``"-inf"``."""
     name = type(space).__name__
     if name == "Discrete":
         return {"type": name, "n": int(space.n), "start": int(space.start)}
@@ -230,13 +231,13 @@ def describe_space(space: Any) -> dict[str, Any]:
 
 
 def _describe_bound(values: np.ndarray) -> float | str | list[float | str]:
-    """Describe a bound: per element, or one for all of them, which keeps an image's description short."""
+    """Describe a Box's bound: one number if all elements are equal, as in images, else a list."""
     flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values, np.float64).reshape(-1).tolist()]
     return flat[0] if flat and all(x == flat[0] for x in flat) else flat
 
 
 def _make_jsonable(value: Any) -> Any:
-    """Make plain Python for JSON: NumPy unpacked, paths as text, non-finite numbers as None."""
+    """Convert values to JSON types: NumPy arrays to lists, paths to text, non-finite numbers to None."""
     if isinstance(value, dict):
         return {str(k): _make_jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Play a policy on episodes of given seeds, and sum up its returns with an interval."""
+"""Play a policy on episodes of given seeds, and compute statistics of the returns with a confidence interval."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from rltune.policies.uri import Source, require_own_environment
 from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
-PROGRESS_S = 1.0  # The longest time between two reports of progress, because a silent evaluation seems to hang.
-NUM_ENVS = 32  # The number of environments that share a forward pass well and still start quickly.
-NUM_TEAM_ENVS = 8  # Environments of several agents are slower, so fewer run side by side.
-SMALL_NETWORK = 300_000  # The number of weights below which several torch threads cost more than they bring.
+PROGRESS_S = 1.0  # Progress is reported at least this often, so that a long episode does not look like a hang.
+NUM_ENVS = 32  # This many environments share one forward pass; more would take longer to start.
+NUM_TEAM_ENVS = 8  # Multi-agent environments are slower, so fewer of them run side by side.
+SMALL_NETWORK = 300_000  # Networks with fewer weights than this are faster on one torch thread than on several.
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A policy's episodes, one a seed, and what they say about it.
+    """The result of an evaluation: returns and lengths of the episodes, and their statistics.
 
     Attributes:
         returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed. Scores in their
@@ -54,14 +54,14 @@ class Evaluation:
     max: float
 
     def __repr__(self) -> str:
-        """The numbers, without the single returns."""
+        """Format the statistics in one line, without the returns of single episodes."""
         return (
             f"<Evaluation of {len(self.returns)} episodes: mean {self.mean:.4g}, 95% interval "
             f"{format_interval(self.to_dict())}, IQM {self.iqm:.4g}, {self.min:.4g} to {self.max:.4g}>"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON can hold them."""
+        """Return the result as JSON values."""
         return asdict(self)
 
 
@@ -104,7 +104,7 @@ def evaluate(
 
 
 def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Return a function to call after each step, which reports progress if it is new or after a second."""
+    """Wrap ``progress`` so that it is called when an episode has ended or a second has passed, not at each step."""
     num_reported, reported_at = 0, time.monotonic()
 
     def report(done: int, total: int) -> None:
@@ -119,12 +119,12 @@ def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int],
 def evaluate_checkpoint(
     folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
-    """Evaluate a checkpoint of the user's own sweep, whose pickles are trusted."""
+    """Evaluate a checkpoint of the user's own sweep, whose pickled files may therefore be loaded."""
     return evaluate(load_playable(Source(str(folder), trust=True)), episodes, seed, progress=progress)
 
 
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Return the environment to play, which is the policy's own or the given one.
+    """Return the specification of the environment to play: the given one, or the one that the policy was trained in.
 
     Args:
         env: As for `evaluate`.
@@ -138,14 +138,14 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     if env and not isinstance(env, str):
         return env
     spec = {**trained, "id": env, "kwargs": {}} if env and env != trained.get("id") else trained
-    # If the caller has named the environment, then only its wrappers come from the policy's author.
+    # If the caller has named the environment, then the policy's files only add wrappers, so only these are checked.
     require_own_environment({**spec, "id": "", "policies": None} if env else spec, policy)
     return spec
 
 
 @contextlib.contextmanager
 def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
-    """Give a small network one torch thread: threads that wait for each other take ten times the CPU, on busy cores."""
+    """Run small networks on one torch thread: on busy cores, waiting threads would take ten times the CPU time."""
     before = torch.get_num_threads()
     if sum(weights.numel() for weights in network.parameters()) < SMALL_NETWORK:
         torch.set_num_threads(1)
@@ -156,14 +156,13 @@ def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
 
 
 def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a function that builds one environment, after checking its spaces against the policy's."""
+    """Return a function that builds one environment, after checking that its spaces fit the policy."""
     from rltune.envs.build import make_env
 
     def make() -> Any:
         if spec.get("policies"):
             return TeamEnv(make_env(spec))
-        # Gymnasium's checker is off, because it checks each step, which takes half the time of a small environment's
-        # step.
+        # Gymnasium's checker runs at each step and would take half of a small environment's step time.
         return make_env(spec, disable_env_checker=True)
 
     trial = make()
@@ -182,7 +181,7 @@ def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[]
 
 
 def _describe_form(space: Any) -> str:
-    """Describe a space without its bounds, which an observation filter changes."""
+    """Describe a space without its bounds, because observation normalisation changes them."""
     if hasattr(space, "spaces"):
         return ", ".join(f"{agent}: {_describe_form(part)}" for agent, part in space.spaces.items())
     return bundle_reader.format_space(describe_space(space))
@@ -198,7 +197,7 @@ def _play(
     progress: Callable[[int, int], None],
     score: Score,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Play episodes side by side: each environment takes the next seed as soon as its episode has ended.
+    """Play episodes in parallel environments: when an episode ends, its environment starts the next seed.
 
     Returns:
         What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds.
@@ -207,12 +206,12 @@ def _play(
         envs = [stack.enter_context(contextlib.closing(make())) for _ in range(num_envs)]
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
         rng = np.random.default_rng(seed)
-        current = list(range(len(envs)))  # The current episode of each environment.
+        current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
         obs = [env.reset(seed=seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
         while busy:
-            # The policy acts only for busy environments, so its memory has a row for each of them.
+            # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):

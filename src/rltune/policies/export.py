@@ -26,15 +26,18 @@ from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
 
-FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # Python packages that an export format needs.
+# The Python packages that each export format needs.
+FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
-NUM_CHECKED, NUM_EPISODES = 1000, 25  # A policy with memory is checked on 25 parallel episodes.
-TOLERANCE = 1e-5  # Continuous actions may differ by this much; discrete actions must be equal.
+# An exported recurrent policy is compared on 25 episodes of 40 steps, instead of 1000 single observations.
+NUM_CHECKED, NUM_EPISODES = 1000, 25
+# The largest difference between exported and original continuous actions; discrete actions must be equal.
+TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class ExportedPolicy:
-    """A file that was written.
+    """A policy file that `export_policy` has written.
 
     Attributes:
         num_checked: Observations on which it acted as the policy does.
@@ -47,7 +50,7 @@ class ExportedPolicy:
 
 
 class Graph(nn.Module):
-    """A policy's deterministic action as one graph: observations (n, ...) in, actions (n, ...) out."""
+    """The torch graph that is exported: observations (n, ...) in, deterministic actions (n, ...) out."""
 
     def __init__(self, policy: BundlePolicy) -> None:
         super().__init__()
@@ -56,7 +59,7 @@ class Graph(nn.Module):
         self.filter, self.scaling = _to_tensors(policy.observation_filter), _to_tensors(policy.action_scaling)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Act, as ``bundle_reader.BundlePolicy.act`` does with NumPy."""
+        """Compute deterministic actions as ``BundlePolicy.act`` does, with tensors instead of arrays."""
         return self._choose_actions(self.network(self._make_rows(observations)))
 
     def _choose_actions(self, out: torch.Tensor) -> torch.Tensor:
@@ -71,16 +74,16 @@ class Graph(nn.Module):
 
 
 class RecurrentGraph(Graph):
-    """A policy with memory as one graph: its state (n, memory_size) goes in and comes out; zeros begin an episode."""
+    """The torch graph of a recurrent policy: observations and state in, actions and next state (n, memory_size) out."""
 
     def forward(self, observations: torch.Tensor, state: torch.Tensor) -> Any:  # type: ignore[override]
-        """Act, as ``bundle_reader.BundlePolicy.predict`` does with NumPy."""
+        """Compute actions and the next state as ``BundlePolicy.predict`` does, with tensors instead of arrays."""
         out, after = self.network.step(self._make_rows(observations), state)
         return self._choose_actions(out), after
 
 
 def _to_tensors(values: Any) -> Any:
-    """Copy a filter or a scaling with tensors in place of its arrays; None stays None."""
+    """Convert the arrays of an observation filter or an action scaling to tensors; None stays None."""
     arrays = {} if values is None else {k: v for k, v in values._asdict().items() if isinstance(v, np.ndarray)}
     return values and values._replace(**{name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
 
@@ -91,7 +94,7 @@ def export_policy(
     format: str = "onnx",
     output_dir: str | Path = "outputs",
 ) -> ExportedPolicy:
-    """Write a policy as one file, after checking that it acts equally on 1,000 observations.
+    """Export a policy to one file, after checking on 1,000 observations that the file acts as the policy does.
 
     Args:
         policy: A policy, or its URI.
@@ -121,7 +124,7 @@ def export_policy(
         draft.replace(path)
     except PolicyError:
         raise
-    except Exception as error:  # Torch's exporters raise errors of any type.
+    except Exception as error:  # torch's exporters raise exceptions of any type.
         raise PolicyError(
             f"policy={name} cannot be exported: {describe_exception(error)[:200]}",
             f"policies of {list_algos(lambda row: row.network)}, over Box or Discrete observations",
@@ -144,11 +147,12 @@ def _check_format(format: str) -> None:
         )
 
 
-Step = Callable[[np.ndarray, Any], Any]  # A function that maps (observations, state) to (actions, next state).
+# The type of a function that maps (observations, state) to (actions, next state).
+Step = Callable[[np.ndarray, Any], Any]
 
 
 def _play(policy: BundlePolicy, step: Step, observations: np.ndarray) -> np.ndarray:
-    """Act on all observations: at once, or with memory as the steps of some episodes side by side."""
+    """Act on all observations: in one batch, or for a recurrent policy as steps of parallel episodes."""
     if not policy.memory_size:
         return np.asarray(step(observations, None)[0])
     state, actions = np.zeros((NUM_EPISODES, policy.memory_size), np.float32), []
@@ -159,7 +163,7 @@ def _play(policy: BundlePolicy, step: Step, observations: np.ndarray) -> np.ndar
 
 
 def _write(policy: BundlePolicy, observations: np.ndarray, path: Path, format: str) -> Step:
-    """Write the file, and return how it acts when it is loaded again."""
+    """Write the exported file, load it again, and return the loaded policy as a function."""
     graph = (RecurrentGraph if policy.memory_size else Graph)(policy).eval()
     example = [torch.from_numpy(observations[:2])]
     inputs, outputs = ["observations"], ["actions"]
@@ -184,14 +188,14 @@ def _write(policy: BundlePolicy, observations: np.ndarray, path: Path, format: s
 
 
 def _split_step(out: Any) -> tuple[np.ndarray, Any]:
-    """Split a file's outputs into actions and the next state, None where it has none."""
+    """Split the outputs of an exported file into actions and next state; the state is None without memory."""
     arrays = [np.asarray(x) for x in (out if isinstance(out, list | tuple) else [out])]
     return arrays[0], arrays[1] if len(arrays) > 1 else None
 
 
 @contextlib.contextmanager
 def _silence_exporters() -> Any:
-    """Silence the exporters' own progress and deprecations: the person who exports can do nothing about them."""
+    """Silence progress output and deprecation warnings of the exporters, which the user can do nothing about."""
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -200,7 +204,7 @@ def _silence_exporters() -> Any:
 
 
 def _draw_observations(policy: BundlePolicy) -> np.ndarray:
-    """Draw a thousand observations: all over a bounded space, else about where the training was."""
+    """Draw 1,000 observations: uniform in a bounded space, otherwise around the training's observation statistics."""
     rng, space = np.random.default_rng(0), policy.observation_space
     if policy.spaces["observation"]["type"] == "Discrete":
         return np.asarray(rng.integers(space.n, size=NUM_CHECKED), dtype=np.int64)
@@ -215,7 +219,7 @@ def _draw_observations(policy: BundlePolicy) -> np.ndarray:
 
 
 def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str) -> float:
-    """Measure the greatest difference between actions.
+    """Compare the exported policy's actions with the original's, and return the largest difference.
 
     Raises:
         PolicyError: It is too great.
@@ -233,6 +237,6 @@ def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str)
 
 
 def default_export_name(policy: BundlePolicy | MultiAgentPolicy, format: str) -> str:
-    """Return a file's name where none was given."""
+    """Return the default file name of an export, such as ``cartpole-v1-ppo.onnx``."""
     env = str((policy.info.get("env") or {}).get("id", "policy")).rpartition("/")[2]
     return f"{env}-{policy.info.get('algo', 'policy')}{SUFFIXES[format]}".lower()

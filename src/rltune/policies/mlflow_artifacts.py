@@ -1,4 +1,4 @@
-"""Fetch a policy's files from MLflow, and keep files with the run that a policy came from. Runs anywhere."""
+"""Download a policy's files from MLflow, and upload files to the MLflow run that a policy came from. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.uri import Source
 
-# MLflow reads MLFLOW_DISABLE_TELEMETRY when it is imported below. A user's own value of the variable stays.
+# MLflow reads this variable when it is imported, so it is set before; a value that the user has set is kept.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def download_part(source: Source, part: str, folder: str) -> Path:
-    """Download one part of a registered model's or a run's checkpoint.
+    """Download the policy or the RLlib checkpoint of a registered model or of a run.
 
     Args:
         source: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>`` or ``runs:/<id>/<path>``.
@@ -23,10 +23,11 @@ def download_part(source: Source, part: str, folder: str) -> Path:
     Raises:
         PolicyError: There is no such model, run or file; the nearest name is given.
     """
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # Small files need no progress bar.
+    # A policy's files are small, so MLflow's progress bar would only clutter the output.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError  # MLflow raises this error if its database is damaged.
+    from sqlalchemy.exc import SQLAlchemyError  # If its database is damaged, MLflow lets SQLAlchemy's error through.
 
     if not _has_store():
         raise source.make_error(
@@ -41,7 +42,7 @@ def download_part(source: Source, part: str, folder: str) -> Path:
 
 
 def find_run(source: Source) -> str | None:
-    """Find the run that a model was registered from, or that the URI names itself.
+    """Return the id of the MLflow run that a model was registered from, or that the URI names.
 
     Returns:
         The run's id; None where the URI is another kind's, or MLflow does not know it here.
@@ -59,7 +60,7 @@ def find_run(source: Source) -> str | None:
 
 
 def upload_folder(run_id: str, folder: Path, name: str) -> bool:
-    """Log a folder's files as a run's artifacts under ``name``; False where MLflow has no such run here."""
+    """Upload a folder to an MLflow run as the artifact ``name``; return False if the store lacks the run."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -73,7 +74,7 @@ def upload_folder(run_id: str, folder: Path, name: str) -> bool:
 
 
 def _has_store() -> bool:
-    """Return whether there is a store; MLflow would make an empty one in the current folder and find nothing in it."""
+    """Return whether MLflow's store exists; MLflow would create an empty SQLite file in place of a missing one."""
     import mlflow
 
     store = mlflow.get_tracking_uri()
@@ -81,12 +82,12 @@ def _has_store() -> bool:
 
 
 def _find_artifact(source: Source, part: str) -> str:
-    """Find where the files are: a model's, or those of a run's checkpoint or model."""
+    """Return the MLflow artifact URI of a policy's files, in a registered model or in a run."""
     from mlflow import MlflowClient
 
     if source.scheme == "models":
-        # A registered model contains only the policy. Its training checkpoint belongs to the run that the model came
-        # from.
+        # A registered model has no RLlib checkpoint, so that one is taken from the run of which the model was
+        # registered.
         return source.uri if part == "policy" else f"runs:/{_read_models_run(source)}/checkpoint/{part}"
     run_id, _, path = source.path.partition("/")
     if path:
@@ -101,7 +102,7 @@ def _find_artifact(source: Source, part: str) -> str:
 
 
 def _read_models_run(source: Source) -> str:
-    """Return the id of the run that a registered model came from."""
+    """Return the id of the run from which a model version was registered."""
     from mlflow import MlflowClient
 
     client = MlflowClient()
@@ -111,7 +112,7 @@ def _read_models_run(source: Source) -> str:
 
 
 def _make_missing_error(source: Source, error: Exception) -> PolicyError:
-    """Put MLflow's refusal beside the names that would have been right, where MLflow can still be asked."""
+    """Make the error for a model or run that MLflow lacks; it suggests existing names if MLflow can list them."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError

@@ -1,4 +1,4 @@
-"""Package a policy as a pickle-free MLflow model."""
+"""Package a policy as an MLflow model without pickle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rltune.policies.policy import MultiAgentPolicy, Policy, read_policy
 
 
 def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Make the arguments of ``mlflow.pyfunc.log_model`` and ``save_model`` that turn a policy into a model.
+    """Make the arguments of ``mlflow.pyfunc.log_model`` and ``save_model`` that package a policy.
 
     The model needs no rltune. Its signature says what comes out. It leaves open what goes in, because MLflow's check of
     a tensor (3.17) would refuse float64 arrays, dicts and data frames, and the model takes them all. The input example
@@ -27,7 +27,8 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # rltune's console shows progress itself.
+    # MLflow's own progress bar would disturb rltune's console.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     folder, source = Path(folder), Path(__file__).parent
     policy = read_policy(folder)
     example, outputs = _make_example(policy)
@@ -38,14 +39,14 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
         "code_paths": [str(source / "bundle_reader.py")],
         "signature": ModelSignature(outputs=Schema(specs)),
         "input_example": example,
-        # Package indexes lack the local tag of a CPU build, such as "+cpu".
+        # A torch version such as "2.9+cpu" is not on PyPI under its local tag, so the tag is removed.
         "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
         "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces, **(carried or {})}},
     }
 
 
 def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, np.ndarray]]:
-    """Make an example of what goes into the model, and of what comes out, by name; None is the only output."""
+    """Make an example of the model's inputs and outputs by name, for MLflow's signature."""
     if isinstance(policy, MultiAgentPolicy):
         batches = {agent: _sample_batch(policy.policies[owner]) for agent, owner in policy.owners.items()}
         return batches, policy.act(batches)

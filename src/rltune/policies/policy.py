@@ -1,4 +1,4 @@
-"""Load a trained policy from any URI, to act with it and to build its environment.
+"""Load a trained policy from a URI, act with it, and build the environment that it was trained in.
 
 ``load_policy`` neither starts nor imports Ray and unpickles nothing; ``rltune.load_algorithm`` does both, for those who
 want to train on. ``uri`` finds the files, ``bundle_reader`` acts with them. Runs anywhere.
@@ -30,10 +30,10 @@ from rltune.policies.uri import (
 
 
 class Policy(bundle_reader.BundlePolicy):
-    """A trained policy that knows the environment it was trained in, and raises errors in three parts."""
+    """A trained policy that can build its training environment, and whose errors say what is allowed and what to do."""
 
     def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Turn observations and a memory into the network's inputs.
+        """Encode observations and the hidden state as inputs of the network.
 
         Raises:
             PolicyError: ``obs`` fits neither one observation nor a batch, or holds what is no observation. Or the
@@ -50,7 +50,7 @@ class Policy(bundle_reader.BundlePolicy):
             ) from None
 
     def env(self, **kwargs: Any) -> Any:
-        """Build the Gymnasium environment that it was trained in, with its wrappers.
+        """Build the Gymnasium environment in which this policy was trained, with its wrappers.
 
         Args:
             kwargs: Further arguments of the environment, such as ``render_mode="rgb_array"``.
@@ -62,7 +62,7 @@ class Policy(bundle_reader.BundlePolicy):
 
 
 class MultiAgentPolicy:
-    """The policies of several agents, acting on observations by agent.
+    """The policies of a multi-agent environment, which act on a mapping from agents to observations.
 
     Attributes:
         info: Where they came from, as for one agent's policy.
@@ -85,18 +85,18 @@ class MultiAgentPolicy:
         }
 
     def __repr__(self) -> str:
-        """Show the algorithm, the environment and the agents."""
+        """Describe the policies in one line: algorithm, environment and the names of the agents."""
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
         return f"<MultiAgentPolicy {self.info.get('algo', '?')} for {env}: {', '.join(self.owners)}>"
 
     @property
     def observation_space(self) -> Any:
-        """The observation spaces by agent, as one Dict space."""
+        """The observation spaces of all agents as one Dict space."""
         return self._join_spaces("observation")
 
     @property
     def action_space(self) -> Any:
-        """The action spaces by agent, as one Dict space."""
+        """The action spaces of all agents as one Dict space."""
         return self._join_spaces("action")
 
     def _join_spaces(self, key: str) -> Any:
@@ -107,7 +107,7 @@ class MultiAgentPolicy:
     def act(
         self, obs: Mapping[str, Any], deterministic: bool = True, rng: np.random.Generator | int | None = None
     ) -> dict[str, Any]:
-        """Choose the actions of the agents whose observations are given.
+        """Choose an action for each agent whose observation is given.
 
         Args:
             obs: One observation or a batch of them by agent.
@@ -134,7 +134,7 @@ class MultiAgentPolicy:
         deterministic: bool = True,
         rng: np.random.Generator | int | None = None,
     ) -> tuple[list[dict[str, Any]], None]:
-        """Choose the actions of the agents of several environments, with one forward pass for each policy.
+        """Choose the actions of all agents in several environments, with one forward pass per policy.
 
         Args:
             obs: For each environment, the observations by agent.
@@ -158,7 +158,7 @@ class MultiAgentPolicy:
         return actions, None
 
     def env(self, **kwargs: Any) -> Any:
-        """Build the PettingZoo environment that they were trained in.
+        """Build the PettingZoo environment in which these policies were trained.
 
         Args:
             kwargs: Further arguments of the environment, such as ``render_mode="rgb_array"``.
@@ -184,7 +184,7 @@ AnyPolicy: TypeAlias = bundle_reader.BundlePolicy | MultiAgentPolicy | RLlibPoli
 def require_single_agent(
     policy: bundle_reader.BundlePolicy | MultiAgentPolicy, what: str
 ) -> bundle_reader.BundlePolicy:
-    """Return the policy if it is of one agent.
+    """Return the policy, and refuse one of a multi-agent environment.
 
     Args:
         policy: The policy of one agent, or of several.
@@ -210,7 +210,7 @@ def load_policy(
     storage: str | None = None,
     ledger_url: str | None = None,
 ) -> Policy | MultiAgentPolicy:
-    """Load a trained policy. Starts no Ray, unpickles nothing and runs no code of its author.
+    """Load a trained policy from its URI. Starts no Ray, loads no pickle and runs no code of the policy's author.
 
     Args:
         uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>``, ``sweep:<name>`` (its
@@ -247,13 +247,13 @@ def load_bundle(source: Source) -> Policy | MultiAgentPolicy:
                 "a bundle as a trial's checkpoint holds it",
                 "load another checkpoint of the trial",
             ) from error
-        # The check is called only when its answer matters, because a checkpoint's files may be large.
+        # Whether the checkpoint is the user's own is only found out if it matters, because this reads all of its files.
         policy.is_trusted = (lambda: True) if source.trust else partial(is_own_checkpoint, folder.parent)
         return policy
 
 
 def read_policy(folder: Path) -> Policy | MultiAgentPolicy:
-    """Read a policy's files.
+    """Read a policy bundle, or the bundles of a multi-agent checkpoint, from a folder.
 
     Args:
         folder: A bundle, or the policies of several agents.
@@ -265,7 +265,7 @@ def read_policy(folder: Path) -> Policy | MultiAgentPolicy:
 
 
 def load_playable(source: Source) -> Policy | MultiAgentPolicy | RLlibPolicy:
-    """Load a policy to evaluate: as `load_policy` does, or by RLlib's own parts where its network needs them.
+    """Load a policy for an evaluation: its bundle, or with RLlib if a bundle cannot express its network.
 
     RLlib's parts run code when they are loaded. Those of one's own sweeps are taken; others need ``trust``.
 

@@ -1,4 +1,4 @@
-"""Play a policy whose network a bundle cannot express, such as DreamerV3's, by RLlib's own module and connectors.
+"""Act with RLlib's own module and connectors if a policy bundle cannot express the network, such as DreamerV3's.
 
 They come from the checkpoint as RLlib documents it for inference after training, each by its ``from_checkpoint``,
 without Ray and without the algorithm, but with RLlib installed. They hold pickles: `uri.locate_trusted_algorithm` says
@@ -25,31 +25,32 @@ from rltune.errors import PolicyError
 REASON_FILE, INFO_FILE = "policy-missing.txt", "policy-missing.json"
 BEFORE, AFTER = "algorithm/env_runner/env_to_module_connector", "algorithm/env_runner/module_to_env_connector"
 MODULE = "algorithm/learner_group/learner/rl_module/default_policy"
-KEPT_STEPS = 64  # The number of steps of an episode that the policy keeps; connectors look back over fewer.
+KEPT_STEPS = 64  # Of each episode so far, this many steps are kept, because RLlib's connectors look back over fewer.
 
 
 def leave_reason(folder: Path, reason: str, info: Mapping[str, Any]) -> None:
-    """Write why there is no bundle, and what the policy knows about itself."""
+    """Write into a checkpoint why it has no policy bundle, with the policy's metadata."""
     (folder / REASON_FILE).write_text(f"{reason}\n")
     (folder / INFO_FILE).write_text(json.dumps(dict(info)))
 
 
 def is_rllib_policy(folder: Path) -> bool:
-    """Return whether a checkpoint without a bundle holds the parts that play."""
+    """Return whether a checkpoint without a bundle contains the RLlib module and connectors that can act."""
     return (folder / INFO_FILE).is_file() and all((folder / part).is_dir() for part in (BEFORE, AFTER, MODULE))
 
 
 class RLlibPolicy:
-    """A policy that RLlib's parts play, with what an evaluation needs of `rltune.policies.policy.Policy`.
+    """A policy that acts by RLlib's module and connectors, with the methods that an evaluation needs.
 
     DreamerV3's world model draws its latent state even where the action is its distribution's mode: the same seed
     gives the same episodes, deterministic or not.
     """
 
-    is_trusted: Callable[[], bool] = staticmethod(lambda: True)  # The policy's pickles were loaded before.
+    # Its pickled files have been loaded already, so nothing is left to protect.
+    is_trusted: Callable[[], bool] = staticmethod(lambda: True)
 
     def __init__(self, folder: Path) -> None:
-        """Load the module and the connectors of a checkpoint.
+        """Load RLlib's module and connectors from a checkpoint.
 
         Args:
             folder: The checkpoint, whose files run code when they are loaded.
@@ -71,7 +72,8 @@ class RLlibPolicy:
         for name in ("ray.rllib", "ray._common.deprecation"):
             logging.getLogger(name).setLevel(logging.ERROR)
         whole = folder.absolute()
-        with warnings.catch_warnings(action="ignore"):  # RLlib warns about its own classes (2.60).
+        # RLlib's connectors use deprecated classes of RLlib and warn about it (ray 2.60).
+        with warnings.catch_warnings(action="ignore"):
             self.network = RLModule.from_checkpoint(str(whole / MODULE))
             self._before = EnvToModulePipeline.from_checkpoint(str(whole / BEFORE))
             self._after = ModuleToEnvPipeline.from_checkpoint(str(whole / AFTER))
@@ -90,7 +92,7 @@ class RLlibPolicy:
         deterministic: bool = True,
         rng: np.random.Generator | int | None = None,
     ) -> tuple[np.ndarray, Any]:
-        """Act in several episodes at once, as `rltune.policies.policy.Policy.predict` does.
+        """Choose the actions in several episodes at once, as `rltune.policies.policy.Policy.predict` does.
 
         Args:
             state: As the last call returned it, to be used once; None where all episodes begin.
@@ -101,7 +103,7 @@ class RLlibPolicy:
         Returns:
             The actions, and the state for the next call: one object an episode.
         """
-        import torch  # torch takes long to import, and `is_rllib_policy` does not need it.
+        import torch  # The import of torch is slow, and `is_rllib_policy` does not need it.
 
         begins = np.ones(len(obs), dtype=bool) if state is None else np.asarray(episode_start, dtype=bool)
         episodes = [
@@ -129,7 +131,7 @@ class RLlibPolicy:
 
 
 def _continue(last: Any, obs: Any) -> Any:
-    """Add to an episode the observation that its last action led to; the reward is no input of a policy."""
+    """Append the last action and its observation to an RLlib episode; a policy does not read the reward, so it is 0."""
     episode, action, outputs = last
     episode.add_env_step(obs, action, 0.0, extra_model_outputs=outputs)
     return episode.cut(len_lookback_buffer=KEPT_STEPS) if len(episode) >= KEPT_STEPS else episode

@@ -1,4 +1,4 @@
-"""Act as a registered policy inside MLflow, which runs this file as the model ("models from code", no pickle).
+"""The code of a registered MLflow model ("models from code", no pickle), which MLflow runs to serve a policy.
 
 MLflow copies it and ``bundle_reader.py`` into the model, where it imports neither rltune nor ray. ``mlflow_model`` says
 what a model is made of. Runs in whatever process loads the model.
@@ -21,7 +21,7 @@ from mlflow.pyfunc import PythonModel
 
 
 def _load_reader() -> ModuleType:
-    """Load the model's own bundle_reader.py, by path and outside ``sys.modules``.
+    """Import the bundle_reader.py that is packaged with this model, without registering it in ``sys.modules``.
 
     Two models of different versions in one process must not share the first one's reader, as an import would.
     """
@@ -37,7 +37,7 @@ def _load_reader() -> ModuleType:
 
 @contextlib.contextmanager
 def _refuse_by_mlflow(allowed: str) -> Iterator[None]:
-    """Refuse what is no observation with MLflow's own error, which its server answers with 400 and these words."""
+    """Turn errors about invalid observations into MLflow's own error, for which its server responds with status 400."""
     try:
         yield
     except (ValueError, TypeError, KeyError) as error:
@@ -48,14 +48,14 @@ def _refuse_by_mlflow(allowed: str) -> Iterator[None]:
 
 
 def _describe_space(space: dict[str, Any]) -> str:
-    """Describe observations for a person."""
+    """Describe the allowed observations for an error message."""
     if space["type"] == "Discrete":
         return f"whole numbers from {space['start']} to {space['start'] + space['n'] - 1}"
     return f"finite numbers of shape {tuple(space['shape'])}, or (n, ...), from {space['low']} to {space['high']}"
 
 
 def act(policy: Any, model_input: Any, agent: str = "") -> Any:
-    """Act on observations, or on a dict with them under ``obs``; a recurrent policy returns its state too.
+    """Choose actions for observations, or for a dict with the key ``obs``; a recurrent policy adds its state.
 
     Args:
         model_input: As for `PolicyModel.predict`.
@@ -67,19 +67,20 @@ def act(policy: Any, model_input: Any, agent: str = "") -> Any:
     space = policy.spaces["observation"]
     with _refuse_by_mlflow(f"{agent and f'for {agent} '}{_describe_space(space)}"):
         inputs = model_input if isinstance(model_input, dict) else {"obs": model_input}
-        obs = np.asarray(inputs["obs"])  # np.asarray turns a data frame into an array of its values.
+        obs = np.asarray(inputs["obs"])  # The input may be a pandas data frame.
         shape = tuple(space.get("shape", ()))
         if obs.shape == shape:
             obs = obs[None]
         if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
-            obs = obs.reshape(-1, *shape)  # A data frame has flat rows, although the space may have another shape.
+            # A data frame has only flat rows, so each row is reshaped to the observation space.
+            obs = obs.reshape(-1, *shape)
         policy.check_range(obs)
         actions, state = policy.predict(obs, inputs.get("state"), inputs.get("episode_start"))
         return {"actions": actions, "state": state} if policy.memory_size else np.asarray(actions)
 
 
 def act_together(policies: Mapping[str, Any], model_input: Mapping[str, Any]) -> dict[str, Any]:
-    """Act for several agents.
+    """Choose actions for a mapping from agents to observations.
 
     Args:
         policies: The policy of each agent.
@@ -94,7 +95,7 @@ def act_together(policies: Mapping[str, Any], model_input: Mapping[str, Any]) ->
 
 
 def load_model(folder: Path) -> Callable[[Any], Any]:
-    """Return the function that acts on a model's input.
+    """Load the packaged policy, and return the function that maps a model's input to actions.
 
     Args:
         folder: A bundle, or the policies of several agents as `rltune.policies.bundle_writer` writes them.
@@ -108,16 +109,16 @@ def load_model(folder: Path) -> Callable[[Any], Any]:
 
 
 class PolicyModel(PythonModel):
-    """Batches of observations in, actions out; deterministic. Nothing is remembered between two calls."""
+    """The MLflow model of a policy: maps batches of observations to deterministic actions, without state."""
 
     def load_context(self, context: Any) -> None:
-        """Read the policy among the model's artifacts."""
+        """Load the policy from the model's artifacts."""
         self._act = load_model(Path(context.artifacts["policy"]))
 
     # The type hint names only np.ndarray, because MLflow (3.17) prints a red warning for no hint, for dicts and for
     # Any.
     def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> Any:
-        """Act on a batch.
+        """Choose deterministic actions for a batch of observations.
 
         Args:
             model_input: Observations (n, ...) as an array or nested lists, the same under the key ``obs``,

@@ -1,4 +1,4 @@
-"""Find a policy's files on this machine from its URI.
+"""Find the files of a policy from its URI, downloading them if they are on an MLflow server.
 
 A URI is ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>``, ``sweep:<name>``,
 ``sweep:<name>/<trial>``, or a folder. Nothing is loaded here. Only the first three forms import MLflow. A ledger is
@@ -32,13 +32,13 @@ FORMS = (
     "models:/<name>@champion, models:/<name>/<version>, runs:/<id>, sweep:<name or latest>, "
     "sweep:<name>/<trial>, or a checkpoint's folder"
 )
-MLFLOW = ("models", "runs")  # The schemes of URIs whose files are in a tracking store of MLflow.
+MLFLOW = ("models", "runs")  # For these URI schemes, the policy's files are on an MLflow server.
 TRUST = "add trust=true to the command if you trust its author"
 
 
 @dataclass(frozen=True)
 class Source:
-    """The place that a policy is loaded from.
+    """The URI of a policy, and what is needed to resolve it.
 
     Attributes:
         uri: The policy's URI, as the user wrote it.
@@ -62,17 +62,17 @@ class Source:
         return self.uri.partition(":")[2].strip("/")
 
     def make_error(self, problem: str, allowed: str, fix: str) -> PolicyError:
-        """Make an error that says why no policy can be loaded from this URI."""
+        """Make the error that no policy can be loaded from this URI, for the given reason."""
         return PolicyError(f"policy={self.uri}: {problem}", allowed, fix)
 
 
 class NeedsRLlibError(PolicyError):
-    """A checkpoint whose network needs RLlib to act."""
+    """The network of this checkpoint can only act with RLlib."""
 
 
 @contextmanager
 def locate_trusted_algorithm(source: Source) -> Iterator[Path]:
-    """Yield the folder of RLlib's checkpoint if its author is trusted, because loading the checkpoint runs code.
+    """Yield the folder of an RLlib checkpoint if its author is trusted, because loading it runs pickled code.
 
     Raises:
         PolicyError: There is no such checkpoint, or its files are not as a sweep of this user wrote them.
@@ -94,7 +94,7 @@ def _make_trust_error(source: Source, reason: str) -> PolicyError:
 
 
 def require_own_environment(spec: Mapping[str, Any], policy: Any) -> None:
-    """Refuse to build a policy's environment if that would import a module which only the policy's author has chosen.
+    """Refuse a policy's environment if building it would import a module that the user has not chosen.
 
     Args:
         spec: The environment's specification in the policy's files.
@@ -115,7 +115,7 @@ def require_own_environment(spec: Mapping[str, Any], policy: Any) -> None:
 
 @contextmanager
 def locate_policy(source: Source, part: str = "policy") -> Iterator[Path]:
-    """Yield the folder of one part of a checkpoint, which exists for as long as the context is open.
+    """Yield the folder of a checkpoint's policy or RLlib part; a downloaded copy is deleted when the context ends.
 
     Args:
         part: ``policy`` (the bundle) or ``algorithm`` (RLlib's checkpoint).
@@ -140,7 +140,7 @@ def locate_policy(source: Source, part: str = "policy") -> Iterator[Path]:
 
 
 def _find_part(folder: Path, part: str, source: Source) -> Path:
-    """Find one part of a checkpoint in a folder, which is the checkpoint, the part itself or an MLflow model."""
+    """Find the policy or RLlib part in a folder that is a checkpoint, an MLflow model or the part itself."""
     mark = "policy.json" if part == "policy" else "rllib_checkpoint.json"
     places = (folder / mark, folder / part / mark, *sorted(folder.glob(f"artifacts/*/{mark}")))
     if file := next(filter(Path.is_file, places), None):
@@ -161,7 +161,7 @@ def _find_part(folder: Path, part: str, source: Source) -> Path:
 
 
 def _locate_sweep_checkpoint(source: Source) -> Path:
-    """Find the checkpoint of ``sweep:<name>``, the winner's, or of ``sweep:<name>/<trial>``, the trial's best one."""
+    """Find the winner's checkpoint for ``sweep:<name>``, or a trial's best one for ``sweep:<name>/<trial>``."""
     folder, trial = _split_sweep_uri(source)
     if trial is not None:
         return _verify_checkpoint(folder, _read_trial_checkpoint(folder, trial, source), source)
@@ -190,7 +190,7 @@ def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
 
 
 def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
-    """Read the winner from a sweep's summary; None where the sweep has no winner, or has not ended yet."""
+    """Read the winner from a sweep's summary.json; None if there is no winner or the sweep has not ended."""
     summary = folder / "summary.json"
     try:
         winner: Mapping[str, Any] | None = json.loads(summary.read_text()).get("winner") if summary.is_file() else None
@@ -204,8 +204,8 @@ def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
 
 
 def _read_trials(folder: Path, source: Source) -> tuple[Sequence[TrialRecord], Direction]:
-    """Read a sweep's trials, and which scores are better, from its ledger in the sweep's folder or in a database."""
-    from rltune.ledger.storage import open_ledger  # Only this kind of URI needs SQLAlchemy.
+    """Read the trials of a sweep, and whether its scores are maximized, from its ledger."""
+    from rltune.ledger.storage import open_ledger  # SQLAlchemy is slow to import, and only URIs of sweeps need it.
 
     try:
         ledger = open_ledger(folder, source.sweeps.ledger_url)
@@ -254,7 +254,7 @@ def _read_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
 
 
 def _verify_checkpoint(folder: Path, record: CheckpointRecord, source: Source) -> Path:
-    """Return the folder of a checkpoint, after verifying that its files are those that the ledger recorded."""
+    """Return the folder of a checkpoint after comparing its files with the digest in the ledger."""
     checkpoint = find_store(folder).find(record.path)
     if checkpoint is None:
         raise source.make_error(

@@ -1,4 +1,4 @@
-"""Film a policy: the best, the median and the worst episode of an evaluation, played again, as MP4 files.
+"""Film the best, median and worst episodes of a policy's evaluation as MP4 files.
 
 Gymnasium's RecordVideo is not used: it holds an episode's frames in memory (an Atari game's 27,000 are 2.7 GB), leaves
 odd sizes that browsers do not play, and needs moviepy, which does not take this Pillow. Needs no display. Runs
@@ -27,13 +27,14 @@ from rltune.policies.evaluation import Evaluation, environment_of
 from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
-FPS = 30  # The frames per second if the environment does not name its own rate.
-PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # Video players refuse odd widths and heights.
+FPS = 30  # The frame rate if the environment's metadata names none.
+# Frames are padded to even sizes, because video players refuse odd widths and heights.
+PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
 
 
 @dataclass(frozen=True)
 class Film:
-    """One episode's file.
+    """The video file of one episode.
 
     Attributes:
         which: best, median or worst.
@@ -47,7 +48,7 @@ class Film:
 
 
 def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> BundlePolicy:
-    """Refuse what cannot be filmed here, before anything is played.
+    """Refuse an environment that cannot render frames, or a missing encoder, before any episode is played.
 
     Args:
         env: As for `rltune.policies.evaluation.evaluate`.
@@ -77,7 +78,7 @@ def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
         with closing(_make_stage(spec)) as stage:
             stage.reset(seed=0)
             _draw_frame(stage)
-    except Exception as error:  # An environment raises errors of any type.
+    except Exception as error:  # The environment is a user's code, which may raise any exception.
         raise PolicyError(
             f"env={spec['id']} cannot be filmed: {describe_exception(error)[:200]}",
             "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
@@ -93,7 +94,7 @@ def film_episodes(
     seed: int = 0,
     env: str | Mapping[str, Any] | None = None,
 ) -> list[Film]:
-    """Play the best, the median and the worst episode of an evaluation again, and film them.
+    """Replay the best, median and worst episode of an evaluation, and film each.
 
     Args:
         policy: As it was evaluated: deterministic.
@@ -119,7 +120,7 @@ def film_episodes(
 
 
 def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], seed: int, path: Path) -> float:
-    """Play and encode one episode, frame by frame, so that a long one needs no memory; returns its return."""
+    """Replay and encode one episode frame by frame, without keeping its frames in memory; return its return."""
     from imageio.v2 import get_writer
 
     draft, total, state, over = path.with_name(f".{path.name}"), 0.0, None, False
@@ -140,8 +141,9 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], seed: int, path
 
 
 def _make_stage(spec: Mapping[str, Any]) -> Any:
-    """Build an environment that draws itself without a screen."""
-    for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # Otherwise pygame looks for a sound card and a screen.
+    """Build an environment that renders frames without a screen."""
+    # Without these variables, pygame would look for a screen and a sound card.
+    for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):
         os.environ.setdefault(name, "dummy")
     return make_env(spec, render_mode="rgb_array")
 
