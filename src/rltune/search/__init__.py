@@ -1,1 +1,1 @@
-"""Choose the configurations that are tried and the trials that are stopped, without Ray."""
+"""Searchers and schedulers: choose which configurations are tried, and which trials are stopped early. No Ray."""

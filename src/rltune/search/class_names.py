@@ -1,4 +1,4 @@
-"""Find the class that a searcher file or a scheduler file names: by a short name, or as ``package.module:Class``.
+"""Find the class of a searcher or scheduler that a settings file names as a short name or ``package.module:Class``.
 
 A user's own class needs no entry in our files.
 """
@@ -13,7 +13,7 @@ from rltune.errors import ConfigError, choices
 
 
 def import_class(group: str, kind: str, short: Mapping[str, str], what: str, is_valid: Callable[[type], bool]) -> Any:
-    """Import the class that ``<group>.kind`` names.
+    """Import the class that the setting ``searcher.kind`` or ``scheduler.kind`` names.
 
     Args:
         group: The configuration group, such as ``searcher``.

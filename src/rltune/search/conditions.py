@@ -1,4 +1,4 @@
-"""Read the conditions of a search space: ``[when, {other: value}, form]`` draws a parameter only where another fits.
+"""Parse conditional parameters: ``[when, {other: value}, range]`` is only drawn if another parameter has a value.
 
 The parameter that a condition names is its parent. A list of values stands for any of them; where a condition names
 several parents, all must fit. `rltune.search.space` draws by these conditions.
@@ -16,7 +16,7 @@ USAGE = "[when, {name: value}, [kind, args...]]"
 
 
 def split_condition(name: str, form: Any) -> tuple[Mapping[str, Any], Any]:
-    """Split a parameter's setting into its condition, which may be empty, and its range.
+    """Split a parameter's setting into its condition, empty for an unconditional parameter, and its range.
 
     Raises:
         ConfigError: It begins with ``when`` but is not a condition.
@@ -29,18 +29,18 @@ def split_condition(name: str, form: Any) -> tuple[Mapping[str, Any], Any]:
 
 
 def is_met(when: Mapping[str, Iterable[Any]], values: Mapping[str, Any]) -> bool:
-    """Return whether every parent is among ``values`` and has one of the values that the condition allows."""
+    """Return whether all parents are in ``values`` with a value that the condition allows."""
     return all(parent in values and values[parent] in allowed for parent, allowed in when.items())
 
 
 def is_allowed(value: Any, wanted: Any) -> bool:
-    """Return whether a constant meets a condition, which wants one value or one of several."""
+    """Return whether a constant equals the value of a condition, or one of several values."""
     several = isinstance(wanted, Sequence) and not isinstance(wanted, str)
     return value == wanted or (several and value in wanted)
 
 
 def order_parameters(when: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Order names so that each comes after its parents; otherwise they stay as they were written.
+    """Sort parameters so that each comes after the parents of its condition; otherwise keep the order of the file.
 
     Raises:
         ConfigError: Conditions depend on each other in a circle.
@@ -57,7 +57,7 @@ def order_parameters(when: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _circle_error(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str]) -> ConfigError:
-    """Return the error for conditions that depend on each other, which names the whole circle."""
+    """Make the error for conditions that depend on each other; it names all parameters of the cycle."""
     path = [waiting[0]]
     while path[-1] not in path[:-1]:
         path.append(next(parent for parent in when[path[-1]] if parent in waiting))
@@ -70,7 +70,7 @@ def _circle_error(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str])
 
 
 def unknown_parent_error(name: str, parent: str, names: Iterable[str]) -> ConfigError:
-    """Return the error for a condition on a parameter that does not exist."""
+    """Make the error for a condition on a parameter that does not exist."""
     return ConfigError(
         f"space.{name}: its condition names '{parent}', which neither the space nor the algorithm's file has",
         choices(parent, set(names) - {name}),
@@ -79,7 +79,7 @@ def unknown_parent_error(name: str, parent: str, names: Iterable[str]) -> Config
 
 
 def unreachable_value_error(name: str, parent: str, value: Any, parent_shown: str) -> ConfigError:
-    """Return the error for a condition that no trial can meet."""
+    """Make the error for a condition that no trial can meet."""
     return ConfigError(
         f"space.{name}: its condition wants {parent}={format_yaml_value(value)}, which {parent} never is",
         f"a value that {parent} is drawn with: {parent_shown}, or one of a range of integers",
@@ -88,7 +88,7 @@ def unreachable_value_error(name: str, parent: str, value: Any, parent_shown: st
 
 
 def format_condition(when: Mapping[str, Sequence[Any]]) -> str:
-    """Format a condition for a person: ``when a=1 or 2, b=true``; empty without one."""
+    """Format a condition for messages, such as ``when a=1 or 2, b=true``; empty for an unconditional parameter."""
     wanted = ", ".join(f"{name}={' or '.join(map(format_yaml_value, values))}" for name, values in when.items())
     return f"when {wanted}" if wanted else ""
 

@@ -1,4 +1,4 @@
-"""Turn a range of a search space into Optuna's distribution, and a drawn quantity into an argument's value.
+"""Convert the ranges of a search space to Optuna's distributions, and drawn values to a trial's parameters.
 
 A kind may search on another scale than that of the value; `Dimension.encode` and `Dimension.decode` convert.
 """
@@ -17,14 +17,14 @@ from rltune.search.conditions import WHEN, format_condition, format_yaml_value
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-SCALARS = (str, int, float, bool, type(None))  # Optuna can store choices of these types.
-# A condition on one exact value of a continuous parameter would never be met.
+SCALARS = (str, int, float, bool, type(None))  # Optuna can store values of these types in a categorical distribution.
+# A condition must not depend on such a parameter, because a continuous draw never equals an exact value.
 CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to search a value.
+    """The name and arguments with which a kind of range, such as ``loguniform``, is written.
 
     Attributes:
         usage: The form in which it is written, for error messages.
@@ -53,7 +53,7 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Dimension:
-    """One searched parameter.
+    """A searched parameter with its range and its condition.
 
     Attributes:
         name: The argument that it sets.
@@ -69,11 +69,11 @@ class Dimension:
 
     @property
     def label(self) -> str:
-        """The name of the searched quantity in the study, such as ``log2(minibatch_size)``."""
+        """The parameter's name in Optuna's study, such as ``log2(minibatch_size)`` if its exponent is drawn."""
         return {"one_minus_loguniform": f"1-{self.name}", "pow2": f"log2({self.name})"}.get(self.kind, self.name)
 
     def distribution(self) -> BaseDistribution:
-        """Return Optuna's distribution of the searched quantity."""
+        """Return the Optuna distribution from which this parameter is drawn."""
         from optuna import distributions as d
 
         build: Mapping[str, Callable[..., BaseDistribution]] = {
@@ -89,7 +89,7 @@ class Dimension:
         return build[self.kind](*self.args)
 
     def decode(self, raw: Any) -> Any:
-        """Return the value that a trial gets for the searched quantity ``raw``."""
+        """Convert a value drawn by Optuna, such as an exponent of 2, to the parameter's value."""
         if self.kind == "choice":
             return next(value for value in self.args if pack_value(value) == raw)
         if self.kind == "one_minus_loguniform":
@@ -97,7 +97,7 @@ class Dimension:
         return 2 ** int(raw) if self.kind == "pow2" else raw
 
     def encode(self, value: Any) -> Any:
-        """Return the searched quantity that gives ``value``.
+        """Convert a parameter's value to the value that Optuna would draw for it.
 
         Raises:
             ValueError: The value lies outside this dimension.
@@ -105,7 +105,7 @@ class Dimension:
         if self.kind == "choice":
             raw: Any = pack_value(value)
         elif self.kind == "one_minus_loguniform":
-            # A value at an end of the range must count as inside, although 1 - 0.95 is 0.05 plus a rounding error.
+            # Because of rounding, 1 - 0.95 is not exactly 0.05; a value at an end of the range must still be accepted.
             raw = next((end for end in self.args if math.isclose(1.0 - value, end, rel_tol=1e-9)), 1.0 - value)
         elif self.kind == "pow2":
             raw = math.log2(value)
@@ -114,27 +114,27 @@ class Dimension:
         distribution = self.distribution()
         if isinstance(raw, float) and self.kind in ("randint", "lograndint", "pow2"):
             raw = int(raw) if raw.is_integer() else math.nan
-        distribution.to_internal_repr(raw)  # Optuna raises ValueError for an unknown choice.
+        distribution.to_internal_repr(raw)  # For a value that is not among the choices, Optuna raises ValueError here.
         if self.kind != "choice" and not _is_on_range(raw, distribution):
             raise ValueError(f"{self.name}={value} is outside {self}")
         return raw
 
     def ends(self) -> tuple[Any, Any]:
-        """Return the values at the range's two ends, the lower one first; of a choice, the first and the last."""
+        """Return the lowest and the highest value of the range, or the first and the last choice."""
         if self.kind == "choice":
             return self.args[0], self.args[-1]
         low, high = self.args[:2]
         return (1.0 - high, 1.0 - low) if self.kind == "one_minus_loguniform" else (low, high)
 
     def spread(self, count: int) -> list[float]:
-        """Return values of a continuous range, evenly spaced on its scale and rounded to four digits."""
+        """Return ``count`` values of a continuous range, evenly spaced on its linear or log scale, with four digits."""
         low, high = map(float, self.args[:2])
         parts = [place / (count - 1) for place in range(count)]
         raw = [low + part * (high - low) if self.kind == "uniform" else low * (high / low) ** part for part in parts]
         return sorted({float(f"{self.decode(quantity):.4g}") for quantity in raw})
 
     def count_values(self) -> int:
-        """Count the possible values of a kind that is not in CONTINUOUS."""
+        """Count the possible values of a parameter that is not continuous."""
         if self.kind == "choice":
             return len(self.list_values())
         distribution: Any = self.distribution()
@@ -142,7 +142,7 @@ class Dimension:
         return num_steps + 1
 
     def list_values(self) -> list[Any]:
-        """List the possible values of a kind that is not in CONTINUOUS."""
+        """List the possible values of a parameter that is not continuous."""
         if self.kind == "choice":
             return [value for place, value in enumerate(self.args) if value not in self.args[:place]]
         distribution: Any = self.distribution()
@@ -150,7 +150,7 @@ class Dimension:
 
     @property
     def condition(self) -> str:
-        """The condition under which it is drawn, for messages; empty without one."""
+        """The condition of this parameter for messages, such as ``when a=1``; empty for an unconditional parameter."""
         return format_condition(self.when)
 
     def __str__(self) -> str:
@@ -158,7 +158,7 @@ class Dimension:
 
 
 def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
-    """Check one range of a space.
+    """Parse the range of one parameter, and refuse invalid arguments.
 
     Args:
         name: The argument that is searched.
@@ -187,12 +187,13 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     if rule.positive and min(args) <= 0:
         raise ConfigError(f"{setting}: arguments must be above 0", rule.usage, fix)
     if args[0] > args[1]:
-        # A shell reads a text without blanks as one word.
+        # Blanks are removed, so that the user can paste the corrected setting into a shell without quotes.
         turned = format_yaml_value([kind, args[1], args[0], *args[2:]]).replace(" ", "")
         raise ConfigError(f"{setting}: its ends are in the wrong order", "low <= high", f"space.{name}={turned}")
     if kind == "quniform" and args[2] <= 0:
         raise ConfigError(f"{setting}: the range is empty", "step > 0", fix)
-    if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every proposal.
+    # Optuna would round the upper end down to a multiple of the step itself, with a warning at every proposal.
+    if kind == "quniform":
         low, high, step = args
         args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):
@@ -201,7 +202,7 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
 
 
 def guess_kind(values: Sequence[float]) -> str:
-    """Guess the kind that was probably meant by a list of numbers without one, such as ``[1e-4, 1e-2]``."""
+    """Guess which kind of range a user meant by a list of numbers, such as ``[1e-4, 1e-2]``, for advice."""
     low, high = min(values), max(values)
     if len(values) != 2 or values[0] >= values[1]:
         return "choice"
@@ -211,11 +212,11 @@ def guess_kind(values: Sequence[float]) -> str:
 
 
 def _is_on_range(raw: Any, distribution: Any) -> bool:
-    """Return whether a number lies between the ends of a distribution, and on one of its steps."""
+    """Return whether a number is within the bounds of an Optuna distribution and a multiple of its step."""
     steps = (raw - distribution.low) / (distribution.step or math.inf)
     return bool(distribution.low <= raw <= distribution.high and abs(steps - round(steps)) < 1e-8)
 
 
 def pack_value(value: Any) -> Any:
-    """Return a choice as Optuna stores it: lists and mappings become JSON text, which its dashboard shows whole."""
+    """Return a choice in a type that Optuna can store; lists and mappings become JSON text."""
     return value if isinstance(value, SCALARS) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""Decide by asynchronous Hyperband which trials go on: several successive halvings, each with another grace.
+"""Asynchronous Hyperband: several brackets of successive halving, each with a longer grace period than the one before.
 
 The rule is plain arithmetic over reports.
 """
@@ -11,7 +11,7 @@ from rltune.search.successive_halving import SuccessiveHalving
 
 
 class Hyperband(StoppingRule):
-    """Hedge against a grace that is too short (Li et al. 2018, Hyperband; asynchronous as in Li et al. 2020).
+    """Stop trials by asynchronous Hyperband (Li et al. 2018; asynchronous as in Li et al. 2020).
 
     Trials are assigned to the brackets in turn, by their numbers. Each bracket halves among its own trials. Its first
     rung comes ``reduction_factor`` times as late as that of the bracket before, so that slow starters can win in the
@@ -35,9 +35,10 @@ class Hyperband(StoppingRule):
             raise make_argument_error("num_brackets", num_brackets, "a whole number, at least 1", 3)
         self.brackets = [SuccessiveHalving(env_steps, grace_fraction, reduction_factor)]
         for later in range(1, int(num_brackets)):
-            grace = min(1.0, grace_fraction * reduction_factor**later)  # With a grace of 1, a bracket stops no trial.
+            # A grace period of 1 is the whole budget, so such a bracket stops no trial.
+            grace = min(1.0, grace_fraction * reduction_factor**later)
             self.brackets.append(SuccessiveHalving(env_steps, grace, reduction_factor))
 
     def decide(self, report: Report) -> Decision:
-        """Let the trial's bracket decide."""
+        """Let the bracket to which the trial is assigned decide."""
         return self.brackets[report.number % len(self.brackets)].decide(report)

@@ -1,4 +1,4 @@
-"""Decide by the median stopping rule which trials go on.
+"""The median stopping rule: stop a trial whose best score is below the median of the other trials' averages.
 
 The rule is plain arithmetic over reports.
 """
@@ -37,12 +37,12 @@ class MedianStopping(StoppingRule):
             raise make_argument_error("min_trials", min_trials, "at least 1", 5)
         self.min_trials = min_trials
         self._first, self._budget = env_steps * grace_fraction - 1e-9 * env_steps, env_steps
-        # The sorted running averages of the trials that have reached a mark, by marks.
+        # For each step at which trials report, the sorted running averages of the trials that have reached it.
         self._averages: dict[int, list[float]] = defaultdict(list)
         self._trials: dict[int, _Progress] = {}
 
     def decide(self, report: Report) -> Decision:
-        """Take in a trial's report and decide whether the trial goes on.
+        """Record a trial's report, and decide whether the trial continues.
 
         Args:
             report: The score is NaN before the first episode has ended. Averages leave it out, and a trial without
@@ -53,13 +53,14 @@ class MedianStopping(StoppingRule):
         """
         mark, trial = report.nominal_steps, self._trials.setdefault(report.number, _Progress())
         if mark <= trial.mark:
-            return GO_ON  # After a failure the trial repeats steps that were counted already.
+            return GO_ON  # A trial that resumed from a checkpoint repeats reports; they are not counted twice.
         trial.add(report)
         if not trial.num_numbers:
             return GO_ON
         others = self._averages[mark]
         is_below = self._first <= mark < self._budget and self._is_below(trial.best, others)
-        bisect.insort(others, trial.average)  # Stopped trials count as well for the comparison of later trials.
+        # A trial's average counts in later comparisons even if the trial is stopped now.
+        bisect.insort(others, trial.average)
         return Stop(mark) if is_below else GO_ON
 
     def _is_below(self, best: float, others: Sequence[float]) -> bool:
@@ -68,7 +69,7 @@ class MedianStopping(StoppingRule):
 
 @dataclass
 class _Progress:
-    """Keep the best score and the running average of a trial."""
+    """The best score and the running average of a trial so far."""
 
     mark: int = -1
     best: float = -math.inf

@@ -1,4 +1,4 @@
-"""Choose what a sampler is told of a trial that was stopped, diverged or failed.
+"""Choose how a trial that was stopped, diverged or failed is shown to an Optuna sampler.
 
 Samplers differ in which of Optuna's trial states they read. If a sampler does not see a bad trial, it proposes the
 neighbors of that trial again.
@@ -13,7 +13,7 @@ from rltune.search.samplers import get_traits
 
 
 def choose_view(kind: str, *, has_constraints: bool = False) -> SamplerView:
-    """Choose the view of a sampler by its traits.
+    """Choose by the sampler's traits how ended trials are shown to it.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
@@ -31,7 +31,7 @@ def choose_view(kind: str, *, has_constraints: bool = False) -> SamplerView:
 
 
 def tell_as_pruned(record: TrialRecord, worst: float | None) -> TrialForSampler:
-    """Tell a sampler that reads the curves of PRUNED trials, or no trials at all.
+    """Show a trial to a sampler that reads the learning curves of pruned trials, such as TPE, or that reads no trials.
 
     The random forest learns from each report of a curve. Optuna's TPE ranks PRUNED trials below all COMPLETE ones (5.0;
     `_split_trials` and `_get_pruned_trial_score` in optuna/samplers/_tpe/sampler.py): the later a trial was stopped,
@@ -48,7 +48,7 @@ def tell_as_pruned(record: TrialRecord, worst: float | None) -> TrialForSampler:
 
 
 def tell_as_complete(record: TrialRecord, worst: float | None) -> TrialForSampler:
-    """Tell a sampler that fits COMPLETE trials alone, such as Optuna's GP, CMA-ES and NSGA-II: each gets a value.
+    """Show a trial with a value to a sampler that only reads COMPLETE trials, such as Optuna's GP, CMA-ES and NSGA-II.
 
     A stopped trial has the score that it had reached. An infeasible one, and one that never finished an episode, has
     the worst value told so far, which is bad but of the others' size: a value far below would flatten all differences

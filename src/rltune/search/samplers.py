@@ -1,4 +1,4 @@
-"""Build the Optuna sampler of a searcher file, and describe its traits.
+"""Build the Optuna sampler that a searcher file describes, and list what each sampler can do.
 
 `check_searcher` and `check_sampler` are called once, before a sweep starts; `build_sampler` is called for every trial
 and relies on them. Optuna is imported inside the functions, so that a typing error on the command line is reported
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplerTraits:
-    """The properties of a sampler that matter to a sweep (Optuna 5.0).
+    """What a sampler can do, as far as it matters to a sweep (Optuna 5.0).
 
     Attributes:
         name: Its short name in searcher files; None if it has none.
@@ -74,7 +74,8 @@ _KNOWN = (
         f"{_OPTUNA}:CmaEsSampler",
         handles_conditions=False,
         models_choices=False,
-        learns_from_others=False,  # CMA-ES learns only from its own generations.
+        # CMA-ES cannot learn from trials of other sweeps, because it only reads trials that it proposed itself.
+        learns_from_others=False,
         package="cmaes",
     ),
     SamplerTraits(
@@ -100,13 +101,13 @@ _KNOWN = (
 )
 SAMPLERS: Mapping[str, str] = {traits.name: traits.target for traits in _KNOWN if traits.name}
 _TRAITS = {target: traits for traits in _KNOWN for target in (traits.target, *traits.also)}
-SEEDS = ("seed", "sweep_seed")  # The sweep itself sets these arguments.
+SEEDS = ("seed", "sweep_seed")  # These arguments cannot be set in a searcher file, because the sweep sets them.
 
 
 def build_sampler(
     kind: str, args: Mapping[str, Any], seed: int, conditional: bool = False, sweep_seed: int = 0
 ) -> BaseSampler:
-    """Build the sampler for one trial. `check_sampler` has accepted its arguments.
+    """Build the sampler that proposes one trial, with arguments that `check_sampler` has accepted.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
@@ -125,12 +126,13 @@ def build_sampler(
     if conditional and grouping and args.get("multivariate") is not False:
         given.setdefault("group", True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # TPE's `group` is experimental.
+        # Optuna warns that TPE's argument `group` is experimental.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return cls(**given)
 
 
 def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
-    """Refuse a searcher that cannot search a space; only for a class of a user's own is Optuna imported.
+    """Refuse a searcher that cannot handle the search space, before any trial is proposed.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
@@ -164,7 +166,7 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
         raise ConfigError(
             f"searcher={name}: the space has only choices", f"a range of numbers, which {name} searches", "searcher=rf"
         )
-    # Optuna would import a sampler's package only when there are trials to learn from.
+    # Optuna would miss a sampler's optional package only once there are trials, in the middle of the sweep.
     if traits.package and find_spec(traits.package) is None:
         raise ConfigError(
             f"searcher={name}: {traits.package} is not installed",
@@ -177,7 +179,7 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
 
 
 def _format_choice(dimension: Dimension) -> str:
-    """Format a choice of three values of a continuous range, under its condition."""
+    """Format a continuous range as a choice of three of its values, for an error's advice."""
     form: list[Any] = ["choice", *dimension.spread(3)]
     if dimension.when:
         form = [WHEN, {parent: list(allowed) for parent, allowed in dimension.when.items()}, form]
@@ -185,7 +187,7 @@ def _format_choice(dimension: Dimension) -> str:
 
 
 def find_known_traits(kind: str) -> SamplerTraits | None:
-    """Return the traits in a sampler's row of `_KNOWN`, without importing its class; None without a row."""
+    """Return a sampler's traits from the table `_KNOWN`, without importing its class; None for an unknown sampler."""
     return _TRAITS.get(SAMPLERS.get(kind, kind))
 
 
@@ -211,7 +213,7 @@ def get_traits(kind: str) -> SamplerTraits:
 
 
 def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
-    """Refuse a searcher that could not propose the sweep's trials.
+    """Refuse a searcher whose sampler cannot be built or cannot propose a trial.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
@@ -240,14 +242,14 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
         raise ConfigError(
             f"searcher.kind={kind} needs a package: {error}", "a searcher whose packages are installed", "searcher=rf"
         ) from None
-    except Exception as error:  # A sampler may raise any exception.
+    except Exception as error:  # The sampler may be a user's class, which may raise any exception.
         raise ConfigError(
             f"searcher.args={dict(args)}: {describe_exception(error)}", "values that Optuna accepts", "~searcher.args"
         ) from None
 
 
 def import_sampler(kind: str) -> type[BaseSampler]:
-    """Import a sampler's class.
+    """Import the class of a sampler, which is one of Optuna, of rltune or of a user.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
@@ -268,7 +270,7 @@ def import_sampler(kind: str) -> type[BaseSampler]:
 
 
 def _propose_once(sampler: BaseSampler, space: Space) -> None:
-    """Propose a trial that nobody runs, because Optuna checks some arguments only when it proposes."""
+    """Let the sampler propose a trial for a test, because Optuna checks some arguments only then."""
     import optuna
 
     with quieten_optuna():
@@ -278,7 +280,7 @@ def _propose_once(sampler: BaseSampler, space: Space) -> None:
 
 @contextlib.contextmanager
 def quieten_optuna() -> Iterator[None]:
-    """Keep Optuna from logging about a study in memory that the user did not create."""
+    """Keep Optuna from logging about a temporary study that the user did not create."""
     import optuna
 
     level = optuna.logging.get_verbosity()

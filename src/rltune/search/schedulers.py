@@ -1,4 +1,4 @@
-"""Define stopping rules, and build the rule that a scheduler file describes.
+"""The interface of stopping rules, and the function that builds the rule of a scheduler file.
 
 A rule is a class, which its file names by ``package.module:Class`` or by a short name of RULES. The arguments of its
 constructor are those that the file may set; it refuses values itself, by `make_argument_error`.
@@ -27,12 +27,12 @@ RULES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class GoOn:
-    """Let the trial train on."""
+    """The decision that a trial continues."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Stop the trial for good.
+    """The decision that a trial is stopped for good.
 
     Attributes:
         env_steps: Where it was judged, in environment steps of each seed; at most the report's mark.
@@ -42,7 +42,7 @@ class Stop:
 
     @property
     def reason(self) -> str:
-        """Why such a trial ended, and why it may have taken more steps than those by which it was judged."""
+        """Describe for users at which step the trial was judged, and why it may have taken more steps than that."""
         return f"stopped by the scheduler at {self.env_steps:,} environment steps, after the iteration that passed them"
 
 
@@ -51,7 +51,7 @@ GO_ON = GoOn()
 
 
 class StoppingRule(abc.ABC):
-    """Decide after each report whether a trial goes on. Plain arithmetic: no Ray, no ledger.
+    """A rule that decides after each report whether the trial continues. Plain arithmetic: no Ray, no ledger.
 
     The constructor takes ``env_steps``, a trial's whole budget, and after it the arguments of the scheduler's file. The
     same reports in the same order must lead to the same decisions: a resumed sweep replays all reports of the ledger.
@@ -65,7 +65,7 @@ class StoppingRule(abc.ABC):
 
     @abc.abstractmethod
     def decide(self, report: Report) -> Decision:
-        """Take in a trial's report and decide about the trial.
+        """Record a trial's report, and decide whether the trial continues.
 
         Args:
             report: Of two scores the higher one is better, see `Minimizing`. The score is NaN before the first
@@ -75,7 +75,7 @@ class StoppingRule(abc.ABC):
 
 
 class NoStopping(StoppingRule):
-    """Let every trial run its whole budget.
+    """The rule of ``scheduler=none``: every trial runs for its whole budget.
 
     Args:
         env_steps: A trial's whole budget, in environment steps.
@@ -85,12 +85,12 @@ class NoStopping(StoppingRule):
         self.env_steps = env_steps
 
     def decide(self, report: Report) -> Decision:
-        """Let the trial go on."""
+        """Let the trial continue."""
         return GO_ON
 
 
 class Minimizing(StoppingRule):
-    """Let a rule compare trials whose lower scores are better, by handing the negatives of scores to it.
+    """Adapt a rule, which prefers higher scores, to an objective that is minimized, by negating the scores.
 
     Args:
         rule: A rule to which higher scores are better, as they are to every `StoppingRule`.
@@ -100,12 +100,12 @@ class Minimizing(StoppingRule):
         self._rule, self.levels = rule, rule.levels
 
     def decide(self, report: Report) -> Decision:
-        """Take in a trial's report and decide about the trial."""
+        """Negate the report's score, and let the adapted rule decide."""
         return self._rule.decide(replace(report, score=-report.score))
 
 
 def replay_reports(rule: StoppingRule, reports: Iterable[Report]) -> dict[int, Decision]:
-    """Replay reports to a new rule, and return for each trial the decision after its newest report.
+    """Feed the reports of a resumed sweep to a new rule, and return its last decision for each trial.
 
     Args:
         rule: A new rule.
@@ -117,7 +117,7 @@ def replay_reports(rule: StoppingRule, reports: Iterable[Report]) -> dict[int, D
 def build_stopping_rule(
     kind: str, args: Mapping[str, Any], env_steps: int, direction: Direction = Direction.MAX
 ) -> StoppingRule:
-    """Build the stopping rule of a scheduler file.
+    """Build the stopping rule that a scheduler file describes.
 
     Args:
         kind: A name in RULES, or ``package.module:Class`` of a `StoppingRule`.
@@ -131,7 +131,7 @@ def build_stopping_rule(
     cls = _import_rule(kind)
     arguments = _list_arguments(cls)
     if kind == "none":
-        # With scheduler=none, the arguments of all rules are ignored, because an experiment may set those of ASHA.
+        # With scheduler=none, arguments are ignored and not refused, because an experiment file may set those of ASHA.
         arguments = {name: False for other in RULES for name in _list_arguments(_import_rule(other))}
     for name in args:
         if name not in arguments:
@@ -151,7 +151,7 @@ def build_stopping_rule(
         rule: StoppingRule = cls(env_steps=env_steps, **({} if kind == "none" else args))
     except ConfigError:
         raise
-    except Exception as error:  # A user's class may raise any exception when it is built.
+    except Exception as error:  # The rule may be a user's class, which may raise any exception.
         raise ConfigError(
             f"scheduler.args={dict(args)}: {describe_exception(error)}",
             f"values that {kind} accepts",
@@ -161,7 +161,7 @@ def build_stopping_rule(
 
 
 def make_argument_error(name: str, value: Any, allowed: str, usual: float) -> ConfigError:
-    """Return the error for a rule's argument that is out of range.
+    """Make the error for an argument of a stopping rule that is out of range.
 
     Args:
         allowed: The allowed values, such as ``at least 2``.
@@ -172,7 +172,7 @@ def make_argument_error(name: str, value: Any, allowed: str, usual: float) -> Co
 
 
 def to_number(value: Any) -> float:
-    """Return an argument as a number; NaN, which lies in no range, if it is not a number."""
+    """Convert an argument to a float; anything but a number becomes NaN, which fails every range check."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
@@ -187,7 +187,7 @@ def _import_rule(kind: str) -> Any:
 
 
 def _list_arguments(cls: type) -> dict[str, bool]:
-    """Return the arguments that a rule's file may set, and for each whether it must."""
+    """Return the arguments of a stopping rule that a scheduler file may set, and whether each is required."""
     parameters = inspect.signature(cls).parameters.values()
     return {
         parameter.name: parameter.default is parameter.empty

@@ -1,4 +1,4 @@
-"""Derive all of a sweep's seeds from its own, so that a resumed sweep draws what an unbroken one would have drawn.
+"""Derive the seeds of trials and samplers from the sweep's seed, so that resuming does not change them.
 
 NumPy's SeedSequence mixes the sweep's seed with a trial's number; a third number keeps the streams apart.
 """
@@ -14,7 +14,7 @@ _POSITIVE_INT32 = 0x7FFFFFFF  # The largest seed that every library accepts.
 
 
 def derive_trial_seeds(sweep_seed: int, number: int, replicates: int) -> list[int]:
-    """Return a trial's seeds, one per replicate; more replicates keep the first.
+    """Return the seeds with which a trial trains; a larger number of replicates extends the list.
 
     Args:
         replicates: The number of seeds that a trial trains with.
@@ -23,17 +23,17 @@ def derive_trial_seeds(sweep_seed: int, number: int, replicates: int) -> list[in
 
 
 def derive_sampler_seed(sweep_seed: int, number: int) -> int:
-    """Return the seed of the sampler that proposes a trial, below 2**32."""
+    """Return the seed of the sampler that proposes a given trial, below 2**32."""
     return int(np.random.SeedSequence([sweep_seed, number, _SAMPLER]).generate_state(1)[0])
 
 
 def derive_certification_seeds(sweep_seed: int, count: int, searched: Collection[int]) -> list[int]:
-    """Return ``count`` seeds that no trial has seen; a larger count keeps the first.
+    """Return seeds for the certification that no trial of the search has used; a larger count adds to them.
 
     Args:
         searched: The seeds of all trials.
     """
-    # Extra seeds are drawn, so that enough are left even if all seeds of trials are among the drawn seeds.
+    # More seeds than needed are drawn, because the seeds of trials are removed from them.
     drawn = _draw([sweep_seed, 0, _CERTIFICATION], count + len(searched))
     return [seed for seed in dict.fromkeys(drawn) if seed not in searched][:count]
 

@@ -1,4 +1,4 @@
-"""Read a search space, ``name: [kind, args...]`` in YAML, and convert between trials' values and searched quantities.
+"""Parse a search space, ``name: [kind, args...]`` in YAML, and convert between parameters and Optuna's drawn values.
 
 A kind may search on another scale than that of the value. Then Optuna's study has the searched quantity under another
 label (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` returns the value.
@@ -29,7 +29,7 @@ Suggest = Callable[[str, "BaseDistribution"], Any]
 
 @dataclass(frozen=True)
 class Space:
-    """The searched parameters of a sweep and those that are fixed.
+    """The searched parameters of a sweep, and those that are fixed to a value.
 
     Attributes:
         dimensions: The searched parameters, each after its parents.
@@ -43,20 +43,20 @@ class Space:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, searched and fixed."""
+        """The names of all parameters, searched and fixed."""
         return (*(dimension.name for dimension in self.dimensions), *self.fixed)
 
     @property
     def is_conditional(self) -> bool:
-        """Whether trials may lack some parameters."""
+        """Whether the space is conditional, so that a trial may lack some parameters."""
         return any(dimension.when for dimension in self.dimensions)
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Return Optuna's distributions by the label of the searched quantity."""
+        """Return Optuna's distributions of the parameters by their labels, such as ``log2(minibatch_size)``."""
         return {dimension.label: dimension.distribution() for dimension in self.dimensions}
 
     def draw(self, suggest: Suggest) -> dict[str, Any]:
-        """Draw one trial's searched quantities, only those whose conditions are met.
+        """Draw a trial's parameters in Optuna's representation, skipping those whose condition is not met.
 
         Args:
             suggest: Returns the quantity for a label and its distribution.
@@ -73,7 +73,7 @@ class Space:
         return raw
 
     def active_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``values`` without those of parameters whose condition they do not meet.
+        """Return ``values`` without the parameters whose condition the other values do not meet.
 
         A parent that is missing from ``values`` may still be drawn so that it fits: it excludes nothing.
         """
@@ -86,12 +86,12 @@ class Space:
         return {name: value for name, value in values.items() if name in kept or name not in searched}
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a trial's values by name, from the searched quantities by label that the study holds."""
+        """Convert the drawn values in Optuna's study, by label, to a trial's parameters by name."""
         drawn = [d for d in self.dimensions if not d.when or d.label in raw]
         return {d.name: d.decode(raw[d.label]) for d in drawn} | dict(self.fixed)
 
     def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the searched quantities by label for ``values``; the sampler draws what lies outside the space."""
+        """Convert parameter values to Optuna's representation by label; values outside the space are left out."""
         raw = {}
         for dimension in self.dimensions:
             if dimension.name in values:
@@ -102,7 +102,7 @@ class Space:
         return raw
 
     def check_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Check values that a user gives for a trial, and add the parents' values that their conditions require.
+        """Check the values of a trial that a user enqueues, and add the parents' values that their conditions require.
 
         Args:
             values: The values by name; names with dots may be written as nested mappings.
@@ -129,7 +129,8 @@ class Space:
                     str(by_name[name]),
                     f"space.{name}={by_name[name].ends()[0]}",
                 ) from None
-        for dimension in reversed(self.dimensions):  # Parents are checked before their children.
+        # In the reversed order children come before their parents, so parents that a condition adds are checked, too.
+        for dimension in reversed(self.dimensions):
             for parent, allowed in dimension.when.items() if dimension.name in given else ():
                 if parent not in given and len(allowed) > 1:
                     raise ConfigError(
@@ -147,7 +148,7 @@ class Space:
         return given
 
     def is_fully_specified(self, raw: Mapping[str, Any]) -> bool:
-        """Return whether quantities by label leave nothing to be drawn."""
+        """Return whether the given values by label determine every parameter, so that the sampler draws nothing."""
         try:
             self.draw(lambda label, _: raw[label])
         except KeyError:
@@ -155,7 +156,7 @@ class Space:
         return True
 
     def corners(self) -> list[dict[str, Any]]:
-        """Return the points at the ends of the space, at which a configuration must build before any trial.
+        """Return the extreme points of the space; before the first trial, each must give a valid configuration.
 
         The first are all parameters low and all high, and each of the two with one parameter at its other end. These
         2n + 2 points combine every end of one parameter with the opposite end of every other, as in a minibatch larger
@@ -167,20 +168,21 @@ class Space:
         for side in (0, 1):
             base = {name: pair[side] for name, pair in ends.items()}
             points += [base, *(self._move(base, d, ends[d.name][1 - side]) for d in self.dimensions)]
-            # If a parameter's condition is not met at this end of the space, then a point is added where the condition
-            # is met, with the parameter at this end.
+            # A conditional parameter may be inactive at this base point. So a point is added that meets its condition
+            # and has the same end of its range.
             points += [self._move(base, d, ends[d.name][side]) for d in self.dimensions if d.when]
         low = points[0]
         for dimension in self.dimensions:
             middle = dimension.args[1:-1] if dimension.kind == "choice" else ()
-            points += [self._move(low, dimension, value) for value in middle]  # Each choice may fail in its own way.
+            # The choices between first and last are no ends, but each may be invalid in its own way.
+            points += [self._move(low, dimension, value) for value in middle]
         whole = [{**self.active_values(point), **self.fixed} for point in points]
         return [point for index, point in enumerate(whole) if point not in whole[:index]]
 
     def count_points(self) -> int:
-        """Count the configurations of a space without continuous ranges."""
+        """Count the configurations of a search space without continuous parameters."""
         parents = {parent for dimension in self.dimensions for parent in dimension.when}
-        # Each combination of parents' values, and the number of configurations with it.
+        # The possible combinations of the parents' values, with the number of configurations that share each.
         combinations: list[tuple[dict[str, Any], int]] = [({}, 1)]
         for dimension in self.dimensions:
             extended: list[tuple[dict[str, Any], int]] = []
@@ -195,7 +197,7 @@ class Space:
         return sum(count for _, count in combinations)
 
     def _move(self, point: Mapping[str, Any], dimension: Dimension, value: Any) -> dict[str, Any]:
-        """Return ``point`` with one parameter at another value, and its parents where its condition is met."""
+        """Return ``point`` with one parameter changed, and with its parents changed so that its condition is met."""
         moved = {**point, dimension.name: value}
         waiting = [dimension]
         by_name = {other.name: other for other in self.dimensions}
@@ -208,7 +210,7 @@ class Space:
 
 
 def _find_named(values: Mapping[str, Any], searched: Collection[str], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield values by name. Mappings are flattened to names with dots, unless their own name is searched."""
+    """Yield values by dotted name; nested mappings are flattened, unless a mapping itself is a searched value."""
     for key, value in values.items():
         name = f"{above}.{key}" if above else str(key)
         if isinstance(value, Mapping) and name not in searched:
@@ -218,7 +220,7 @@ def _find_named(values: Mapping[str, Any], searched: Collection[str], above: str
 
 
 def parse_space(raw: Mapping[str, Any], algo: Mapping[str, Any] | None = None) -> Space:
-    """Read the ``space`` group.
+    """Parse the settings group ``space``.
 
     Args:
         raw: Name to ``[kind, args...]`` (searched), ``[when, {name: value}, form]`` (searched where the others have
@@ -237,7 +239,7 @@ def parse_space(raw: Mapping[str, Any], algo: Mapping[str, Any] | None = None) -
         when[name], form = split_condition(name, written)
         if isinstance(form, Sequence) and not isinstance(form, str) and form and isinstance(form[0], str):
             dimensions[name] = parse_dimension(name, str(form[0]), tuple(form[1:]))
-        elif when[name]:  # A plain value under a condition is a choice of one value.
+        elif when[name]:  # A fixed value under a condition counts as a choice of one value.
             dimensions[name] = Dimension(name, "choice", (form,))
         else:
             fixed[name] = form
@@ -250,7 +252,7 @@ def _resolve_conditions(
     when: Mapping[str, Mapping[str, Any]],
     constant: Mapping[str, Any],
 ) -> Space:
-    """Check all conditions. Those on constants are evaluated here and removed."""
+    """Check the conditions of all parameters; those on fixed parameters are evaluated and removed."""
     ordered: list[Dimension] = []
     idle: dict[str, str] = {}
     for name in order_parameters({name: when[name] for name in dimensions}):
@@ -270,13 +272,13 @@ def _resolve_conditions(
 
 
 def _resolve_wanted(dimension: Dimension, parent: Dimension, value: Any) -> tuple[Any, ...]:
-    """Return the values of ``parent`` that a condition wants, one or several.
+    """Return the values of ``parent`` that a condition allows; the condition may give one value or a list.
 
     Raises:
         ConfigError: The parent never has one of them.
     """
     if parent.kind == "choice" and value in parent.args:
-        return (value,)  # A list may itself be a choice.
+        return (value,)  # A list that is one of the parent's choices counts as a single value.
     wanted = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     for wanted_value in wanted:
         try:

@@ -1,4 +1,4 @@
-"""Decide by asynchronous successive halving which trials go on.
+"""Asynchronous successive halving (ASHA): stop the trials that are not among the best of a rung.
 
 The rule is plain arithmetic over reports.
 """
@@ -15,7 +15,7 @@ from rltune.search.schedulers import GO_ON, Decision, Stop, StoppingRule, make_a
 
 
 class SuccessiveHalving(StoppingRule):
-    """Stop trials at the rungs of asynchronous successive halving (Li et al. 2020, algorithm 2, stopping variant).
+    """Stop trials by asynchronous successive halving (Li et al. 2020, algorithm 2, stopping variant).
 
     A trial that reaches a rung goes on if it is among the best ``1/reduction_factor`` of all trials that have reached
     it. The first ``reduction_factor - 1`` always go on, because there is nothing to compare them with. A trial that has
@@ -43,13 +43,14 @@ class SuccessiveHalving(StoppingRule):
         levels = []
         level = env_steps * grace_fraction
         while level < env_steps:
-            levels.append(math.ceil(level - 1e-9 * env_steps))  # 0.07 * 100 is more than 7 in floating point.
+            # A little is subtracted before rounding up, because 0.07 * 100 is slightly more than 7 in floating point.
+            levels.append(math.ceil(level - 1e-9 * env_steps))
             level *= reduction_factor
         self.levels = levels
         self._rungs = [_Rung(level) for level in self.levels]
 
     def decide(self, report: Report) -> Decision:
-        """Take in a trial's report and decide whether the trial goes on. Each rung judges a trial once.
+        """Record a trial's report, and decide whether the trial continues; each rung judges a trial once.
 
         Args:
             report: One without a number, before the first episode, is not judged.
@@ -61,7 +62,8 @@ class SuccessiveHalving(StoppingRule):
         if not math.isfinite(value):
             return GO_ON
         reached = [rung for rung in self._rungs if report.nominal_steps >= rung.level and number not in rung.trials]
-        for rung in reached:  # A stopped trial counts as well, because later trials are compared with it.
+        # The score is recorded before the decision, because stopped trials are part of later comparisons.
+        for rung in reached:
             rung.trials.add(number)
             bisect.insort(rung.values, value)
         is_best = all(self._goes_on(value, rung.values) for rung in reached)
@@ -76,7 +78,7 @@ class SuccessiveHalving(StoppingRule):
 
 @dataclass
 class _Rung:
-    """Keep the trials that reached a rung, and their sorted scores."""
+    """The trials that have reached a rung, and their sorted scores."""
 
     level: int
     trials: set[int] = field(default_factory=set)

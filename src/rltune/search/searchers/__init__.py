@@ -1,1 +1,1 @@
-"""Samplers of our own, beside those of Optuna. They import Optuna as they are loaded, and are loaded by name."""
+"""rltune's own samplers, in addition to Optuna's. Their modules import Optuna, so they are imported only when used."""

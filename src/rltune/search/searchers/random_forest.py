@@ -1,4 +1,4 @@
-"""Propose by a random forest over parameters and training steps, so that stopped trials teach too.
+"""A sampler with a random forest over parameters and training steps, which also learns from stopped trials.
 
 As in SMAC (Hutter et al. 2011) a forest predicts objectives, and random configurations come in between. Here each
 report of a trial is an example, with its environment steps as one more input, and what is predicted is the end of a
@@ -25,15 +25,15 @@ from rltune.search.searchers.unit_cube import Array, UnitCube
 if TYPE_CHECKING:
     from optuna.study import Study
 
-MAX_EXAMPLES = 1000  # Up to 500 trials have two or more examples each. A proposal takes less than a tenth of a second.
-# The fewest examples in a leaf. A trial without a finite report gives as many examples, so that others do not outvote
-# it.
+MAX_EXAMPLES = 1000  # The most training examples of the forest; more would make a proposal take longer than 0.1 s.
+# The minimum number of examples in a leaf. A trial without a finite report counts as this many examples; with fewer,
+# the other trials in its leaf would hide how bad it is.
 LEAF = 3
 NUM_CANDIDATES = 1000
 
 
 class RandomForestSampler(BaseSampler):
-    """Sampler for a study of one objective, of trials that report scores by environment steps.
+    """A random forest sampler for studies with one objective, in which trials report scores by environment steps.
 
     A trial without a finite report, such as one that diverged, counts as the worst report of all at the end of a whole
     training. A parameter that a trial lacks, because its condition is not met, has a random value in each of the
@@ -65,7 +65,7 @@ class RandomForestSampler(BaseSampler):
         self._independent = RandomSampler(seed)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the distributions of all parameters that any ended trial has, those with conditions included."""
+        """Return the distributions of all parameters of ended trials, including conditional ones."""
         distributions = {
             name: distribution for ended in _list_ended(study) for name, distribution in ended.distributions.items()
         }
@@ -74,13 +74,13 @@ class RandomForestSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Draw at random: before the first model, for new parameters, and in a fraction of the later trials."""
+        """Draw a parameter at random: in the first trials, if it is new, and in a fraction of the later trials."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Propose the candidate that is predicted the best at the end of a whole training."""
+        """Propose the random candidate with the best score that the forest predicts for the end of the training."""
         ended = _list_ended(study)
         is_early = len(ended) < self._n_startup_trials or not search_space
         if is_early or self._rng.random() < self._random_fraction:
@@ -94,21 +94,21 @@ class RandomForestSampler(BaseSampler):
         candidates = cube.snap(self._rng.random((NUM_CANDIDATES, tried.shape[1])))
         predicted = _predict(trees, cube.expand(candidates))
         running = cube.place(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
-        # If all parameters are choices, many candidates have been tried already.
+        # Candidates that were tried already are excluded, unless all of them were, as in a small space of choices.
         is_tried = _is_among(candidates, np.concatenate([tried, running]))
         predicted[is_tried & ~is_tried.all()] = -np.inf
         return cube.read(candidates[predicted.argmax()])
 
 
 def fill_missing(places: Array, rng: np.random.Generator) -> Array:
-    """Replace the missing parameters of trials by random values."""
+    """Fill parameters that a trial lacks, because their conditions are not met, with random values."""
     return np.where(np.isnan(places), rng.random(places.shape), places)
 
 
 def grow_trees(
     examples: Array, targets: Array, owners: NDArray[np.intp], num_trees: int, rng: np.random.Generator
 ) -> tuple[list[Any], NDArray[np.intp]]:
-    """Fit extremely randomized trees (Geurts et al. 2006), each to trials drawn with replacement.
+    """Fit extremely randomized trees (Geurts et al. 2006), each on a bootstrap sample of the trials.
 
     If examples were drawn instead, as scikit-learn's forests do, nearly every trial would be in every tree.
 
@@ -121,12 +121,13 @@ def grow_trees(
     Returns:
         The trees; and how often each of them has drawn each trial, shape (trees, trials).
     """
-    # Importing scikit-learn takes seconds, and a check of the settings does not need it.
+    # The import of scikit-learn takes seconds and is not needed to check the settings.
     from sklearn.tree import ExtraTreeRegressor
 
     trees, trials = [], owners.max() + 1
     times_drawn = np.zeros((num_trees, trials), dtype=np.intp)
-    inputs = np.ascontiguousarray(examples, dtype=np.float32)  # Otherwise each tree would convert the examples itself.
+    # The examples are converted to float32 only once, and not again by each tree.
+    inputs = np.ascontiguousarray(examples, dtype=np.float32)
     for drawn in times_drawn:
         drawn[:] = np.bincount(rng.integers(trials, size=trials), minlength=trials)
         seed = int(rng.integers(2**31))
@@ -136,13 +137,13 @@ def grow_trees(
 
 
 def _list_ended(study: Study) -> list[FrozenTrial]:
-    """List the trials from which the forest learns; failed ones teach nothing."""
+    """List the complete and pruned trials, from which the forest learns."""
     ended: list[FrozenTrial] = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return ended
 
 
 def list_examples(trials: Sequence[FrozenTrial], direction: Direction) -> tuple[NDArray[np.intp], Array, Array]:
-    """Return for each example the trial, the fraction of a whole training, and the objective.
+    """Return the forest's training examples: each one's trial, fraction of the training, and objective.
 
     A whole training is the longest one so far. Each trial gives as many reports as `MAX_EXAMPLES` allows, evenly
     spread, the last one included. A trial that breaks a constraint is worse than the worst report by its excess.
@@ -155,7 +156,8 @@ def list_examples(trials: Sequence[FrozenTrial], direction: Direction) -> tuple[
     for owner, trial in enumerate(trials):
         below[owner] = sum(max(0.0, excess) for excess in trial.constraints.values())
         curve = {step: score for step, score in trial.intermediate_values.items() if np.isfinite(score)}
-        if trial.state == TrialState.COMPLETE:  # A complete trial's value may differ from its last report.
+        # The value of a complete trial replaces the score of its last report, which may differ.
+        if trial.state == TrialState.COMPLETE:
             curve[max(curve, default=whole)] = trial.value
         steps = sorted(curve) if below[owner] == 0 else []
         every = -(-len(steps) // most) or 1
@@ -167,7 +169,7 @@ def list_examples(trials: Sequence[FrozenTrial], direction: Direction) -> tuple[
 
 
 def rank_normally(objectives: Array) -> Array:
-    """Replace objectives by normal quantiles of their ranks, so that an outlier is only the lowest one."""
+    """Transform objectives to normal quantiles of their ranks, which limits the influence of outliers."""
     from scipy.special import ndtri
 
     ordered = np.sort(objectives)
@@ -176,12 +178,12 @@ def rank_normally(objectives: Array) -> Array:
 
 
 def _predict(trees: Sequence[Any], inputs: Array) -> Array:
-    """Return the mean prediction of the trees for the end of a whole training."""
+    """Return the trees' mean prediction of the objective at the end of the training."""
     whole = np.column_stack([inputs, np.ones(len(inputs))]).astype(np.float32)
     return np.asarray(np.mean([tree.predict(whole, check_input=False) for tree in trees], axis=0))
 
 
 def _is_among(candidates: Array, others: Array) -> NDArray[np.bool_]:
-    """Return for each candidate whether it equals one of the configurations."""
+    """Return for each candidate whether it equals one of the configurations ``others``."""
     rows = {row.tobytes() for row in others.round(9)}
     return np.array([row.tobytes() in rows for row in candidates.round(9)])

@@ -1,4 +1,4 @@
-"""Spread trials evenly over a space by a scrambled Sobol sequence.
+"""A sampler that covers the search space evenly by a scrambled Sobol sequence.
 
 Optuna's QMCSampler keeps its position in the study, and begins again if the study is lost or the driver is killed
 between two writes. Here a trial's point follows from its number.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SobolSampler(BaseSampler):
-    """Sampler whose trials fill a space without conditions evenly (Sobol' 1967; scrambled by Owen 1998).
+    """Sampler that covers a space without conditions by a Sobol sequence (Sobol' 1967; scrambled as in Owen 1998).
 
     The first trial is drawn at random, because the sampler learns the space from it.
 
@@ -32,7 +32,7 @@ class SobolSampler(BaseSampler):
         self._independent, self._sweep_seed = RandomSampler(seed), sweep_seed
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the distributions of the first trial."""
+        """Return the parameters of the study's first trial as the search space of all later trials."""
         first = study.get_trials(deepcopy=False)[0]
         return {
             name: distribution
@@ -43,19 +43,19 @@ class SobolSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Draw at random: the first trial."""
+        """Draw a parameter of the first trial at random."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the trial's point of the sequence."""
+        """Return the point of the Sobol sequence whose index belongs to the trial."""
         if not search_space:
             return {}
-        # Importing SciPy takes seconds, and a check of the settings does not need it.
+        # The import of SciPy takes seconds and is not needed to check the settings.
         from scipy.stats.qmc import Sobol
 
         sequence = Sobol(len(search_space), scramble=True, rng=self._sweep_seed)
-        if trial.number > 1:  # SciPy refuses to move forward by zero points.
+        if trial.number > 1:  # SciPy's fast_forward raises an error for zero points.
             sequence.fast_forward(trial.number - 1)
         return UnitCube(search_space).read(sequence.random()[0])

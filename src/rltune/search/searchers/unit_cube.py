@@ -1,4 +1,4 @@
-"""Map trials to a unit cube with an axis for each parameter, on the scale on which it is drawn."""
+"""Map trials to points in a unit cube, with one axis per parameter on its linear or log scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 
 class UnitCube:
-    """The space of some distributions as a unit cube.
+    """A unit cube whose axes are the parameters of a search space.
 
     The axis of a choice or of a range of integers is divided into a piece for each value.
 
@@ -39,7 +39,7 @@ class UnitCube:
         self._ends = self._scale(np.array([self._low - self._step / 2, self._high + self._step / 2]))
 
     def place(self, trials: Sequence[FrozenTrial]) -> Array:
-        """Return the places of trials, of shape (trials, parameters); NaN where a trial lacks a parameter."""
+        """Map trials to points of shape (trials, parameters); NaN for a parameter that a trial lacks."""
         raw = np.full((len(trials), len(self._space)), np.nan)
         for row, trial in zip(raw, trials, strict=True):
             for axis, (name, distribution) in enumerate(self._space.items()):
@@ -48,11 +48,11 @@ class UnitCube:
         return self._place(raw)
 
     def snap(self, places: Array) -> Array:
-        """Move places to the middle of their pieces, on axes that have pieces."""
+        """Round points to the centers of the intervals of discrete parameters."""
         return self._place(self._read(places))
 
     def expand(self, places: Array) -> Array:
-        """Return a model's inputs, of shape (places, inputs); a choice has an input for each of its values."""
+        """Encode points as a model's inputs, of shape (points, inputs); choices are one-hot encoded."""
         raw, snapped = self._read(places), self.snap(places)
         columns = [
             raw[:, [axis]] == np.arange(count) if count else snapped[:, [axis]]
@@ -61,7 +61,7 @@ class UnitCube:
         return np.concatenate(columns, axis=1, dtype=float)
 
     def read(self, place: Array) -> dict[str, Any]:
-        """Return the values at a place, by label."""
+        """Convert a point to parameter values by name."""
         raw = self._read(place[None])[0]
         return {
             name: distribution.to_external_repr(float(x))
