@@ -1,1 +1,1 @@
-"""A service that runs submitted sweeps one after another: its queue, its REST interface, its page."""
+"""The service of ``rltune serve``: a queue that runs submitted sweeps in turn, a REST API and a web page."""

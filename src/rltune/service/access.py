@@ -28,11 +28,11 @@ READING = ("GET", "HEAD")
 LOGIN = "/login"
 LOGGED_IN = "logged_in"
 SESSION_S = 365 * 24 * 3600  # A browser stays logged in for a year.
-MAX_BODY_BYTES = 2**20  # A request's body must fit into memory, because it is read before its sender is known.
+MAX_BODY_BYTES = 2**20  # A request's body is read into memory before the token is checked, so its size is limited.
 
 
 class AccessError(RltuneError):
-    """A request from somebody who may not make it.
+    """A request that is refused because of its token, its origin or its host.
 
     Args:
         status: The HTTP status of the response.
@@ -48,7 +48,7 @@ class AccessError(RltuneError):
 
 @dataclass(frozen=True)
 class Access:
-    """Decide who may use a service.
+    """Check the token, the origin and the host of requests to a service.
 
     Attributes:
         token: The secret that its users have.
@@ -62,7 +62,7 @@ class Access:
     names: tuple[str, ...] = ()
 
     def protect(self, app: FastAPI) -> None:
-        """Add the middleware that checks the host, reads the session's cookie and limits the size of a request."""
+        """Add the middleware that checks the Host header, reads the session cookie and limits a request's size."""
         app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
         app.add_middleware(
             SessionMiddleware,
@@ -74,7 +74,7 @@ class Access:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list_hosts(self.names), www_redirect=False)
 
     def is_token(self, text: str) -> bool:
-        """Return whether a text is the token; the comparison takes the same time for every text."""
+        """Return whether a text is the token, in constant time."""
         return hmac.compare_digest(text.strip().encode(), self.token.encode())
 
     def check(
@@ -82,7 +82,7 @@ class Access:
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
     ) -> None:
-        """Let a request through that has the token, or that comes from the service's own page after a login.
+        """Accept a request with the token, or one from the service's own page after a login (protection against CSRF).
 
         Raises:
             AccessError: The request is refused.
@@ -106,7 +106,7 @@ class Access:
 
 
 def list_hosts(names: Sequence[str]) -> list[str]:
-    """List the hosts by which a service may be called: this machine's names and addresses, and the configured names."""
+    """List the Host headers that are accepted: this machine's names and addresses, and the configured names."""
     entries = list(itertools.chain.from_iterable(psutil.net_if_addrs().values()))
     version_4 = [entry.address for entry in entries if entry.family == socket.AF_INET]
     version_6 = [f"[{entry.address.partition('%')[0]}]" for entry in entries if entry.family == socket.AF_INET6]

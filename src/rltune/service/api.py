@@ -1,4 +1,4 @@
-"""Serve the REST interface: submit, list, stop and resume sweeps by JSON over HTTP."""
+"""The REST API: submit, list, stop and resume sweeps by JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rltune.service.sweep_service import SweepService
 
 API = "/api/"
 TRY = f"see docs/service.md, or {API}openapi.json"
-NEXT = "X-Next"  # In a response with part of a log, this header has the byte at which the next part begins.
+NEXT = "X-Next"  # The response header with the byte at which the next request for a sweep's log should start.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -54,7 +54,7 @@ LOG = {"content": {"text/plain": {}}, "headers": {NEXT: {"schema": {"type": "str
 
 
 def make_app(service: SweepService, access: Access) -> FastAPI:
-    """Make the application that serves REST; `rltune.service.page` adds the page.
+    """Make the FastAPI application of the REST API; `rltune.service.page` adds the web page.
 
     Args:
         service: Carries out the requests.
@@ -81,7 +81,7 @@ def make_app(service: SweepService, access: Access) -> FastAPI:
 
 
 def answer_head(app: ASGIApp) -> ASGIApp:
-    """Answer HEAD as GET, whose body the server leaves out."""
+    """Handle HEAD as GET; the HTTP server leaves the body out."""
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         await app(dict(scope, method="GET") if scope.get("method") == "HEAD" else scope, receive, send)
@@ -90,10 +90,10 @@ def answer_head(app: ASGIApp) -> ASGIApp:
 
 
 async def add_headers(request: Request, respond: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Add the headers that keep a browser from loading or framing anything that is not the service's own."""
+    """Add security headers, such as Content-Security-Policy: browsers load and frame only the service's own pages."""
     response = await respond(request)
     if response.status_code >= 400 and response.headers.get("Content-Type", "").startswith("text/plain"):
-        # Another middleware has refused the request in plain text.
+        # The response came from another middleware as plain text, and is replaced by JSON.
         text = b"".join([part async for part in cast(Any, response).body_iterator]).decode()
         response = respond_to_error(request, HTTPException(response.status_code, text))
     for name, value in HEADERS.items():
@@ -102,7 +102,7 @@ async def add_headers(request: Request, respond: Callable[[Request], Awaitable[R
 
 
 def make_router(service: SweepService) -> APIRouter:
-    """Make the routes of REST."""
+    """Make the routes of the REST API."""
     known_query = Depends(refuse_unknown_parameters)
     router = APIRouter(prefix="/api", responses=declare(400, 401, 422, 503), dependencies=[known_query])
 
@@ -163,7 +163,7 @@ def make_router(service: SweepService) -> APIRouter:
 
 
 def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse a query parameter that OpenAPI does not describe: without it, a typing error would change the answer.
+    """Refuse unknown query parameters, because a misspelt filter would otherwise be ignored.
 
     Raises:
         ConfigError: Names the parameter.
@@ -176,12 +176,12 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 
 def declare(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Declare for OpenAPI with which statuses a request may be refused."""
+    """Declare for OpenAPI the HTTP statuses with which a request may be refused."""
     return {status: {"model": Refusal, "description": REFUSALS[status]} for status in statuses}
 
 
 def respond_to_error(request: Request, error: Exception) -> Response:
-    """Respond with the parts of an error, whatever has raised it."""
+    """Respond to a request that has raised any exception with the parts of its error as JSON."""
     path = request.url.path
     headers = dict(getattr(error, "headers", None) or {})
     if isinstance(error, RltuneError):
@@ -192,7 +192,9 @@ def respond_to_error(request: Request, error: Exception) -> Response:
         described = f"{request.method} {path}: {error.detail}"
         status, refusal = error.status_code, ConfigError(described, "a request that OpenAPI describes", TRY)
         if status == 405 and (methods := request.app.openapi()["paths"].get(request.scope["route"].path)):
-            headers["Allow"] = ", ".join(methods).upper()  # Starlette names only the methods of the path's first route.
+            # Starlette's Allow header only names the methods of the path's first route, so the methods of all routes
+            # are collected.
+            headers["Allow"] = ", ".join(methods).upper()
     else:
         cause = redact(describe_exception(error))
         status, refusal = 500, UnexpectedError(cause, "a fault of rltune", "see the output of the service")
@@ -204,7 +206,7 @@ def respond_to_error(request: Request, error: Exception) -> Response:
 
 
 def status_of(error: RltuneError) -> int:
-    """Return the HTTP status of an error."""
+    """Return the HTTP status for an error."""
     if isinstance(error, AccessError):
         return error.status
     statuses = {UnknownSubmissionError: 404, UnavailableError: 503, StudyError: 409}
@@ -212,8 +214,9 @@ def status_of(error: RltuneError) -> int:
 
 
 def explain_invalid(error: RequestValidationError) -> ConfigError:
-    """Explain the first key of a request that is unknown or missing, or whose value has the wrong type."""
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # It may be the missing key.
+    """Describe the first key of a request's body that is unknown, missing or of the wrong type."""
+    # A misspelt key is reported as unknown and the right one as missing, so the unknown one is explained first.
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     where, *keys = first["loc"]
     key = ".".join(map(str, keys)) if keys and first["type"] != "json_invalid" else where
     value = redact(json.dumps(None if first["type"] == "missing" else first["input"], default=repr))

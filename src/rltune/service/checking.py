@@ -1,4 +1,4 @@
-"""Check and compose a submission in a process of its own.
+"""Check a submission and compose its settings in a child process, because this runs a user's code.
 
 The check imports the modules of users, such as an environment's. In a process of its own, a module that was corrected
 since is read again, and one that hangs or ends its process harms nobody.
@@ -29,8 +29,8 @@ from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secre
 from rltune.errors import ConfigError, RltuneError, describe_exception
 from rltune.formatting import spell_command
 
-LIMIT_S = 50.0  # The time-out of a check, less than the 60 s that a client waits for a response.
-RESERVED = {  # The settings that a service gives each sweep itself, and why a submission may not contain them.
+LIMIT_S = 50.0  # The time limit of a check, less than the 60 s that clients wait for a response.
+RESERVED = {  # Settings that the service sets for each sweep, and the reasons why a submission may not contain them.
     "output_dir": "all its sweeps lie in one folder, that of the service",
     "resume": "it starts each with resume=auto",
 }
@@ -40,7 +40,7 @@ _OVERRIDE = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
 
 @dataclass(frozen=True)
 class CheckedSweep:
-    """A sweep that can be run.
+    """A submission that was accepted: its name, overrides and composed settings.
 
     Attributes:
         name: The sweep's name.
@@ -54,7 +54,7 @@ class CheckedSweep:
 
 
 def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s: float = LIMIT_S) -> CheckedSweep:
-    """Run a check in a new process, and end that process with everything that it has started.
+    """Run a check in a child process, and kill the process with its descendants afterwards.
 
     Args:
         check: `check_submission` or `check_change`.
@@ -68,7 +68,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_send_result, args=(sender, check, arguments))
     with receiver:
-        with sender:  # Only the child keeps the sender open, so that the receiver notices the child's end.
+        with sender:  # The parent closes its copy of the pipe's sending end, so that it notices if the child dies.
             child.start()
         try:
             if not receiver.poll(limit_s):
@@ -83,7 +83,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(cast(int, child.pid), signal.SIGKILL)
-            child.kill()  # A child that has just started may not lead a session yet.
+            child.kill()  # The child may not have called setsid yet, and then killpg misses it.
             child.join()
     if "refused" in answer:
         raise getattr(errors, answer["type"])(*answer["refused"])
@@ -91,7 +91,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
 
 
 def _send_result(sender: Connection, check: Callable[..., CheckedSweep], arguments: Sequence[object]) -> None:
-    """Run a check in the child, and send what it returns or why it is refused: a user's module may even exit.
+    """Run a check in the child process, and send its result or its error to the parent as JSON.
 
     It is sent as JSON, because unpickling an error of a user's class would import the user's module in the service.
     The child leads a session of its own without output, and also ends if the service is killed.
@@ -115,7 +115,7 @@ def _make_error(problem: str) -> ConfigError:
 
 
 def check_submission(overrides: Sequence[str], output_dir: str, name: str | None = None) -> CheckedSweep:
-    """Check that a sweep can be run as far as that needs no RLlib, and compose its settings.
+    """Check a submission as far as possible without RLlib, and compose its settings.
 
     Args:
         overrides: As they are typed after ``rltune run``.
@@ -132,7 +132,7 @@ def check_submission(overrides: Sequence[str], output_dir: str, name: str | None
 
 
 def check_change(overrides: Sequence[str], output_dir: str, settings: str) -> CheckedSweep:
-    """Check that a sweep that was submitted can be resumed with other settings, and apply them.
+    """Check that a submitted sweep can be resumed with changed settings, and compose these.
 
     Args:
         overrides: The settings that change, as they are typed.
@@ -148,7 +148,7 @@ def check_change(overrides: Sequence[str], output_dir: str, settings: str) -> Ch
 
 
 def _check_overrides(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides without the sweep's name.
+    """Refuse invalid, secret and reserved overrides, and return the others without the sweep's name.
 
     Raises:
         ConfigError: One of them is no override, has a secret, or gives a reserved setting.

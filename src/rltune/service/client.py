@@ -1,4 +1,4 @@
-"""Send requests to a service from a script or a command, on this machine or another one."""
+"""A client of the REST API for scripts and commands, on any machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rltune.errors import ConfigError, RltuneError, StudyError, UnavailableError
 from rltune.formatting import spell_command
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
-LIMIT_S = 60.0  # The longest wait for a response, because checking a sweep takes seconds on a busy machine.
-INTERVAL_S = 1.0  # The time between two requests of a method that waits.
+LIMIT_S = 60.0  # The time-out of a request; checking a submission takes seconds on a busy machine.
+INTERVAL_S = 1.0  # The polling interval of methods that wait for a sweep.
 WAITING = ("queued", "running")
-REFUSALS: Mapping[int, type[RltuneError]] = {  # Errors by HTTP status; others are wrong requests.
+# The error classes by HTTP status; any other status raises a ConfigError.
+REFUSALS: Mapping[int, type[RltuneError]] = {
     404: StudyError,
     409: StudyError,
     500: UnexpectedError,
@@ -27,15 +28,15 @@ REFUSALS: Mapping[int, type[RltuneError]] = {  # Errors by HTTP status; others a
 
 
 class ServiceError(UnavailableError):
-    """A service that cannot be reached."""
+    """The service cannot be reached."""
 
 
 class TokenError(ConfigError):
-    """A token that the service does not accept."""
+    """The service has refused the token."""
 
 
 class Client:
-    """Submit sweeps to a service, describe, stop and resume them.
+    """Submit sweeps to a service, and describe, stop and resume them.
 
     Args:
         address: The address of the service, such as ``http://127.0.0.1:8288``. None is the environment variable
@@ -60,8 +61,11 @@ class Client:
             )
         self.address = chosen_address.rstrip("/")
         self._session = requests.Session()
-        self._session.trust_env = False  # A .netrc would replace the token, and a proxy cannot reach this machine.
-        # The folder's token is sent only to the service of this folder, whatever address the user typed.
+        # requests must not take a login from .netrc instead of the token, nor use a proxy, which cannot reach
+        # localhost.
+        self._session.trust_env = False
+        # The token in the service's folder is only sent to the address in that folder, and not to another one that a
+        # user typed.
         chosen_token = (
             token or os.environ.get(TOKEN) or (folder.read_token() if self.address == local_address else None)
         )
@@ -98,7 +102,7 @@ class Client:
         return dict(self._send("POST", "sweeps", {"overrides": all_overrides, "name": name, "group": group}).json())
 
     def list(self, group: str | None = None, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
-        """Return submitted sweeps: those that run, those that wait in their order, then those that have ended.
+        """List submitted sweeps: running ones first, then queued ones in order, then ended ones.
 
         Args:
             group: Return the sweeps of this group; None means all.
@@ -133,7 +137,7 @@ class Client:
         return self._act("enqueue", name, {"space": space})
 
     def logs(self, name: str, follow: bool = False) -> Iterator[str]:
-        """Yield the log of a sweep's commands, in parts.
+        """Yield the output of a sweep's commands in chunks.
 
         Args:
             name: The sweep.

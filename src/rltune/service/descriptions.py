@@ -1,4 +1,4 @@
-"""Describe submissions for REST and the page: the row of the queue, and the progress in the sweep's ledger.
+"""Describe submissions for the REST API and the page, from their rows in the queue and their sweeps' ledgers.
 
 This module only reads.
 """
@@ -28,11 +28,11 @@ from rltune.views.page import describe_sweep
 from rltune.views.sweep_reader import SweepReader
 from rltune.views.sweep_view import SweepView
 
-CPU_INTERVAL_S = 0.1  # The time over which the load of the CPUs is averaged.
+CPU_INTERVAL_S = 0.1  # CPU usage is measured over this time.
 
 
 class SweepDescriptions:
-    """Describe the sweeps of a service. May be used from several threads.
+    """Describe the sweeps of a service. Thread-safe.
 
     Args:
         folder: The service's folder.
@@ -49,7 +49,7 @@ class SweepDescriptions:
         group: str | None = None,
         part: slice = slice(None),
     ) -> list[SweepDescription]:
-        """Describe the submissions: those that run, those that wait in their order, then the newest that have ended.
+        """Describe submissions: running ones first, then queued ones in order, then ended ones, the newest first.
 
         Args:
             submissions: All submissions.
@@ -79,12 +79,13 @@ class SweepDescriptions:
     ) -> SweepDescription:
         folder = self._folder.sweeps / submission.name
         view = None if isinstance(result, StudyError) else result
-        # A sweep is starting until the process that the service started has checked its settings and taken the lease.
+        # The sweep counts as starting until its new process has taken the lease; until then, the lease names an earlier
+        # driver.
         is_starting = submission.state == RUNNING and (view.driver_id if view else None) == submission.last_driver
         position = waiting.index(submission.name) + 1 if submission.state == QUEUED else None
         if view and (position or is_starting):
             view = _extend_budget(view, submission)
-        # Only a sweep that has started has settings in its folder.
+        # Before a sweep has started, its folder has no settings, so that an unreadable ledger is no error.
         is_unreadable = isinstance(result, StudyError) and (folder / SETTINGS).is_file()
         return {
             "id": submission.id,
@@ -110,7 +111,7 @@ class SweepDescriptions:
         }
 
     def show(self, submission: Submission) -> dict[str, Any]:
-        """Describe one sweep for its page: the sections of `rltune.views.page`, and the load of the machine."""
+        """Describe one sweep for its page: the sections of `rltune.views.page`, and the machine's CPU and memory."""
         folder = self._folder.sweeps / submission.name
         view = self._reader.read([folder])[folder]
         if not isinstance(view, SweepView) or not view.settings:
@@ -124,7 +125,7 @@ class SweepDescriptions:
 
 
 def has_report(folder: Path) -> bool:
-    """Return whether a sweep has a report."""
+    """Return whether a sweep's folder contains an HTML report."""
     return (folder / FOLDER / PAGE).is_file()
 
 
@@ -146,7 +147,7 @@ def describe_state(submission: Submission, position: int | None, is_starting: bo
 
 
 def _extend_budget(view: SweepView, submission: Submission) -> SweepView:
-    """Return the view of a sweep that is resumed, with the budget of its latest submission."""
+    """Return a sweep's view with the budget and state that it will have when its resume starts."""
     trials = (load_settings(submission.settings).get("budget") or {}).get("trials")
     budget = {**view.budget, "trials": trials} if isinstance(trials, int) else view.budget
     return replace(
@@ -155,7 +156,7 @@ def _extend_budget(view: SweepView, submission: Submission) -> SweepView:
 
 
 def describe_load(folder: Path) -> dict[str, Any]:
-    """Describe the load of the machine, and how much memory the processes of a sweep use if its driver runs here."""
+    """Describe the machine's CPU and memory usage, and the sweep's own memory if its driver runs on this machine."""
     memory = psutil.virtual_memory()
     load: dict[str, Any] = {
         "cpu": f"{psutil.cpu_percent(CPU_INTERVAL_S):.0f}%",
@@ -163,7 +164,8 @@ def describe_load(folder: Path) -> dict[str, Any]:
         "processes": None,
         "sweep_memory": None,
     }
-    with contextlib.suppress(Exception):  # The page also shows a sweep whose ledger is missing or damaged.
+    # The machine's usage is shown even if the sweep's ledger is missing or damaged.
+    with contextlib.suppress(Exception):
         driver = read_lease(folder).driver
         if driver and driver.is_alive():
             process = psutil.Process(driver.pid)
@@ -174,7 +176,7 @@ def describe_load(folder: Path) -> dict[str, Any]:
 
 
 def _read_memory(process: psutil.Process) -> int:
-    """Return the memory of a process without the part that it shares with others, as with its parent."""
+    """Return the memory of a process, without memory that it shares with other processes."""
     try:
         memory = process.memory_info()
     except psutil.Error:
@@ -183,5 +185,5 @@ def _read_memory(process: psutil.Process) -> int:
 
 
 def format_time(seconds: float | None) -> str | None:
-    """Format a moment as ISO 8601 in UTC."""
+    """Format a time as ISO 8601 in UTC."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""Decide which submission starts next, and in which state those are whose process has ended.
+"""Run the queue: start the next submissions, and decide the state of those whose process has ended.
 
 Sweeps start in the order of their positions, ``width`` at a time. A submission keeps its position while it runs. If its
 process was killed, or ended unobserved, it is started again before all later submissions. This does no harm, because
@@ -38,18 +38,20 @@ from rltune.service.submissions import (
     Submissions,
 )
 
-INTERVAL_S = 0.5  # The time between two passes over the queue.
+INTERVAL_S = 0.5  # The queue is processed at this interval.
 ON_REQUEST = "stopped on request"
 ADOPTED = "driven by a process that this service did not start"
-MAX_LOSSES = 3  # If a sweep's process is lost this often in a row without progress, the sweep itself may be the cause.
-FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 1800.0  # The back-off doubles from the first to the longest wait.
+# A sweep whose process dies this often in a row without progress fails, because the sweep itself may be the cause.
+MAX_LOSSES = 3
+# During an outage, the wait before the next start of a sweep doubles from the first value to the second.
+FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 1800.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SIGNAL_CODES = {*(128 + number for number in ENDING_SIGNALS), *(-number for number in ENDING_SIGNALS)}
 logger = logging.getLogger(__name__)
 
 
 def decide_state(submission: Submission, ending: Ending) -> tuple[str, str | None]:
-    """Decide in which state a submission is after its process has ended, and why.
+    """Decide the state of a submission whose process has ended, and give the reason.
 
     Returns:
         The state and its reason. `QUEUED` means that the sweep has to be started again.
@@ -66,7 +68,7 @@ def decide_state(submission: Submission, ending: Ending) -> tuple[str, str | Non
             return INTERRUPTED, ON_REQUEST
         if submission.is_adopted and ending.status == "interrupted":
             return INTERRUPTED, "the person who started it has ended it"
-        # If nobody has stopped the sweep, a shutdown of the service's machine may have ended it, so it is queued again.
+        # Nobody has asked the sweep to stop, so perhaps the machine was shut down: the sweep is queued again.
         return QUEUED, "its process is gone"
     if code == EXIT_WINNER:
         return COMPLETE, None
@@ -83,7 +85,7 @@ def decide_state(submission: Submission, ending: Ending) -> tuple[str, str | Non
 
 @dataclass(frozen=True)
 class RestartState:
-    """Hold how often a sweep had to start again, and when it may.
+    """How often a sweep's process has ended without progress, and when the next one may start.
 
     Attributes:
         num_ends: How many have ended in a row in the same way and without progress.
@@ -99,7 +101,7 @@ class RestartState:
 
 
 class Dispatcher:
-    """Run the queue of one service. Its methods may be called from any thread.
+    """Run the queue of one service. Its methods are thread-safe.
 
     Args:
         submissions: The queue.
@@ -115,29 +117,30 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
     def start(self) -> None:
-        """Run the queue in a thread."""
+        """Start the thread that processes the queue."""
         self._thread.start()
 
     def close(self) -> None:
-        """Start nothing and record no end from now on; running sweeps go on."""
+        """Stop processing the queue: no sweep starts and no end is recorded any more; running sweeps continue."""
         self._is_closed.set()
         self._is_awake.set()
 
     def wake(self) -> None:
-        """Have the thread pass over the queue now."""
+        """Let the thread process the queue now."""
         self._is_awake.set()
 
     def _run(self) -> None:
         while not self._is_closed.is_set():
             try:
                 self.step()
-            except Exception as error:  # The disk or the database may work again at the next pass.
+            # For example, the disk is full or the database is down; the queue is processed again at the next interval.
+            except Exception as error:
                 logger.warning("the queue could not be processed: %s", describe_exception(error))
             self._is_awake.wait(INTERVAL_S)
             self._is_awake.clear()
 
     def step(self) -> None:
-        """Record which sweeps have ended, and start those that are next."""
+        """Process the queue once: record which sweeps have ended, and start the next ones."""
         with self._lock:
             for submission in self._submissions.list(RUNNING):
                 if not self._is_closed.is_set():
@@ -157,7 +160,8 @@ class Dispatcher:
         if self._is_closed.is_set():
             return
         if ending is None:
-            if submission.is_stopping:  # The driver may have started after the user's stop request.
+            # The user asked to stop the sweep before its driver could receive that, so the request is repeated.
+            if submission.is_stopping:
                 with contextlib.suppress(StudyError):
                     self._processes.request_stop(submission)
             return
@@ -172,7 +176,7 @@ class Dispatcher:
         self._submissions.change(submission, **values)
 
     def _plan_next_attempt(self, submission: Submission, ending: Ending, reason: str | None) -> tuple[str, str | None]:
-        """Decide when a sweep that could not end starts again; return its state and why it waits or has failed."""
+        """Decide when a sweep whose process died or could not run starts again; return its new state and the reason."""
         is_outage = ending.code == EXIT_TRY_AGAIN
         last = self._restarts.get(submission.id)
         is_repeated = last is not None and last.is_outage == is_outage and ending.progress <= last.progress
@@ -188,7 +192,7 @@ class Dispatcher:
         return QUEUED, f"next attempt at {starts:%H:%M} UTC: {reason or 'something that it needs does not answer'}"
 
     def _start_or_adopt(self, submission: Submission) -> None:
-        """Start a sweep, or take it for running if somebody drives it.
+        """Start a sweep's process, or mark the sweep as running if another process already drives it.
 
         While its lease has to be watched, because it cannot be known at once whether its driver is alive, the sweep
         keeps its position, and its slot stays free for it.
@@ -205,8 +209,8 @@ class Dispatcher:
         logger.info("%s: %s", submission.name, values["reason"] or "starts")
         if not self._submissions.change(submission, **values) or is_driven:
             return
-        # The queue's row changes before the process starts. If the service is killed in between, the next service finds
-        # no driver and starts a process.
+        # The row is changed to running before the process starts. If the service is killed in between, the next service
+        # finds no driver and starts one.
         try:
             self._processes.start(submission)
         except OSError as error:
@@ -233,7 +237,7 @@ class Dispatcher:
                     "a sweep that waits or runs",
                     spell_command(f"resume sweep={name}") if submission.state != COMPLETE else spell_command("list"),
                 )
-        # The lock is not held here, because looking for a driver on another machine may take long.
+        # Finding out whether a driver on another machine lives may take 20 s, so the lock is not held.
         if submission.state == RUNNING:
             self._submissions.change(submission, is_stopping=True)
             try:

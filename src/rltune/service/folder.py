@@ -1,4 +1,4 @@
-"""The folder of a service, ``<output_dir>/.service``: its queue, id, token and address, and the logs of its sweeps."""
+"""The folder of a service, ``<output_dir>/.service``: its queue, id, token, address and the logs of its sweeps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pathlib import Path
 
 from rltune.errors import StudyError
 
-ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"  # Environment variables for a service elsewhere.
+# Environment variables with the address and the token of a service on another machine or in another folder.
+ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"
 FOLDER = ".service"
-TOKEN_BYTES = 32  # An id of as many random bytes is unique among all services.
-LOG_BYTES = 64 * 1024  # The longest part of a log in one response.
-TAIL_BYTES = 16 * 1024  # The length of a log's end in which the reason for a refusal is searched.
+TOKEN_BYTES = 32  # With this many random bytes, no two services have the same id.
+LOG_BYTES = 64 * 1024  # A response contains at most this much of a log.
+TAIL_BYTES = 16 * 1024  # The error of a refused sweep is searched in this many bytes at the end of its log.
 
 
 class ServiceFolder:
-    """Keep the files of a service that outlive its process.
+    """The files of a service that remain when its process ends.
 
     Args:
         output_dir: The folder of its sweeps.
@@ -33,21 +34,21 @@ class ServiceFolder:
 
     @property
     def database_file(self) -> Path:
-        """The file of the queue, if it is not kept elsewhere."""
+        """The SQLite file of the queue, used unless ``storage`` names a database."""
         return self.path / "service.db"
 
     @property
     def database(self) -> str:
-        """The address of the queue, if it is not kept elsewhere."""
+        """The URL of the queue's SQLite file."""
         return f"sqlite:///{self.database_file}"
 
     def log_of(self, name: str) -> Path:
-        """Return the file with all that a sweep's commands have printed."""
+        """Return the log file with the output of all commands of a sweep."""
         return self.path / "logs" / f"{name}.log"
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Make the folder, for its user alone, and keep it from other services.
+        """Create the folder with access for its user only, and lock it against other services.
 
         Raises:
             StudyError: Another service holds it, or it cannot be made.
@@ -75,7 +76,7 @@ class ServiceFolder:
         return self.path / ".lock"
 
     def _is_held(self) -> bool:
-        """Return whether a service holds the folder; a service that starts in this instant may be refused."""
+        """Return whether a running service has locked the folder."""
         try:
             with self._lock_file.open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -86,7 +87,7 @@ class ServiceFolder:
         return False
 
     def check_free(self) -> None:
-        """Refuse a folder that another service holds, and leave nothing behind in a free one.
+        """Refuse a folder in which another service runs; create nothing.
 
         Raises:
             StudyError: Another service has it.
@@ -96,18 +97,18 @@ class ServiceFolder:
                 pass
 
     def make_token(self) -> str:
-        """Return the service's token; make it if there is none."""
+        """Return the service's token; generate it at the first call."""
         return self._read_or_make("token")
 
     def make_id(self) -> str:
-        """Return what tells this service from all others; make it if there is none.
+        """Return the service's unique id; generate it at the first call.
 
         The id stays with the folder when it is moved, and two folders of the same path on two machines differ in it.
         """
         return self._read_or_make("id")
 
     def _read_or_make(self, file_name: str) -> str:
-        """Return the random text in a file; make it if the file is absent, or was cut short by a crash.
+        """Return the random text in a file; generate it if the file is missing or was truncated by a crash.
 
         A token that is empty or too short must not count: anybody could send an empty token.
         """
@@ -125,21 +126,21 @@ class ServiceFolder:
         return text
 
     def read_token(self) -> str | None:
-        """Return the token, if there is one that this user may read."""
+        """Return the service's token; None if there is none or this user may not read it."""
         return _read_text(self.path / "token")
 
     def write_address(self, address: str) -> None:
-        """Record the service's address, for commands that are typed on the same host."""
+        """Write the service's address into the folder, for commands on the same host."""
         draft = self.path / ".address"
         draft.write_text(json.dumps({"address": address, "host": socket.gethostname()}))
         draft.rename(self.path / "address.json")
 
     def clear_address(self) -> None:
-        """Remove the address, because the service ends."""
+        """Delete the file with the service's address when the service ends."""
         (self.path / "address.json").unlink(missing_ok=True)
 
     def read_address(self) -> str | None:
-        """Return the service's address; None if none runs on this host.
+        """Return the address of the service that runs on this host; None if none runs.
 
         The file outlives a service that was killed, and then anybody may listen on its port. So it counts only while
         the service holds its lock, and only on the service's own host, since the address is usually a loopback one.
@@ -151,7 +152,7 @@ class ServiceFolder:
         return None
 
     def read_log(self, name: str, start: int = 0) -> tuple[str, int]:
-        """Read a part of a sweep's log.
+        """Read a part of a sweep's log from a byte offset.
 
         Args:
             name: The sweep.

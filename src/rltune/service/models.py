@@ -73,8 +73,8 @@ class SweepDescription(TypedDict):
     report: bool
 
 
-# The parts of an error, as `RltuneError.to_dict` makes them. This is no class, because `try` cannot name a class's
-# field.
+# The parts of an error, as in `RltuneError.to_dict`. TypedDict's functional form is used, because the keyword `try`
+# cannot be a class attribute.
 Refusal = TypedDict(
     "Refusal",
     {

@@ -1,4 +1,4 @@
-"""Serve the page: lists and sweeps are rendered here, forms post, and a script reloads a part of a page."""
+"""The web page: lists, sweeps and forms are rendered on the server, and a script reloads parts of them."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ from rltune.service.sweep_service import VERBS, SweepService
 from rltune.views.html import FOLDER, PAGE, render_page
 from rltune.views.sweep_view import load_view
 
-NO_SETTINGS = ("name", "group", "overrides")  # Fields of the form that are not typed as settings.
-HIDDEN = ("name", *RESERVED)  # Settings for which the form has a special field, or that the service chooses.
-MAX_ROWS = 20  # The number of rows of a table that a sweep's page shows; a link leads to the others.
+NO_SETTINGS = ("name", "group", "overrides")  # Form fields that are no Hydra overrides.
+# Settings without an ordinary form field: they have their own field, or the service sets them.
+HIDDEN = ("name", *RESERVED)
+MAX_ROWS = 20  # A sweep's page shows at most this many rows of a table, and a link to the others.
 LOG_BYTES = 6000
-# A report page contains a script of its own, which may run, but without the rights of the service's page.
+# A report has inline scripts. The sandbox lets them run, but not access the service with the user's session.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 
 
 def find_tracking_server() -> str | None:
-    """Return the address of the MLflow server that sweeps of this folder report to; None for a local store."""
+    """Return the address of the MLflow server that this folder's sweeps log to; None for a local store."""
     store = resolve_uri(None)
     return redact_address(store) if store.startswith(("http://", "https://")) else None
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Read a form that a browser has posted."""
+    """Read the fields of a form that a browser has posted."""
     body = (await request.body()).decode(errors="replace")
     return {name: values[-1] for name, values in parse_qs(body, keep_blank_values=True).items()}
 
@@ -51,7 +52,7 @@ Form = Annotated[dict[str, str], Depends(read_form)]
 
 
 class Page:
-    """Respond to the requests of browsers.
+    """The handlers of browser requests.
 
     Args:
         service: Carries out the requests.
@@ -60,13 +61,13 @@ class Page:
 
     def __init__(self, service: SweepService, access: Access) -> None:
         self._service, self._access = service, access
-        # Templates are not reloaded, because after an upgrade they would not match the running code.
+        # The templates on disk may be newer than the running code after an upgrade, so they are not reloaded.
         loader = ChoiceLoader([PackageLoader("rltune.service"), PackageLoader("rltune.views")])
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
         self._templates.filters["score"] = format_objective
 
     def make_router(self) -> APIRouter:
-        """Make the routes of the page."""
+        """Make the routes of the web page."""
         router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
         router.get("/")(self.show_list)
         router.get("/sweeps/{name}")(self.show_sweep)
@@ -80,7 +81,7 @@ class Page:
         return router
 
     def _render(self, template: str, error: RltuneError | None = None, status: int = 422, **values: Any) -> Response:
-        """Render a template.
+        """Render a Jinja2 template.
 
         Args:
             template: The template's file.
@@ -93,11 +94,11 @@ class Page:
         return HTMLResponse(content, status if error else 200)
 
     def show_list(self, part: bool = False) -> Response:
-        """Show all sweeps."""
+        """Show the list of all sweeps."""
         return self._render("list.html", sweeps=self._service.list(), part=part)
 
     def show_sweep(self, name: str, part: bool = False) -> Response:
-        """Show one sweep."""
+        """Show the page of one sweep."""
         return self._render_sweep(name, {}, part=part)
 
     def _render_sweep(
@@ -108,7 +109,7 @@ class Page:
         return self._render("sweep.html", error, part=part, given=given, max_rows=MAX_ROWS, **details)
 
     def act(self, name: str, verb: str, given: Form) -> Response:
-        """Carry out what a button of a sweep asks for."""
+        """Carry out the action of a button on a sweep's page, such as to stop the sweep."""
         try:
             if verb not in VERBS:
                 raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "a button of the page")
@@ -118,11 +119,11 @@ class Page:
         return RedirectResponse("/" if given.get("from") == "list" else f"/sweeps/{quote(name)}", 303)
 
     def go_back(self, name: str, verb: str) -> Response:
-        """Show the sweep after a refused request, which a browser that reloads the page sends as GET."""
+        """Redirect to the sweep's page if a browser repeats a refused POST request as GET."""
         return RedirectResponse(f"/sweeps/{quote(name)}", 303)
 
     def send_report(self, name: str, file: str) -> Response:
-        """Send a file of a sweep's report; a sweep that runs, or has no report, gets one of this moment."""
+        """Send a file of a sweep's report; the report of a running sweep is rendered at once."""
         submission, folder = self._service.submissions.get(name), self._service.folder.sweeps / name
         headers = {"Content-Security-Policy": REPORT_POLICY}
         if file == PAGE and (submission.state == RUNNING or not has_report(folder)):
@@ -132,19 +133,19 @@ class Page:
         return FileResponse(folder / FOLDER / file, headers=headers)
 
     def show_form(self, request: Request) -> Response:
-        """Show the form of a new sweep; the script sends the choices of files, to show their defaults."""
+        """Show the form of a new sweep; query parameters preselect config files, whose defaults it then shows."""
         return self._render_form({**request.query_params})
 
     def _render_form(self, given: Mapping[str, str], error: RltuneError | None = None) -> Response:
         try:
             form = make_form(spell_form(given, list_groups()))
-        except RltuneError:  # Because the chosen files are invalid, the form shows the usual defaults.
+        except RltuneError:  # The chosen config files do not compose, so the form shows the usual defaults.
             form = make_form()
         wrong = find_wrong(error, given, form.keys) if error else ""
         return self._render("submit.html", error, form=form, hidden=HIDDEN, wrong=wrong, given=given)
 
     def submit(self, given: Form) -> Response:
-        """Submit a sweep."""
+        """Submit the sweep of a filled form."""
         try:
             name, group = given.get("name") or None, given.get("group") or None
             submitted = self._service.submit(spell_form(given), name, group)
@@ -153,11 +154,11 @@ class Page:
         return RedirectResponse(f"/sweeps/{quote(submitted['name'])}", 303)
 
     def show_login(self) -> Response:
-        """Show the form that asks for the token."""
+        """Show the login form, which asks for the token."""
         return self._render("login.html")
 
     def log_in(self, request: Request, given: Form) -> Response:
-        """Log a browser in that has sent the token."""
+        """Log a browser in that has sent the right token."""
         if not self._access.is_token(given.get("token", "")):
             wrong = ConfigError("this is not the service's token", "what rltune serve printed", "copy it from there")
             return self._render("login.html", wrong, 401)
@@ -166,7 +167,7 @@ class Page:
 
 
 def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) -> list[str]:
-    """Spell the filled fields of the form as overrides; an empty field keeps its default.
+    """Convert the filled fields of a form to Hydra overrides; an empty field keeps its default.
 
     Args:
         given: The texts of the form's fields, by name.
@@ -186,19 +187,19 @@ def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) ->
 
 
 def _spell_typed(key: str, text: str) -> str:
-    """Spell a field's text as Hydra's grammar requires: all but plain words and numbers is quoted."""
+    """Quote a field's text for Hydra unless it is a plain word or number."""
     return text if re.fullmatch(r"[\w.+-]+", text, re.ASCII) else spell_value(key, text)
 
 
 def find_wrong(error: RltuneError, given: Mapping[str, str], keys: Collection[str]) -> str:
-    """Return the name of the field that an error is about; empty if it is about none."""
+    """Return the form field that an error is about; empty if it is about no field."""
     if error.key in {*keys, *NO_SETTINGS} and f"{error.key}=" not in given.get("overrides", ""):
         return error.key
     return "overrides" if error.key else ""
 
 
 def read_arguments(verb: str, given: dict[str, str]) -> dict[str, Any]:
-    """Read the arguments of a verb from its form.
+    """Read the arguments of a sweep's action, such as the trials to retry, from its form.
 
     Raises:
         ConfigError: It cannot be read.
@@ -219,7 +220,7 @@ def _read_int(text: str) -> int:
 
 
 def _spell_number(text: str) -> str:
-    """Spell a number so that YAML reads a number: ``1e-3`` is a text there."""
+    """Format a number for YAML, which would read ``1e-3`` as text."""
     try:
         return json.dumps(float(text)) if "e" in text.lower() else text
     except ValueError:

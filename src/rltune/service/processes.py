@@ -1,4 +1,4 @@
-"""Run each sweep as a process of its own, which outlives the service that has started it.
+"""Run each sweep as a process of its own, which outlives the service that started it.
 
 The process is ``rltune run --composed name=X`` in a session of its own. It reads its composed settings from standard
 input and writes its output to a file. Whether a sweep is driven, by this process or by any other one, is known from the
@@ -41,17 +41,17 @@ from rltune.records import STOP
 from rltune.service.folder import TAIL_BYTES, ServiceFolder
 from rltune.service.submissions import Submission
 
-HEADING = "--- rltune serve: "  # The beginning of the line that precedes a command's output in a log.
+HEADING = "--- rltune serve: "  # In a log, each command's output begins with a line that starts like this.
 ERROR = re.compile(r"^error: (.+(?:\n  allowed: .+)?(?:\n  try: .+)?)", re.MULTILINE)
-# The time in which a started process takes the lease. An earlier service may have started a process just before it was
-# killed, and a process without the lease after this time is considered lost. If it is only slow, that does no harm,
-# because the lease refuses either this process or the next one.
+# A process without the lease after this time counts as lost. That may be a process which an earlier service started
+# just before it was killed. If it is only slow, no harm is done, because the lease refuses it or the process that
+# replaces it.
 START_S = 60.0
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a sweep's process has ended.
+    """How a sweep's process has ended, from its exit code, its output and the ledger.
 
     Attributes:
         code: Its exit code, negative for a signal; None if this service is not its parent.
@@ -72,7 +72,7 @@ class Ending:
 
 
 def share_machine(width: int, address: str | None) -> dict[str, Any]:
-    """Return the settings of ``cluster`` that give each sweep its share of a running Ray or of this machine.
+    """Return the settings of ``cluster`` that give each sweep its share of this machine or of a running Ray cluster.
 
     Args:
         width: How many sweeps run at a time.
@@ -85,7 +85,7 @@ def share_machine(width: int, address: str | None) -> dict[str, Any]:
 
 
 class SweepProcesses:
-    """Start, observe and end the processes of sweeps.
+    """Start, observe and stop the processes of sweeps.
 
     Args:
         folder: The service's folder.
@@ -96,13 +96,13 @@ class SweepProcesses:
     def __init__(self, folder: ServiceFolder, share: Mapping[str, Any], program: Sequence[str] | None = None) -> None:
         self._folder, self._share = folder, share
         self._program = program or (sys.executable, "-m", "rltune", "run")
-        self._children: dict[int, subprocess.Popen[bytes]] = {}  # Processes by their submission's id.
+        self._children: dict[int, subprocess.Popen[bytes]] = {}  # The child processes by the id of their submission.
         self._watches: dict[int, LeaseWatch] = {}
 
     def format_request(self, submission: Submission) -> str:
-        """Format the input of a sweep's process: its settings, and the command that submits the same sweep by hand."""
+        """Format the standard input of a sweep's process: its settings, and the command that would run it by hand."""
         settings = load_settings(submission.settings)
-        # The folder may have been moved since the sweep was submitted.
+        # The sweeps' folder may have been moved since the submission, so its path is set again.
         settings["output_dir"] = str(self._folder.sweeps)
         if not any(word.lstrip("+~").startswith(("cluster=", "cluster.")) for word in submission.overrides):
             settings["cluster"] = {**settings.get("cluster", {}), **self._share}
@@ -110,14 +110,13 @@ class SweepProcesses:
         return json.dumps({"settings": dump_settings(settings), "typed": spell_command(typed)})
 
     def start(self, submission: Submission) -> None:
-        """Start a sweep's process.
+        """Start the process of a sweep.
 
         Raises:
             OSError: The system gives no process, or the log cannot be written.
         """
         command = [*self._program, COMPOSED, f"name={spell_value('name', submission.name)}"]
-        # The settings are passed in a file without a name, which no other user can read and which leaves nothing
-        # behind.
+        # An unnamed temporary file passes the settings: other users cannot read it, and it leaves nothing behind.
         with self._folder.log_of(submission.name).open("ab") as log, tempfile.TemporaryFile() as settings:
             settings.write(self.format_request(submission).encode())
             settings.seek(0)
@@ -133,7 +132,7 @@ class SweepProcesses:
             )
 
     def is_driven(self, submission: Submission, if_down: bool | None = False) -> bool | None:
-        """Return whether any process drives a sweep; None if that is not known yet.
+        """Return whether a live process holds the sweep's lease; None if that is not known yet.
 
         Args:
             submission: The sweep.
@@ -145,7 +144,7 @@ class SweepProcesses:
             return watch.look()
         except (UnavailableError, OperationalError):
             return if_down
-        except Exception:  # The sweep's own command reports what is wrong with its ledger.
+        except Exception:  # If the ledger is damaged, then the sweep's own command will report it.
             return False
 
     def _watch(self, submission: Submission) -> LeaseWatch:
@@ -153,7 +152,7 @@ class SweepProcesses:
         return self._watches.setdefault(submission.id, LeaseWatch(read))
 
     def find_ending(self, submission: Submission) -> Ending | None:
-        """Return how a running sweep's process has ended; None while it runs, or may run."""
+        """Return how a running sweep's process has ended; None while it runs or may still be running."""
         child = self._children.get(submission.id)
         code = child.poll() if child else None
         if child is not None and code is None:
@@ -168,24 +167,25 @@ class SweepProcesses:
         return self._read_ending(submission, Ending(code, message=self._read_message(submission.name)))
 
     def _may_start(self, submission: Submission) -> bool:
-        """Return whether a process of an earlier service may not have taken the lease yet, see `START_S`."""
+        """Return whether a process that an earlier service started may soon take the lease, see `START_S`."""
         state = self._watch(submission).state
         has_started = submission.is_adopted or (state.driver_id if state else None) != submission.last_driver
         return not has_started and 0 <= time.time() - (submission.started_s or 0.0) < START_S
 
     def stop(self, submission: Submission) -> None:
-        """Ask a sweep's driver to end cleanly: by a signal, or as `request_stop` if it is no child of this process.
+        """Ask a sweep's driver to stop: by a signal to a child process, or else by a request in the ledger.
 
         Raises:
             StudyError: The driver cannot be reached.
         """
         if child := self._children.get(submission.id):
-            child.send_signal(signal.SIGTERM)  # A second SIGTERM would end the process at once.
+            # Only one SIGTERM is sent: the driver takes a second one as the wish to exit at once.
+            child.send_signal(signal.SIGTERM)
         else:
             self.request_stop(submission)
 
     def request_stop(self, submission: Submission) -> None:
-        """Write a request to stop into a sweep's ledger, unless it has one or its driver is a child of this process.
+        """Write a stop request into a sweep's ledger, unless it has one or the driver is a child of this process.
 
         A driver that starts withdraws earlier requests. So this does nothing while the sweep has no driver yet, and is
         called again until the sweep has ended.
@@ -201,14 +201,14 @@ class SweepProcesses:
                 sweep.send(STOP, {})
 
     def read_history(self, submission: Submission) -> dict[str, Any]:
-        """Return ``last_request`` and ``last_driver`` of a sweep that is about to start, see `Submission`."""
+        """Return the last request and driver in a sweep's ledger before the sweep starts, see `Submission`."""
         with contextlib.suppress(Exception), closing(open_ledger(self._folder.sweeps / submission.name)) as ledger:
             last_request = max((request.id for request in ledger.read_requests(waiting=False)), default=0)
             return {"last_request": last_request, "last_driver": ledger.read_lease().driver_id}
         return {"last_request": 0, "last_driver": None}
 
     def _read_ending(self, submission: Submission, ending: Ending) -> Ending:
-        """Add what the sweep's ledger says, if the ledger can be read.
+        """Add the status, stop requests and progress from the sweep's ledger, if it can be read.
 
         A ledger that is damaged raises errors of the database's library; they must not hold up the other sweeps.
         """
@@ -218,7 +218,7 @@ class SweepProcesses:
             records = [*ledger.trials.records(), *ledger.runs.records()]
             return replace(
                 ending,
-                # Until this process has taken the lease, the status belongs to an earlier end.
+                # Unless this process took the lease, the ledger's status is that of an earlier run.
                 status=ledger.sweep().status if has_started else None,
                 is_stop_requested=any(request.id > submission.last_request for request in requests),
                 progress=sum(record.env_steps + (record.state != "RUNNING") for record in records),
@@ -226,7 +226,7 @@ class SweepProcesses:
         return ending
 
     def _read_message(self, name: str) -> str:
-        """Return the last error that a sweep's last command has printed, in its parts; else its last line."""
+        """Return the last error in the log of a sweep's last command, or else the log's last line."""
         output = self._folder.read_log(name, -TAIL_BYTES)[0].rpartition(HEADING)[2]
         if errors := ERROR.findall(output):
             return str(errors[-1])
@@ -234,7 +234,7 @@ class SweepProcesses:
 
 
 def read_lease(folder: Path) -> LeaseState:
-    """Read the lease of a sweep.
+    """Read the lease of the sweep in a folder.
 
     Raises:
         StudyError: The sweep has no ledger, or its ledger cannot be read.

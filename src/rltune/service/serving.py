@@ -1,4 +1,4 @@
-"""Run a service: its queue, REST and page in one process, each sweep in a process of its own."""
+"""Run a service: queue, REST API and page in one process, and each sweep in a process of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def serve(
     names: Sequence[str] = (),
     program: Sequence[str] | None = None,
 ) -> int:
-    """Run a service until a signal ends it; its sweeps go on.
+    """Run a service until a signal ends it; running sweeps continue.
 
     Args:
         output_dir: The folder of its sweeps.
@@ -71,7 +71,7 @@ def serve(
         folder.write_address(url)
         stack.callback(folder.clear_address)
         _print_addresses(url, access.token, host, width, folder)
-        # The ledgers are read once in advance, because the first read of many ledgers takes seconds.
+        # The first read of many ledgers takes seconds, so it is done before the first request comes.
         threading.Thread(target=service.list, name="first-list", daemon=True).start()
         dispatcher.start()
         stack.callback(dispatcher.close)
@@ -84,14 +84,14 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Stop the queue as soon as a signal arrives, because sweeps that end later end with the machine."""
+    """A server that stops the queue on a signal, so that sweeps which the machine's shutdown ends run again later."""
 
     def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher, folder: ServiceFolder) -> None:
         super().__init__(config)
         self._dispatcher, self._folder, self.signal = dispatcher, folder, 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal. The address is removed first, because any process may take the port once it is closed."""
+        """Delete the service's address on a signal, before another process can take the port, and shut down."""
         self.signal = sig
         self._folder.clear_address()
         self._dispatcher.close()
@@ -100,7 +100,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def listen(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen on a port, before anything else is done.
+    """Bind and listen on a port before anything else, so that a port in use is reported first.
 
     Raises:
         ConfigError: The port is taken, or the host is no address of this machine.
@@ -110,7 +110,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(socket_address)
-        # After listen(), a browser that opens the printed link waits instead of being refused.
+        # From here on, a browser that opens the printed link waits until the service is ready, and is not refused.
         listening.listen()
     except OSError as error:
         raise ConfigError(
@@ -138,6 +138,6 @@ def _print_running_sweeps(submissions: Submissions) -> None:
 
 
 def _format_host(host: str) -> str:
-    """Format the host by which a service is reached from its own machine, as part of a URL."""
+    """Format the host in the service's URL, as seen from its own machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - this stands for all addresses
     return f"[{host}]" if ":" in host else host

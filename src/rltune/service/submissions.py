@@ -1,4 +1,4 @@
-"""Keep the submissions of a service: one row for each sweep, with its position in the queue and how it ended.
+"""Store the submissions of a service in a table: one row per sweep, with its queue position and state.
 
 The sweeps themselves are in their ledgers. A row has a sweep's settings, as they were composed when it was submitted.
 The table is in a SQLite file in the service's folder, or beside the ledgers in PostgreSQL.
@@ -46,20 +46,20 @@ QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "refused",
 )
 ENDED = (COMPLETE, FAILED, INTERRUPTED, REFUSED)
-FORMAT = 4  # The format of the queue's tables.
+FORMAT = 4  # The version of the queue's table schema.
 _metadata = MetaData()
 _ID = BigInteger().with_variant(Integer, "sqlite")
 TABLE = Table(
     "submissions",
     _metadata,
     Column("id", _ID, primary_key=True),
-    Column("service", String(64), nullable=False),  # Several services may share one database.
+    Column("service", String(64), nullable=False),  # Services with the same database are told apart by their id.
     Column("name", String(255), nullable=False),
     Column("group", String(255)),
-    Column("overrides", JSON, nullable=False),  # Overrides are only displayed: the sweep runs with its settings.
+    Column("overrides", JSON, nullable=False),  # For display only, because the sweep runs with its composed settings.
     Column("settings", Text, nullable=False),
     Column("state", String(16), nullable=False),
-    Column("position", BigInteger, nullable=False),  # The position of a new submission is larger than all others.
+    Column("position", BigInteger, nullable=False),  # A new submission gets the largest position.
     Column("reason", Text),
     Column("last_request", BigInteger, nullable=False, default=0),
     Column("last_driver", String(32)),
@@ -75,7 +75,7 @@ _format = Table("submissions_format", _metadata, Column("format", Integer, prima
 
 @dataclass(frozen=True)
 class Submission:
-    """A sweep that was submitted.
+    """A sweep that was submitted to a service, as a row of the queue's table.
 
     Attributes:
         id: The number of its row; an earlier submission has a smaller one.
@@ -118,11 +118,11 @@ _COLUMNS = [TABLE.c[field.name] for field in fields(Submission)]
 
 
 class UnknownSubmissionError(StudyError):
-    """No sweep of this name was submitted here."""
+    """The service has no submission of this name."""
 
 
 class Submissions:
-    """Read and change the submissions of one service. May be used from several threads.
+    """Read and change the submissions of one service. Thread-safe.
 
     Args:
         url: The address of the database.
@@ -152,24 +152,25 @@ class Submissions:
             )
 
     def _read_format(self) -> int | None:
-        """Read the format of the tables; None if there are none."""
+        """Read the schema version of the queue's tables; None if the database has no tables."""
         if has_table(self._engine, _format):
             with self._engine.connect() as connection:
-                # If a service was killed while it created the tables, the row is missing.
+                # The version's row is missing if a service was killed while it created the tables.
                 return connection.execute(select(_format.c.format)).scalar_one_or_none()
         return 1 if has_table(self._engine, TABLE) else None
 
     def list(self, state: str | None = None) -> Sequence[Submission]:
-        """Return the submissions in a state, or all of them, in the order of their positions."""
+        """Return all submissions, or those in a state, in queue order."""
         return self._read_rows() if state is None else self._read_rows(TABLE.c.state == state)
 
     def get(self, name: str) -> Submission:
-        """Return one submission.
+        """Return the submission of a sweep.
 
         Raises:
             UnknownSubmissionError: There is none of this name.
         """
-        rows = self._read_rows(TABLE.c.name == name) if name.isprintable() else []  # PostgreSQL refuses NUL.
+        # The name cannot exist, and PostgreSQL raises an error for text with NUL.
+        rows = self._read_rows(TABLE.c.name == name) if name.isprintable() else []
         if not rows:
             names = [submission.name for submission in self.list()]
             raise UnknownSubmissionError(
@@ -185,7 +186,7 @@ class Submissions:
         return [Submission(**{**row, "overrides": tuple(row["overrides"])}) for row in rows]
 
     def add(self, name: str, overrides: Sequence[str], group: str | None = None, settings: str = "") -> Submission:
-        """Put a sweep at the queue's end; a submission of this name that has ended and left nothing behind is replaced.
+        """Append a sweep to the queue; an ended submission of the same name that left nothing behind is replaced.
 
         Raises:
             StudyError: A sweep of this name waits or runs.
@@ -215,7 +216,7 @@ class Submissions:
     def queue_again(
         self, submission: Submission, more_overrides: Sequence[str] = (), settings: str | None = None
     ) -> bool:
-        """Put a sweep that has ended at the queue's end; return whether its row was still as it is given.
+        """Append an ended sweep to the queue again; return False if its row has changed meanwhile.
 
         Args:
             submission: The sweep.
@@ -230,9 +231,9 @@ class Submissions:
         return self.change(submission, state=QUEUED, **values)
 
     def change(self, submission: Submission, **values: Any) -> bool:
-        """Change a row, if it still has the state and position of ``submission``; return whether it had."""
+        """Change a submission's row, and return True, unless its state or position has changed meanwhile."""
         is_same = (TABLE.c.id == submission.id) & (TABLE.c.state == submission.state)
-        # The position tells whether the sweep was resumed and has ended again meanwhile.
+        # Each time a sweep is queued it gets a new position, which shows whether it has run again meanwhile.
         is_same &= TABLE.c.position == submission.position
         with self._engine.begin() as connection:
             return bool(connection.execute(update(TABLE).where(is_same).values(**values)).rowcount)

@@ -1,4 +1,4 @@
-"""Carry out the requests of REST and the page: submit a sweep, describe it, stop it, resume it.
+"""Carry out the requests of the REST API and the page: submit, describe, stop and resume sweeps.
 
 A submission is checked as far as that needs no RLlib, in the folder in which it will run. A sweep that RLlib refuses
 later ends as ``refused``.
@@ -30,7 +30,7 @@ VERBS = ("stop", "resume", "retry", "enqueue")
 
 @dataclass(frozen=True)
 class SweepService:
-    """Carry out requests for the sweeps of one service. Its methods may be called from any thread."""
+    """Carry out requests for the sweeps of one service. Its methods are thread-safe."""
 
     folder: ServiceFolder
     submissions: Submissions
@@ -53,12 +53,12 @@ class SweepService:
         return self.show(checked.name)
 
     def list(self, group: str | None = None, limit: int | None = None, offset: int = 0) -> list[SweepDescription]:
-        """Describe the submissions of a group, or all: at most ``limit`` of them, without the first ``offset``."""
+        """Describe submissions, of one group or all: at most ``limit`` of them, after the first ``offset``."""
         part = slice(offset, None if limit is None else offset + limit)
         return self.descriptions.list(self.submissions.list(), group=group, part=part)
 
     def show(self, name: str) -> SweepDescription:
-        """Describe one submission.
+        """Describe the submission of one sweep.
 
         Raises:
             UnknownSubmissionError: There is none of this name.
@@ -128,7 +128,7 @@ class SweepService:
         return self.show(name)
 
     def _locate(self, submission: Submission) -> SweepRef:
-        """Make the reference of a sweep that has a ledger.
+        """Make the reference of a sweep, and refuse one that has not started and so has no ledger.
 
         Raises:
             StudyError: The sweep has not started.
@@ -142,7 +142,7 @@ class SweepService:
         return SweepRef(submission.name, self.folder.sweeps)
 
     def _resume_ended(self, submission: Submission, overrides: Sequence[str] = ()) -> None:
-        """Resume a sweep that has ended, so that it reads the request in its ledger."""
+        """Resume a sweep if it has ended, because only a running driver reads the request in the ledger."""
         if submission.state in ENDED:
             changed = change_settings(submission.settings, overrides)
             self.dispatcher.resume(submission, overrides, OmegaConf.to_yaml(changed))
