@@ -67,6 +67,8 @@ def test_what_is_allowed_ends_with_the_nearest_name():
     assert choices("pp0", ["ppo", "dqn"]).startswith(choices("zzz", ["ppo", "dqn"]))
     assert "'ppo'" in choices("pp0", ["ppo", "dqn"])
     assert nearest("zzz", ["ppo", "dqn"]) is None
+    assert nearest("nonsense", ["certify", "constraints"]) is None
+    assert nearest("frobnicate", ["probe", "record"]) is None
     assert nearest("learning_rate", ["lr", "gamma"]) == "lr"
     assert nearest("PPO", ["dqn", "ppo"]) == "ppo"
 

@@ -55,7 +55,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(algo):
 
 def test_an_added_parameter_that_is_misspelt_is_answered_whole(algo):
     """With the name that the algorithm has, and the range that was meant."""
-    with pytest.raises(ConfigError, match=r"^space\.learning_rate: ") as refused:
+    with pytest.raises(ConfigError, match=r"^space\.learning_rate=") as refused:
         build_search_space(algo(), {"gamma": 0.9, "learning_rate": ["loguniform", 1e-4, 1e-2]})
     assert refused.value.fix == "space.lr=[loguniform,1e-4,0.01]"
 

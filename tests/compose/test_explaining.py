@@ -27,6 +27,7 @@ from rltune.errors import RltuneError
         ("report=maybe", "true or false", "report=True"),
         ("tracking.kinds=wandb", "a list", "run --help"),
         ("tracking.tensorboard=true", "the setting that replaces it", "tracking.kinds=[mlflow,tensorboard]"),
+        ("budgett.trials=4", "one of: algo, budget", "budget.trials=4"),
         ("budget.trils=4", "one of: env_steps, reports, total_env_steps, trials", "budget.trials=4"),
         ("lr=0.001", "one of: algo, budget", "space.lr=0.001"),
         ("gama=0.9", "one of: algo, budget", "space.gamma=0.9"),

@@ -88,7 +88,7 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
     for name, form in raw.items():
         if str(name).rpartition(".")[2] not in arguments and (close := nearest(str(name), arguments)):
             raise ConfigError(
-                f"space.{name}: algo '{algo['name']}' has no argument '{name}'",
+                f"space.{name}={format_value(form)}: algo '{algo['name']}' has no argument '{name}'",
                 choices(str(name), arguments),
                 f"space.{close}={format_value(form)}",
             )

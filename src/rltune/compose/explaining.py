@@ -152,7 +152,8 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
     help_line = spell_command(f"{root} --help")
     parent: Any = cause.parent_node
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
-    typed = (word for word in words if word.partition("=")[0].lstrip("+~") == str(cause.full_key))
+    full_key = f"{cause.full_key}."  # Of an unknown group, Hydra names the group, and the user has typed a key in it.
+    typed = (word for word in words if f"{word.partition('=')[0].lstrip('+~')}.".startswith(full_key))
     override = redact_address(next(typed, str(cause.full_key)))
     if str(cause.key) in siblings:
         has_value = not (OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key)))

@@ -58,7 +58,7 @@ MAX_SEED = 2**32 - 1  # NumPy accepts no larger seed.
 class BudgetConfig:
     """How much a sweep may do: trials, environment steps of one trial and of all, seconds, reports of one trial."""
 
-    trials: int = bounded(minimum=1, maximum=MAX_COUNT, example=24)
+    trials: int = bounded(minimum=1, maximum=MAX_COUNT, example=48)
     env_steps: int = bounded(minimum=1, example=100_000)
     total_env_steps: int | None = bounded(None, minimum=1, example=1_000_000)
     wall_time_s: float | None = bounded(None, minimum=1, example=3600)
