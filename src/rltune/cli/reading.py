@@ -61,7 +61,8 @@ def list_options(words: Sequence[str]) -> list[str] | Answer:
 @command("list", ListConfig, prepare=list_options)
 def list_sweeps(settings: DictConfig) -> Answer:
     """List the sweeps, or the files of a group such as envs or spaces."""
-    submissions, is_served = list_submissions(settings)
+    known, is_served = list_submissions(settings)
+    submissions = [submission for submission in known if submission["state"] in ("running", "queued", "refused")]
     from rltune.views import tables
     from rltune.views.plain import describe_plainly
 

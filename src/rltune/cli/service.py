@@ -248,7 +248,7 @@ def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool)
             ended = f"{submission['trials_ended']} of {submission['trials']} trials ended"
             best = format_objective(submission["best"])
             print(f"{submission['name']}: {submission['in_words']}, {submission['percent']}%, {ended}, best {best}")
-        elif submission["state"] in ("running", "queued", "refused"):
+        else:
             print_state(submission)
     if waiting and not is_served:
         print(f"no service runs here; {spell_command('serve')} continues the queue")

@@ -87,12 +87,17 @@ def test_a_switch_is_taken_out_of_the_command_line() -> None:
     assert (refused.value.key, refused.value.value) == ("check", "maybe")
 
 
-def test_sweeps_are_read_as_json(type_in: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
+def test_sweeps_are_read_as_json(
+    type_in: Callable[..., tuple[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_sweep(tmp_path / "first")
     code, answer = type_in("list", f"output_dir={tmp_path}", "json=true")
     (sweep,) = answer["sweeps"]
     assert (code, answer["submissions"], answer["service"]) == (0, [], False)
     assert (sweep["name"], sweep["state"], sweep["algorithm"], sweep["seed"]) == ("first", "complete", "ppo", 0)
+    known = [{"name": state, "state": state} for state in ("complete", "queued", "refused", "failed")]
+    monkeypatch.setattr("rltune.cli.reading.list_submissions", lambda _: (known, True))
+    assert type_in("list", f"output_dir={tmp_path}", "json=true")[1]["submissions"] == known[1:3]
     code, shown = type_in("show", "sweep=first", f"output_dir={tmp_path}", "json=true")
     assert code == 0
     assert shown["best"] == sweep["best"]
