@@ -90,11 +90,12 @@ def test_flags_are_answered_as_settings(typed: str, fix: str) -> None:
 
 
 def test_what_a_sweep_keeps_is_told_from_what_may_change() -> None:
-    with pytest.raises(RltuneError) as refused:
-        compose_settings("resume", ResumeConfig, ["budget.env_steps=10"])
-    assert refused.value.key == "budget.env_steps"
-    assert "budget.env_steps=10" in refused.value.fix
-    assert "run" in refused.value.fix
+    for key, value in (("budget.env_steps", "10"), ("algo", "ppo")):
+        with pytest.raises(RltuneError) as refused:
+            compose_settings("resume", ResumeConfig, [f"{key}={value}"])
+        assert refused.value.key == key
+        assert f"{key}={value}" in refused.value.fix
+        assert "run" in refused.value.fix
     with pytest.raises(RltuneError) as refused:
         compose_settings("resume", ResumeConfig, ["budget.trails=10"])
     assert refused.value.fix == "budget.trials=10"

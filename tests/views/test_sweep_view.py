@@ -18,6 +18,7 @@ from rltune.config.validation import parse_config
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import open_ledger
 from rltune.records import CERTIFY, TRIALS, Report, SweepRequest
+from rltune.views.progress import describe_progress
 from rltune.views.sweep_view import DriverState, SweepView
 
 MakeLedger = Callable[..., Ledger]
@@ -240,6 +241,8 @@ def test_the_time_left_includes_certification(make: MakeLedger) -> None:
     view = SweepView.read(ledger, view, DriverState(env_steps={"trials/0": 600}), now_s=12.0)
     left = view.search_left_s, view.certification_left_s
     assert left == (pytest.approx(8.0), pytest.approx(40.0)), "400 steps of the trial, and two runs of 1,000"
+    (_, pace, _) = describe_progress(view)
+    assert ("of search" in pace, "of certification" in pace) == (False, True), "seconds are no estimate"
     report(ledger, 0, 1000)
     ledger.trials.end(0, "COMPLETE", "whole budget")
     begin(ledger, CERTIFY, key="k", of_trial=None, seed_index=0)

@@ -75,6 +75,12 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(cause, root, schema, words)
+    if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # A group that another command has.
+        keys = sorted(field.name for field in fields(schema))
+        typed = next((word for word in words if word.startswith(f"{group[1]}=")), group[1])
+        if root == "resume":
+            return _explain_fixed(typed, keys)
+        return RltuneError(f"{typed}: no such key", choices(group[1], keys), help_line)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:
         return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
@@ -167,11 +173,7 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
     if instead := REMOVED.get(str(cause.full_key)):
         return RltuneError(f"{override}: not a setting any more", "the setting that replaces it", instead)
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
-        return ConfigError(
-            f"{override}: this setting cannot change after a sweep's start",
-            f"a change of {', '.join(siblings)}",
-            f"{spell_command('run')} with the same settings, {override} and another name",
-        )
+        return _explain_fixed(override, siblings)
     above, _, last = str(cause.full_key).rpartition(".")
     settings = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
     may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
@@ -180,6 +182,14 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
         fix = override.replace(str(cause.full_key), meant, 1)
     allowed = choices(last, siblings, meant and meant.removeprefix(f"{above}."))
     return RltuneError(f"{override}: no such key", allowed, fix)
+
+
+def _explain_fixed(override: str, changeable: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"{override}: this setting cannot change after a sweep's start",
+        f"a change of {', '.join(changeable)}",
+        f"{spell_command('run')} with the same settings, {override} and another name",
+    )
 
 
 def describe_allowed(schema: type, key: str) -> str:

@@ -30,6 +30,7 @@ from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapsh
 
 BAR_WIDTH = 16
 LINES_BESIDE_TABLE = 8  # The number of lines of a terminal that the live table leaves free.
+MIN_LEFT_S = 10.0  # A shorter estimate is not shown, because its error is longer: one slow iteration takes more.
 STATE_STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", INTERRUPTED: "magenta"}
 
 
@@ -159,7 +160,9 @@ def _describe_pace(view: SweepView) -> str:
     parts = [f"certifying: {describe_runs(view)} done"] if view.is_certifying else []
     parts += [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
     phases = {"search": view.search_left_s, "certification": view.certification_left_s}
-    left = [f"{format_duration(seconds)} of {phase}" for phase, seconds in phases.items() if seconds is not None]
+    left = [
+        f"{format_duration(seconds)} of {phase}" for phase, seconds in phases.items() if (seconds or 0) >= MIN_LEFT_S
+    ]
     parts += [f"about {' and '.join(left)} left"] if left else []
     return ", ".join([*parts, view.driver.wait] if view.driver.wait else parts)
 
