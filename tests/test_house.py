@@ -235,8 +235,10 @@ def test_what_is_allowed_is_let_through(path, source, tmp_path):
 
 def test_every_room_is_packaged_and_ships_its_files():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    packages = {".".join(p.parent.relative_to(ROOT / "src").parts) for p in (ROOT / "src").rglob("__init__.py")}
-    assert set(settings["packages"]) == packages | {"rltune.conf"}
+    files = [path for path in (*(ROOT / "src/rltune").rglob("*"), *(ROOT / "conf").rglob("*.yaml")) if path.is_file()]
+    folders = {"/".join(file.parent.parts[len(ROOT.parts) :]) for file in files if file.suffix != ".pyc"}
+    packages = {f"rltune/{folder}".removeprefix("rltune/src/").replace("/", ".") for folder in folders}
+    assert set(settings["packages"]) == packages
 
 
 def test_every_module_has_its_test_file():
