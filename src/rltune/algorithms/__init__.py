@@ -1,1 +1,1 @@
-"""Turn an algorithm file and a sample into a validated RLlib configuration."""
+"""Build a validated RLlib config from an algorithm file and one sampled configuration of hyperparameters."""

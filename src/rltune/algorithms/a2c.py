@@ -1,4 +1,4 @@
-"""Train A2C, which RLlib no longer has, as a configuration of PPO (Huang et al. 2022)."""
+"""Provide A2C, which RLlib has dropped, as PPO with one epoch and without clipping (Huang et al. 2022)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor
 
 from rltune.compat.rllib_internals import read_learner_pipeline
 
-UNCLIPPED = 1e9  # A limit larger than any probability ratio and any squared error.
+UNCLIPPED = 1e9  # Clipping limit that no probability ratio and no squared value error reaches: it turns clipping off.
 
 
 class RawAdvantages(GeneralAdvantageEstimation):
-    """RLlib's advantage connector for stock training, without the standardisation that PPO wants.
+    """RLlib's GAE connector, but with raw instead of standardized advantages, for A2C on RLlib's own learner.
 
     The parent leaves value targets and *standardised* advantages in the batch. The raw ones are the targets minus the
     values, and the weights, which have not changed since then, give the same values again.
     """
 
     def __call__(self, *, rl_module: Any, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Run the parent, then undo its standardisation."""
+        """Compute the batch's advantages as RLlib does, then replace them by value targets minus values."""
         result: dict[str, Any] = super().__call__(rl_module=rl_module, batch=batch, **kwargs)
         for module_id, columns in result.items():
             with torch.no_grad():
@@ -37,7 +37,7 @@ class A2CTorchLearner(PPOTorchLearner):
     """RLlib's PPO learner with RMSProp and raw advantages."""
 
     def build(self) -> None:
-        """Build as PPO does and put the raw advantages in place of the standardised ones."""
+        """Build PPO's learner, then let the GAE connector of its pipeline return raw advantages."""
         super().build()
         pipeline = read_learner_pipeline(self)
         if pipeline is not None and isinstance(pipeline.connectors[-1], GeneralAdvantageEstimation):
@@ -52,16 +52,16 @@ class A2CTorchLearner(PPOTorchLearner):
 
 
 class A2C(PPO):
-    """A2C on stock RLlib."""
+    """A2C on RLlib's own training loop, without our fast engine."""
 
     @classmethod
     def get_default_config(cls) -> A2CConfig:
-        """Return the config of this algorithm."""
+        """Return A2C's default config."""
         return A2CConfig()
 
 
 class A2CConfig(PPOConfig):
-    """PPO's config with A2C's values; each of them can be changed back, since all of it is PPO.
+    """PPO's config with A2C's default values; each can be set to another value, as all of them are PPO's settings.
 
     Args:
         algo_class: The algorithm to build; stock A2C by default.
@@ -85,13 +85,13 @@ class A2CConfig(PPOConfig):
         self.rmsprop_epsilon = 1e-5
 
     def get_default_learner_class(self) -> type:
-        """Return the learner with RMSProp."""
+        """Return the learner class, which trains with RMSProp and raw advantages."""
         return A2CTorchLearner
 
     def training(
         self, *, rmsprop_alpha: float | None = None, rmsprop_epsilon: float | None = None, **kwargs: Any
     ) -> A2CConfig:
-        """Set PPO's training settings and RMSProp's.
+        """Set the arguments of PPO's ``training()`` and those of the RMSProp optimizer.
 
         Args:
             rmsprop_alpha: Smoothing of the squared gradients; None leaves it.

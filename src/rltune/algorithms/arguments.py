@@ -1,4 +1,4 @@
-"""Find the arguments of an algorithm file by name, check their values, and fill in sampled ones."""
+"""Find the arguments of an algorithm file by name, check their values, and insert sampled values."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rltune.formatting import format_value
 from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.space import Space, parse_space
 
-Path = tuple[str, ...]  # The keys that lead from a section of an algo file to an argument.
+Path = tuple[str, ...]  # The nested keys of an argument in an algo file, such as ("training", "lr").
 META = ("name", "class")
 _REPLAY = ("training", "replay_buffer_config")
 
 _COUNT = Bounds(1)
 _WEIGHT = Bounds(0)
 _RATE = Bounds(0, exclusive_minimum=True, example=3e-4)
-# The bounds of those arguments of `training` that mean the same for every algorithm. RLlib checks few of them.
+# Bounds of the arguments of `training` that have the same meaning in every algorithm. RLlib checks few of them.
 TRAINING_BOUNDS = {
     "gamma": Bounds(0, 1, example=0.99),
     "lambda_": Bounds(0, 1, example=0.95),
     "tau": Bounds(0, 1, example=0.005),
     **dict.fromkeys(("lr", "actor_lr", "critic_lr", "value_lr"), _RATE),
-    "alpha_lr": Bounds(0, example=3e-4),  # With 0, SAC's temperature is not learned.
+    "alpha_lr": Bounds(0, example=3e-4),  # Zero is allowed: it keeps SAC's temperature at its initial value.
     "initial_alpha": Bounds(0, exclusive_minimum=True, example=1),
     "clip_param": Bounds(0, math.inf, exclusive_minimum=True, example=0.2),
     "vf_clip_param": Bounds(0, math.inf, exclusive_minimum=True, example=10),
@@ -38,7 +38,7 @@ TRAINING_BOUNDS = {
 
 
 def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
-    """List the arguments of an algo file by name, each with all its paths."""
+    """List the arguments of an algo file by name, each with the key paths at which it occurs."""
     arguments: dict[str, list[Path]] = {}
     for path in _walk({key: value for key, value in algo.items() if key not in META}, ()):
         if len(path) > 1:
@@ -54,7 +54,7 @@ def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
 
 
 def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) -> Path:
-    """Find the path of an argument in an algo file.
+    """Find the key path of an argument in an algo file.
 
     Args:
         name: The argument's name, or the last parts of its path joined by dots if the name is ambiguous.
@@ -79,7 +79,7 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
 
 
 def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space:
-    """Read a ``space`` group, whose conditions may name arguments of the algo file, too.
+    """Build the search space from a ``space`` group, whose conditions may also name arguments of the algo file.
 
     Raises:
         ConfigError: As `rltune.search.space.parse_space`, or an argument is misspelt.
@@ -109,7 +109,7 @@ def _read(algo: Mapping[str, Any], path: Path) -> Any:
 
 
 def check_values(algo: Mapping[str, Any], space: Space) -> None:
-    """Refuse arguments that have no effect, and values and ranges of `training` outside of their bounds.
+    """Refuse arguments of the algo file that RLlib ignores, and `training` values or search ranges out of bounds.
 
     Raises:
         ConfigError: Names the first of them, what is allowed and what to type.
@@ -125,7 +125,7 @@ def check_values(algo: Mapping[str, Any], space: Space) -> None:
 
 
 def check_argument(key: str, value: Any, written: Any = None) -> None:
-    """Refuse a value that lies outside of its argument's bounds.
+    """Refuse a value outside of the bounds that `TRAINING_BOUNDS` has for its argument.
 
     Args:
         key: The setting, whose last part is the argument's name. Arguments without bounds are not checked.
@@ -152,7 +152,7 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
 
 
 def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
-    """Refuse arguments that RLlib 2.60 accepts and ignores, whether they have a value or are searched.
+    """Refuse arguments of the algo file, fixed or searched, that RLlib 2.60 accepts but ignores.
 
     Args:
         algo: The algo file. It contains the arguments that are searched, too.
@@ -171,7 +171,7 @@ def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> No
                 raise ConfigError(what, instead[dotted], fix)
             if path == (*_REPLAY, name) and row.replay_settings and name not in row.replay_settings:
                 buffer = str(_read(algo, _REPLAY).get("type") or "")
-                if "." not in buffer and ":" not in buffer:  # A user's own replay buffer may have other settings.
+                if "." not in buffer and ":" not in buffer:  # A user's own buffer class may have other arguments.
                     raise ConfigError(what, choices(name, row.replay_settings), fix)
 
 
@@ -188,12 +188,12 @@ def count_env_runners(algo: Mapping[str, Any]) -> int:
 
 
 def count_learners(algo: Mapping[str, Any]) -> int:
-    """Return the number of remote learners in the algo file; with 0 the trial's own process learns."""
+    """Return the number of remote learners in the algo file; 0 means that the trial's own process learns."""
     return int((algo.get("learners") or {}).get("num_learners") or 0)
 
 
 def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float:
-    """Return the number of GPUs of a trial, from ``resources`` or from the learners in the algo file.
+    """Return the number of GPUs for each trial, from ``resources`` or from the learners in the algo file.
 
     Args:
         per_trial: The number in ``resources``; 0 if it has none.
@@ -215,7 +215,7 @@ def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float
 
 
 def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the algo file with the values of a sample."""
+    """Return a copy of the algo file with the sampled values in it."""
     merged = copy.deepcopy(dict(algo))
     for name, value in params.items():
         *sections, last = locate_argument(algo, name)

@@ -1,4 +1,4 @@
-"""Build an RLlib AlgorithmConfig from an algo file and one sample of the space.
+"""Build an RLlib AlgorithmConfig from an algo file and one sampled configuration.
 
 Each section of the file is passed to the fluent method of AlgorithmConfig with its name. RLlib is imported inside the
 functions, because that takes seconds. The driver builds configs to check them before the first trial, workers to train.
@@ -32,7 +32,7 @@ CONNECTORS = ("env_to_module_connector", "module_to_env_connector", "learner_con
 
 @dataclass(frozen=True)
 class Build:
-    """Everything that an RLlib algorithm is built from except its sampled values.
+    """Everything that determines an RLlib algorithm, except its sampled hyperparameters and its seed.
 
     Attributes:
         algo: The algo file: name, class and sections.
@@ -51,14 +51,14 @@ class Build:
 
 
 def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
-    """Import the AlgorithmConfig that ``algo.class`` names.
+    """Import the AlgorithmConfig class that ``algo.class`` names.
 
     Raises:
         ConfigError: It cannot be imported, or is not an AlgorithmConfig.
     """
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-    # RLlib logs announcements of its new API stack and of its own deprecated calls. Warnings about settings stay.
+    # Hide RLlib's announcements of its new API stack and its own deprecation notes, but keep warnings about settings.
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)
     logger = logging.getLogger(AlgorithmConfig.__module__)
     logger.setLevel(logging.WARNING)
@@ -73,12 +73,12 @@ def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
 
 
 def _is_no_announcement(record: logging.LogRecord) -> bool:
-    """Drop the line that RLlib logs about its new API stack."""
+    """Return False for RLlib's log line about its new API stack, which drops the line; a ``logging`` filter."""
     return not str(record.msg).startswith("You are running ")
 
 
 def build_config(build: Build, params: Mapping[str, Any], seed: int) -> AlgorithmConfig:
-    """Build RLlib's config for one seed of one configuration.
+    """Build RLlib's config for one configuration and one of its seeds.
 
     Args:
         build: The parts that stay the same over the sweep.
@@ -96,8 +96,8 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     if build.env.rewards.get("normalise"):
         discount = (algo.get("training") or {}).get("gamma")
         config.environment(env_config={DISCOUNT: float(config.gamma if discount is None else discount)})
-    # RLlib (2.60) restarts a failing env runner forever by default and trains without it. Here the trial fails with the
-    # environment's error, and its retry continues from its checkpoint.
+    # By default RLlib (2.60) restarts a failing env runner forever and trains on without its samples. Here the
+    # environment's error fails the trial instead, whose retry continues from the trial's last checkpoint.
     config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
     for section, arguments in algo.items():
         if section not in META:
@@ -119,15 +119,15 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
 
 
 def _share_resources(config: AlgorithmConfig, build: Build) -> None:
-    """Divide the trial's share of the machine, see `rltune.cluster.resources.Share`, among its processes.
+    """Divide a trial's CPUs and GPUs, see `rltune.cluster.resources.Share`, among its env runners and learners.
 
     Each env runner and learner has a bundle with one CPU. The algorithms of several seeds take turns, so that each of
     their processes requests only a part of the CPU: if one requested all of it, those of the other seeds would wait
     forever.
     """
-    part = math.floor(10_000 / build.replicates) / 10_000  # Ray counts in units of 1/10,000.
+    part = math.floor(10_000 / build.replicates) / 10_000  # Ray counts resources in units of 1/10,000.
     config.env_runners(num_cpus_per_env_runner=part)
-    # The new API stack ignores resources(num_gpus=...) and reads the learners' GPUs instead (Ray 2.60).
+    # RLlib's new API stack ignores resources(num_gpus=...), so the GPUs are set for the learners (Ray 2.60).
     if config.num_learners:
         gpus = build.gpus / config.num_learners
         config.learners(num_cpus_per_learner=part, num_gpus_per_learner=gpus * part)
@@ -136,7 +136,7 @@ def _share_resources(config: AlgorithmConfig, build: Build) -> None:
 
 
 def _check_own_connector(config: AlgorithmConfig) -> None:
-    """Refuse a user's env-to-module connector together with normalised observations, whose filter would replace it."""
+    """Refuse a user's env-to-module connector if observations are normalized, as our filter would replace it."""
     if "env_to_module_connector" in list_connectors(config):
         raise ConfigError(
             "env.normalise_observations=true with algo.env_runners.env_to_module_connector: only one can act",
@@ -146,7 +146,7 @@ def _check_own_connector(config: AlgorithmConfig) -> None:
 
 
 def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
-    """Let an offline algorithm read our datasets, with the spaces of the environment in which it is evaluated."""
+    """Let an offline algorithm read datasets in our format; its spaces are those of the evaluation environment."""
     from rltune.algorithms.offline_data import RecordedEpisodes
     from rltune.envs.build import make_env
 
@@ -164,7 +164,7 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
 
 
 def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Make the path of the algo file's dataset absolute, because each trial runs in its own folder.
+    """Return the algo file with an absolute path to its dataset, because each trial runs in its own folder.
 
     Raises:
         ConfigError: The file does not exist, or is not a dataset.
@@ -180,7 +180,7 @@ def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
-    """Call the fluent method of one section; the error for an unknown argument names the nearest one."""
+    """Pass a section of the algo file to the AlgorithmConfig method of the same name; explain unknown arguments."""
     if section == "rl_module":
         _set_policy_init(config, arguments)
         if isinstance(arguments.get("model_config"), Mapping):
@@ -210,7 +210,7 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
 
 
 def _set_policy_init(config: AlgorithmConfig, arguments: dict[str, Any]) -> None:
-    """Take ``small_policy_init`` out of the arguments of ``rl_module``; RLlib refuses it for other algorithms."""
+    """Apply and remove ``small_policy_init`` for PPO and A2C; for other algorithms RLlib refuses it as unknown."""
     from ray.rllib.algorithms.ppo import PPOConfig
 
     if isinstance(config, PPOConfig) and arguments.pop("small_policy_init", False):
@@ -220,7 +220,7 @@ def _set_policy_init(config: AlgorithmConfig, arguments: dict[str, Any]) -> None
 
 
 def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:
-    """Import the user's env runner, learner and connectors, which a section names as ``package.module:Name``.
+    """Import the user's own env runner, learner and connectors, which the algo file names as ``package.module:Name``.
 
     Raises:
         ConfigError: One of them cannot be imported, or is something else.
@@ -242,14 +242,14 @@ def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:
 
 
 def _list_keywords(cls: type, section: str) -> list[str]:
-    """List the keyword arguments of a fluent method and of the methods of parent classes that it calls."""
+    """List the keyword arguments of an AlgorithmConfig method, including those that it passes to parent classes."""
     methods = [vars(base)[section] for base in cls.__mro__ if section in vars(base)]
     names = {p.name for m in methods for p in inspect.signature(m).parameters.values() if p.kind is p.KEYWORD_ONLY}
     return sorted(names)
 
 
 def _make_model_config(raw: Mapping[str, Any]) -> Any:
-    """Make RLlib's typed model settings, which refuse unknown names; RLlib ignores those of a plain mapping."""
+    """Convert ``model_config`` to RLlib's dataclass, which refuses unknown keys; RLlib ignores those of a dict."""
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     try:

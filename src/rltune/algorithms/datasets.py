@@ -22,7 +22,7 @@ COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "nex
 
 
 def record_episodes(policy: Any, path: Path, episodes: int, seed: int, deterministic: bool) -> dict[str, float]:
-    """Play episodes and write them as a dataset.
+    """Play episodes with a policy and write their steps to a Parquet file, a dataset for the offline algorithms.
 
     Args:
         policy: The policy, as `rltune.load_policy` returns it.
@@ -45,7 +45,7 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         obs, state, done = env.reset(seed=seed + episode)[0], None, False
         while not done:
             action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
-            action = action[()]  # A discrete action becomes a number instead of an array without axes.
+            action = action[()]  # Indexing with () turns a discrete action, a 0-d array, into a scalar.
             following, reward, terminated, truncated, _ = env.step(action)
             row = (episode, np.ravel(obs), np.ravel(action), float(reward), terminated, truncated, np.ravel(following))
             for name, value in zip(COLUMNS, row, strict=True):
@@ -55,14 +55,14 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
     table = pa.table({name: np.array(columns[name]).tolist() for name in COLUMNS})
     metadata = {"env": policy.info.get("env"), "spaces": policy.spaces, "episodes": episodes}
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Mode 0600 lets only the current user read the dataset.
+    # Mode 0600: only the current user may read the dataset.
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         pq.write_table(table.replace_schema_metadata({"rltune": json.dumps(metadata)}), file)
     return {"steps": float(len(columns["reward"])), "return_mean": sum(columns["reward"]) / episodes}
 
 
 def check_dataset(path: str | Path) -> dict[str, Any]:
-    """Check that a file is a dataset, and return its metadata: env, spaces, episodes.
+    """Check that a file is a recorded dataset, and return its metadata: env, spaces and number of episodes.
 
     Raises:
         ConfigError: The file does not exist, or is not a dataset.

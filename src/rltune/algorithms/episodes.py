@@ -1,4 +1,4 @@
-"""Have stock RLlib report each episode, of which its own results have averages alone (Ray 2.60)."""
+"""Make stock RLlib report the return and length of each episode; its own results have only averages (Ray 2.60)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EPISODES = "episodes"
 
 
 def report_episodes(config: Any) -> Any:
-    """Return a copy of an RLlib config whose algorithm reports its episodes; the callbacks that it has stay."""
+    """Return a copy of an RLlib config with a callback that logs each episode; the user's callbacks are kept."""
     config = config.copy(copy_frozen=False)
     others = config.callbacks_on_episode_end or []
     others = list(others) if isinstance(others, list | tuple) else [others]
@@ -19,21 +19,21 @@ def report_episodes(config: Any) -> Any:
 
 
 def log_episode(*, episode: Any, metrics_logger: Any, prev_episode_chunks: Any = None, **others: Any) -> None:
-    """Log an episode at its end, as RLlib's callback ``on_episode_end``."""
-    # RLlib cuts episodes at the ends of rollouts. Its learner may add an artificial step without reward to a part, so
-    # that the sum of the parts' lengths is too large.
+    """Log the return and length of an episode that ended; RLlib calls this as ``on_episode_end``."""
+    # RLlib cuts episodes at the ends of rollouts, so the return is summed over the chunks. Their lengths are not
+    # summed, because RLlib's learner may append an artificial step without reward to a chunk.
     total = sum(part.get_return() for part in (*(prev_episode_chunks or ()), episode))
     length = episode.env_t if hasattr(episode, "env_t") else episode.t
     metrics_logger.log_value(EPISODES, (float(total), int(length)), reduce="item_series")
 
 
 def read_episodes(sampled: Mapping[str, Any]) -> list[tuple[float, int]]:
-    """Return the returns and lengths of an iteration's episodes from its ``env_runners`` results.
+    """Return the return and length of each episode of an iteration, from its ``env_runners`` results.
 
     The env runner of a user's own may call no callbacks: then RLlib's mean of the iteration counts as one episode.
     """
     if EPISODES in sampled:
         episodes = sampled[EPISODES]
-        return [episodes] if isinstance(episodes, tuple) else list(episodes)  # A single episode comes as a plain tuple.
+        return [episodes] if isinstance(episodes, tuple) else list(episodes)  # RLlib unpacks a list of length one.
     mean = float(sampled.get("episode_return_mean", math.nan))
     return [] if math.isnan(mean) else [(mean, round(sampled.get("episode_len_mean", 0)))]

@@ -38,13 +38,13 @@ class ParallelEnvAdapter(MultiAgentEnv):
         self.action_space = gymnasium.spaces.Dict(self.action_spaces)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode."""
+        """Reset the environment, and return observations and infos by agent."""
         obs, info = self.env.reset(seed=seed, options=options)
         self.agents = list(self.env.agents)
         return dict(obs), dict(info or {})
 
     def step(self, actions: dict[str, Any]) -> StepResult:
-        """Act for every agent that is still alive.
+        """Step the environment with one action for every agent that is still alive.
 
         Returns:
             Observations, rewards, terminations, truncations and infos by agent, as ``MultiAgentEnv`` requires.
@@ -57,11 +57,11 @@ class ParallelEnvAdapter(MultiAgentEnv):
         return dict(obs), {agent: float(reward) for agent, reward in rewards.items()}, *ends, dict(info)
 
     def render(self) -> Any:
-        """Draw a picture."""
+        """Render the wrapped environment."""
         return self.env.render()
 
     def close(self) -> None:
-        """Free the environment."""
+        """Close the wrapped environment."""
         self.env.close()
 
 
@@ -76,12 +76,12 @@ class PolicyMapping:
         self.owners = owners
 
     def __call__(self, agent_id: Any, *args: Any, **kwargs: Any) -> str:
-        """Return the policy's name."""
+        """Return the name of the policy that acts for an agent."""
         return self.owners[str(agent_id)]
 
 
 def configure_agents(config: Any, spec: Any, algo: str) -> None:
-    """Set the policies and their agents in RLlib's config.
+    """Add the policies, and the mapping from agents to policies, to RLlib's config.
 
     Args:
         config: The config, which is changed in place.

@@ -21,7 +21,7 @@ from rltune.config.capabilities import capabilities_of
 
 
 class RecordedEpisodes(OfflineData):
-    """Makes batches from arrays through RLlib's learner connectors, as RLlib's ``offline_data_class``."""
+    """Makes training batches from the arrays of a recorded dataset; set as RLlib's ``offline_data_class``."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -31,23 +31,23 @@ class RecordedEpisodes(OfflineData):
         self._starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
         self._ends = np.r_[self._starts[1:], len(numbers)]
         self._rng = np.random.default_rng(config.seed)
-        # To compute advantages, the learner needs the following steps of an episode. All other losses, and MARWIL's
-        # without advantages (beta 0), learn best from independent steps.
+        # Advantages are computed along an episode, so the losses that need them get whole episodes. All other losses,
+        # also MARWIL's without advantages (beta 0), learn best from independent steps.
         self._whole = capabilities_of(type(config)).data == "recorded_episodes" and config.beta != 0.0
         self._learner_connector: Any = None
         self.iter_batches_kwargs: dict[str, Any] = {}
-        # RLlib (2.60) sets these attributes of the offline data once the learner exists.
+        # RLlib (2.60) sets these four attributes after it has created the learner.
         self.spaces: Any = None
         self.learner_handles: Any = None
         self.module_spec: Any = None
         self.locality_hints: Any = None
 
     def sample(self, num_samples: int, return_iterator: bool = False, **_: Any) -> Any:
-        """Return one batch, or a list with this object, from which RLlib's learner then takes batches."""
+        """Return one batch, or ``[self]``: then RLlib's learner calls `iter_torch_batches` of this object."""
         return [self] if return_iterator else self._batch(num_samples)
 
     def iter_torch_batches(self, *, batch_size: int, device: Any = None, **_: Any) -> Iterator[dict[str, Any]]:
-        """Yield batches forever, flat like those of Ray Data."""
+        """Yield batches forever, as flat dictionaries like those of Ray Data."""
         from ray.rllib.utils import flatten_dict
 
         while True:
@@ -80,7 +80,7 @@ class RecordedEpisodes(OfflineData):
         )
 
     def _read_columns(self, path: str) -> dict[str, np.ndarray]:
-        """Read the dataset as input for the networks: actions are between -1 and 1, as those of RLlib's samplers."""
+        """Read the dataset as network inputs; actions are scaled to [-1, 1], as RLlib scales sampled actions."""
         raw, observation, action = read_episodes(path), self.config.observation_space, self.config.action_space
         count = len(raw["reward"])
         if action.shape == ():
@@ -100,7 +100,7 @@ class RecordedEpisodes(OfflineData):
         }
 
     def _draw_episodes(self, num_samples: int) -> list[Any]:
-        """Draw whole episodes, and cut the last one to get exactly ``num_samples`` steps."""
+        """Draw random episodes, and cut the last one so that they have exactly ``num_samples`` steps."""
         chosen, steps = [], 0
         while steps < num_samples:
             number = int(self._rng.integers(len(self._starts)))

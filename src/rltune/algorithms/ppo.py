@@ -1,4 +1,4 @@
-"""Let PPO and A2C begin with actions that are about equally likely, which RLlib has no setting for (Ray 2.60)."""
+"""Initialize the last policy layer of PPO and A2C near zero, which RLlib has no setting for (Ray 2.60)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ POLICY_GAIN = 0.01
 
 
 class SmallPolicyCatalog(PPOCatalog):
-    """RLlib's catalog with a small last layer of the policy: orthogonal with a gain of 0.01, and without biases.
+    """RLlib's catalog, but the last policy layer starts orthogonal with a gain of 0.01 and with zero biases.
 
     Stable-Baselines3 begins so too. Its other layers begin orthogonal as well, which is left out: with it PPO learns
     Pendulum worse, in both libraries, and CartPole no better.
     """
 
     def build_pi_head(self, framework: str) -> Any:
-        """Build the layers that give the actions' distribution."""
+        """Build RLlib's policy head, and initialize its last layer with small weights."""
         head = super().build_pi_head(framework)
         last = [layer for layer in head.modules() if isinstance(layer, nn.Linear)][-1]
         nn.init.orthogonal_(last.weight, POLICY_GAIN)
@@ -28,5 +28,5 @@ class SmallPolicyCatalog(PPOCatalog):
 
 
 def begin_with_small_policy(config: Any) -> Any:
-    """Let a PPOConfig, or one that derives from it, build the policy's last layer small, and return it."""
+    """Make a PPOConfig, or a config derived from it, initialize the last policy layer small; return the config."""
     return config.rl_module(rl_module_spec=RLModuleSpec(catalog_class=SmallPolicyCatalog))

@@ -1,4 +1,4 @@
-"""Build the configs at the corners of a space, to refuse combinations that cannot work before the first trial."""
+"""Build the configs at the corners of a search space before the first trial, to refuse those that RLlib rejects."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
-MAX_NAMED = 3  # A refusal suggests other values for at most this many parameters.
-# Settings that may request more resources than a trial has, and the values that do not.
+MAX_NAMED = 3  # An error suggests other values for at most this many parameters.
+# Arguments of the algo file that may request more CPUs or GPUs than a trial has, with the values that do not.
 ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("env_runners", "num_cpus_per_env_runner", (1,)),
     ("env_runners", "num_gpus_per_env_runner", ()),
@@ -32,7 +32,7 @@ ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 
 
 def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
-    """Build and validate the config at each corner of the space, and build each different network once.
+    """Build and validate the config at each corner of the space, and build each distinct network once.
 
     Returns:
         The configs at the corners.
@@ -61,7 +61,7 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
 
 
 def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
-    """Refuse processes that the trial's share has no CPUs for, because Ray would wait for them forever.
+    """Refuse more env runners or learners than the trial has CPUs for, because Ray would wait for them forever.
 
     Some configs of RLlib have remote processes by default: APPO has one learner and two env runners (Ray 2.60).
     """
@@ -87,7 +87,7 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
 
 
 def _check_lstm(config: AlgorithmConfig) -> None:
-    """Refuse networks with an LSTM if RLlib would fail in the first update (Ray 2.60)."""
+    """Refuse an LSTM for algorithms that RLlib cannot train with it: they would fail at the first update (Ray 2.60)."""
     able = capabilities_of(type(config)).lstm
     if config.model_config.get("use_lstm") and (not able or config.is_multi_agent):
         who = "policies of several agents act with" if able else f"RLlib 2.60's {type(config).__name__} trains"
@@ -99,16 +99,16 @@ def _check_lstm(config: AlgorithmConfig) -> None:
 
 
 def _find_fault(config: AlgorithmConfig) -> Exception | None:
-    """Return the error with which RLlib refuses a config; None if the config is valid."""
+    """Return the exception that RLlib raises when it validates a config; None if the config is valid."""
     try:
         config.validate()
-    except Exception as error:  # RLlib raises errors of many types, a TypeError for a value that it cannot compare.
+    except Exception as error:  # RLlib raises many types, such as TypeError for a value that cannot be compared.
         return error
     return None
 
 
 def _suggest_value(build: Build, space: Space, corner: Mapping[str, Any], message: str) -> str:
-    """Suggest an override that fixes one parameter at a value with which every corner of the space is valid.
+    """Suggest an override that fixes one parameter so that RLlib accepts every corner of the space.
 
     Args:
         corner: The values that RLlib refuses.
@@ -133,7 +133,7 @@ def _is_valid(build: Build, space: Space) -> bool:
 
 
 def _build_module(config: AlgorithmConfig, build: Build) -> None:
-    """Build only the network, which fails if the algorithm cannot handle the action space."""
+    """Build the network, and nothing else of the algorithm, to refuse an environment whose actions it cannot handle."""
     from rltune.envs.build import make_env
 
     env = make_env(build.env)
@@ -145,7 +145,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
     env.close()
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
-    except Exception as error:  # RLlib's model catalogs may raise any exception.
+    except Exception as error:  # Whatever RLlib's model catalogs raise, this network cannot be built.
         raise ConfigError(
             f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",
             "an environment whose observations and actions the algorithm handles",
@@ -154,7 +154,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
 
 
 def check_actions(algo: Mapping[str, Any], env_id: str, action_space: Any) -> None:
-    """Refuse discrete or continuous actions that the algorithm cannot choose; RLlib's own errors do not explain it.
+    """Refuse an environment whose discrete or continuous actions the algorithm lacks; RLlib's errors are obscure.
 
     An algorithm that is not in our table is imported only if RLlib has been imported already.
 

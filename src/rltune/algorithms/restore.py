@@ -26,7 +26,7 @@ def load_algorithm(
     storage: str | None = None,
     ledger_url: str | None = None,
 ) -> Algorithm:
-    """Load an RLlib algorithm from a checkpoint, to continue its training. Ray is started unless it runs already.
+    """Load an RLlib algorithm from a checkpoint, to continue its training. Starts Ray unless it already runs.
 
     RLlib's checkpoints contain pickles, so that loading one may run any code of its author. Without ``trust``, only
     checkpoints of this user's sweeps are loaded.
@@ -55,7 +55,7 @@ def load_algorithm(
 
 
 def _register_environment(folder: Path) -> None:
-    """Register the environment of a checkpoint with Ray under the name that the checkpoint has for it."""
+    """Register the environment that a checkpoint was trained in with Ray, under the name in RLlib's config."""
     from rltune.algorithms.rllib_env import name_for_rllib
     from rltune.envs.spec import spec_of
 

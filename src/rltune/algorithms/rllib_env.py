@@ -1,4 +1,4 @@
-"""Register environments with RLlib, and build them in workers."""
+"""Register our environments with RLlib, which builds them in the trial's process and in env runners."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ DISCOUNT = "rltune_discount"
 
 
 class Creator:
-    """The function that RLlib calls to build an environment; `name_for_rllib` registers it."""
+    """Builds environments of one specification; RLlib calls it as the ``env_creator`` of a registered name."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self.spec = spec
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
-        """Build one environment."""
+        """Build one training environment; RLlib calls this with its ``env_config``."""
         arguments = dict(context)
         return make_training_env(self.spec, arguments.pop(DISCOUNT, None), **arguments)
 
     def together(self, num_envs: int) -> Any:
-        """Build ``num_envs`` environments as one native vector environment for the engine; None if impossible."""
+        """Build ``num_envs`` copies as one native vector environment for the fast engine; None if it has none."""
         from rltune.envs.atari import make_native_atari
 
         return make_native_atari(self.spec, num_envs)
 
 
 def name_for_rllib(spec: EnvSpec) -> str:
-    """Return the name under which RLlib builds an environment, and register it with Ray if necessary.
+    """Return the name by which RLlib's config refers to an environment, and register that name if necessary.
 
     A plain Gymnasium id is its own name, so that its native vector version can be used. Any other environment is
     registered with Ray under a name that contains the whole specification.

@@ -1,4 +1,4 @@
-"""Train SAC with critics that take observation and action as one vector."""
+"""Train SAC with Q-networks whose input is the concatenated observation and action."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rltune.compat.sac_catalog import ConcatSACCatalog
 
 
 def use_plain_critics(config: Any) -> Any:
-    """Give a SACConfig critics that take observation and action as one vector, and return it."""
+    """Give a SACConfig Q-networks that concatenate observation and action, and return the config."""
     return config.rl_module(rl_module_spec=RLModuleSpec(catalog_class=ConcatSACCatalog))
 
 
 class PlainSACConfig(SACConfig):
-    """SAC's config with plain critics, as the paper and most libraries have them; see `ConcatSACCatalog`."""
+    """SAC's config with Q-networks as in the paper and most libraries, see `ConcatSACCatalog`."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class)
