@@ -35,7 +35,7 @@ ENV_TAG = "rltune.env_digest"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A winner that is to be registered.
+    """A sweep's winner, before it is registered as a model version in MLflow.
 
     Attributes:
         winner: The policy, with its score on the episodes that are the same in every sweep.
@@ -56,7 +56,7 @@ class Candidate:
 
     @property
     def episodes(self) -> str:
-        """The episodes of the score, in words. Scores on other episodes cannot be compared with it."""
+        """The episodes on which the winner was scored, in words; only scores on the same episodes are comparable."""
         config = self.config
         count, first = config.certify.champion_episodes, EVALUATION_SEED
         return f"{count} episodes of {config.env.id}, environment seeds from {first}"
@@ -78,7 +78,7 @@ def register_champion(
     notify: Callable[[str], None],
     show: Show = show_nothing,
 ) -> dict[str, Any] | None:
-    """Register the winner, and move the champion's alias to it unless the present champion is better.
+    """Register the winner as a model version; it gets the champion's alias unless the present champion is better.
 
     Args:
         candidate: The winner.
@@ -93,7 +93,7 @@ def register_champion(
     if not bundle.is_dir():
         notify("the winner is not registered, because its network runs only with RLlib")
         return None
-    from rltune.policies.mlflow_model import make_model_arguments  # Importing torch and MLflow is slow.
+    from rltune.policies.mlflow_model import make_model_arguments  # Imported here because torch and MLflow load slowly.
 
     before = tracker.champion(candidate.name, ALIAS)
     better, why = _compare(candidate, before, tracker, show)
@@ -113,7 +113,7 @@ def register_champion(
     )
     if registered is None:
         return None
-    # A finished sweep that is resumed registers the same model version again.
+    # Resuming a finished sweep registers the winner again, and MLflow's registry then returns the existing version.
     is_same = before is not None and registered.version == before.version
     is_champion = is_same or registered.alias == ALIAS
     if is_same:
@@ -123,7 +123,7 @@ def register_champion(
     return {
         "name": candidate.name,
         "version": registered.version,
-        "uri": registered.uri,  # The alias may name another sweep's model tomorrow.
+        "uri": registered.uri,  # The alias may move to another version later, so the URI has the number.
         "champion": is_champion,
         "why": why,
     }
@@ -135,7 +135,7 @@ def _compare(
     tracker: Feeds,
     show: Show = show_nothing,
 ) -> tuple[bool, str]:
-    """Decide whether the winner becomes the champion, and explain the decision."""
+    """Decide whether the winner becomes the champion, and return the decision and its reason in words."""
     objective, score = candidate.objective, candidate.winner.score
     ours = f"a mean {objective.name} of {format_objective(score)}"
     if before is None:
@@ -159,7 +159,7 @@ def _compare(
 
 
 def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, int]:
-    """Return the sort key of versions by sweeps that end at the same time; incomparable versions have the lowest."""
+    """Return the sort key by which sweeps that end at the same time choose their champion; incomparable is lowest."""
     tags = version.tags
     if (tags.get(ENV_TAG), tags.get("rltune.episodes")) != (candidate.env.digest, candidate.episodes):
         return False, -math.inf, 0
@@ -170,9 +170,9 @@ def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, 
 def _find_score(
     before: RegisteredModel, candidate: Candidate, tracker: Feeds, progress: Callable[[int, int], None]
 ) -> float | None:
-    """Read the champion's score on the candidate's episodes, or let it play them; None if it cannot play them."""
+    """Return the champion's score on the candidate's episodes: read from tags or evaluated; None if it cannot play."""
     has_score = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
-    # If the tag of the environment is missing, the score may be that of another environment with the same id.
+    # Without the environment's tag, the score may come from another environment with the same id.
     if has_score and ENV_TAG in before.tags:
         return float(before.tags["rltune.score"])
     with tempfile.TemporaryDirectory(prefix="rltune-champion-") as folder:
@@ -188,7 +188,7 @@ def _find_score(
                 return None
             episodes = candidate.config.certify.champion_episodes
             return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict(), progress=progress).mean
-        except PolicyError:  # The champion's spaces differ, or another version of rltune wrote its files.
+        except PolicyError:  # The champion has other spaces, or its files come from an incompatible version of rltune.
             return None
 
 
@@ -221,7 +221,7 @@ def _format_interval(bounded: Evaluation | Configuration) -> str:
 
 
 def _make_description(candidate: Candidate, why: str) -> str:
-    """Describe a version in Markdown: its origin, why it is the champion or not, and how good its policy is."""
+    """Write a model version's Markdown description: its origin, why it is the champion or not, and its scores."""
     winner, certification, measured = candidate.winner, candidate.certification, candidate.winner.measured
     lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}.", ""]
     if certification and certification.policy:
@@ -236,7 +236,7 @@ def _make_description(candidate: Candidate, why: str) -> str:
 
 
 def _describe_training(candidate: Candidate) -> dict[str, Any]:
-    """Describe the training in the metadata of the model."""
+    """Return the model's metadata about its training: configuration, settings and certification."""
     return {
         "configuration": candidate.winner.name,
         "training_config": format_settings(candidate.config),

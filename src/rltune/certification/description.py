@@ -1,4 +1,4 @@
-"""Describe a certification: the table and the sentences that the terminal, the pages and MLflow show.
+"""Describe a certification as the table and the sentences that the terminal, the pages and MLflow show.
 
 Which numbers of a configuration a person sees, and how they are called, is decided here alone. Runs anywhere.
 """
@@ -17,7 +17,7 @@ from rltune.formatting import TextTable, format_difference, format_interval, for
 from rltune.records import BASELINE, Direction
 from rltune.statistics import find_level
 
-TABLE_NAME = "certification"  # The stem of the files that hold the table's numbers.
+TABLE_NAME = "certification"  # The file name, without its extension, of the tables in CSV and JSON.
 
 
 def _format_seeds(configuration: Configuration) -> str:
@@ -37,7 +37,7 @@ COLUMNS: dict[str, Callable[[Configuration], str]] = {
 
 
 def make_table(certification: Certification) -> TextTable:
-    """Make the table of a certification: a row for each configuration, and at its end what was decided about it."""
+    """Make the table of a certification: one row for each configuration, with the verdict in the last column."""
     configurations = certification.configurations
     rows = tuple((*(show(each) for show in COLUMNS.values()), certification.verdict(each)) for each in configurations)
     best = [each.name for each in configurations].index(certification.winner)
@@ -45,7 +45,7 @@ def make_table(certification: Certification) -> TextTable:
 
 
 def explain_table(certification: Certification, objective: Objective) -> list[str]:
-    """Explain the columns of the table, and what follows from its numbers.
+    """Write the notes under the table: what its columns mean, and which conclusions its numbers allow.
 
     Args:
         certification: The certification.
@@ -83,7 +83,7 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
 
 
 def describe_result(certification: Certification, objective: Objective) -> str:
-    """Describe in a few sentences who won, whether it is better than the baseline, and what training it gives.
+    """Describe the winner in a few sentences: its score, its comparison with the baseline, and how it was trained.
 
     Args:
         certification: The certification.
@@ -111,7 +111,7 @@ def describe_result(certification: Certification, objective: Objective) -> str:
 
 
 def _compare_with_baseline(best: Configuration, certification: Certification, objective: Objective) -> str:
-    """Say whether the winner is better than the baseline, by how much, and what that is worth with few seeds."""
+    """Compare the winner with the baseline in words: by how much they differ, and how certain that is."""
     if best.difference is None:
         return ""
     difference, is_few = best.difference, best.num_seeds < MIN_RUNS
@@ -123,14 +123,14 @@ def _compare_with_baseline(best: Configuration, certification: Certification, ob
     if best.better:
         chance = f" With {seeds}, one sweep in 20 says so even if nothing is better." if is_few else ""
         return f" It is better than the baseline: {means}.{chance}"
-    if difference.is_worse(objective.direction):  # Only a baseline that breaks a constraint can beat the winner.
+    if difference.is_worse(objective.direction):  # Only a baseline that breaks a constraint scores better and loses.
         return f" It is worse than the baseline: {means}."
     few = " So few seeds show only large differences." if is_few else ""
     return f" It cannot be told apart from the baseline with {seeds}: {means}.{few}"
 
 
 def _spell_level(certification: Certification) -> str:
-    """Spell how often the interval of a difference holds: ``95%``, and more if several are compared."""
+    """Format the confidence level of the differences: ``95%``, or higher if several configurations are compared."""
     return f"{find_level(certification.num_compared):.3g}%"
 
 

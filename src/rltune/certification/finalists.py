@@ -1,4 +1,4 @@
-"""Rank the trials of a search, whose best are the finalists, and derive the seeds of the episodes that they play."""
+"""Rank a search's trials to find the finalists, and derive the seeds of the episodes that evaluate them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
 
 
-EVALUATION_SEED = 1_000_003  # All sweeps play the same episodes, so that a champion and its challenger are comparable.
-OWN_SEED = 10_000_003  # The first seed of the range that `derive_own_seed` draws from.
-RUN_SEED = 1_010_000_003  # The first seed of the range that `derive_run_seed` draws from.
-RANGE = 1_000_000_000  # The length of a range of seeds: all seeds stay below 2**31, the limit of many libraries.
+EVALUATION_SEED = 1_000_003  # The same in all sweeps, so that a champion and its challenger play the same episodes.
+OWN_SEED = 10_000_003  # The first seed of the range that `derive_own_seed` chooses from.
+RUN_SEED = 1_010_000_003  # The first seed of the range that `derive_run_seed` chooses from.
+RANGE = 1_000_000_000  # The length of both ranges. All seeds stay below 2**31, the limit of many libraries.
 Show = Callable[[str, int, int], None]
 """Shows the user which policy plays, how many episodes are done, and of how many."""
 
 
 def show_nothing(*_: Any) -> None:
-    """Show no progress."""
+    """Ignore the progress of an evaluation: the default for callers without a display."""
 
 
 def derive_own_seed(sweep: str) -> int:
-    """Return the first environment seed of the episodes that measure a sweep's winner and decide nothing.
+    """Return the first environment seed of the episodes that only this sweep plays, for an unbiased mean.
 
     On the episodes from `EVALUATION_SEED` the champion is the best of all sweeps so far, so that its mean there is too
     good. On episodes that only this sweep plays, the mean is unbiased.
@@ -58,13 +58,13 @@ def derive_run_seed(sweep: str, seed_index: int, episodes: int) -> int:
 
 
 def _hash_name(sweep: str) -> int:
-    """Return a number below `RANGE` that differs between sweeps."""
+    """Hash a sweep's name to a number below `RANGE`, so that different sweeps play different episodes."""
     return int.from_bytes(hashlib.sha256(sweep.encode()).digest()[:8]) % RANGE
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """A policy that may win.
+    """A policy that may become the sweep's winner.
 
     Attributes:
         name: The name of its configuration: ``trial 7`` or ``baseline``.
@@ -89,14 +89,14 @@ class Finalist:
 
     @property
     def score(self) -> float:
-        """The score that policies are compared by: the evaluation's mean, else the search's score; NaN without both."""
+        """The score by which finalists are compared: the evaluation's if there is one, else the search's, else NaN."""
         if self.evaluation is not None:
             return self.evaluation.mean
         return math.nan if self.objective is None else self.objective
 
 
 def rank_finalists(sweep: Path, records: Sequence[TrialRecord], direction: Direction) -> Iterator[Finalist]:
-    """Yield the trials that have a checkpoint, best first, as `rank_records` sorts them."""
+    """Yield the trials that have a checkpoint as finalists, best first, as `rank_records` sorts them."""
     store = find_store(sweep)
     for record in rank_records(records, direction):
         folder = store.open(record.checkpoint)
@@ -105,12 +105,12 @@ def rank_finalists(sweep: Path, records: Sequence[TrialRecord], direction: Direc
 
 
 def is_playable(folder: Path) -> bool:
-    """Return whether a checkpoint can be evaluated: from its bundle, or by RLlib's own parts."""
+    """Return whether a checkpoint's policy can play episodes: it has a policy bundle, or RLlib's own policy files."""
     return (folder / "policy").is_dir() or is_rllib_policy(folder)
 
 
 def describe_winner(finalist: Finalist | None, sweep: Path, records: Sequence[TrialRecord]) -> dict[str, Any] | None:
-    """Describe the winner for the summary; None without a winner.
+    """Describe the winner for ``summary.json``; None without a winner.
 
     Args:
         finalist: The winner.

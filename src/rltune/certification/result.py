@@ -1,4 +1,4 @@
-"""Judge the best configurations and the baseline by their runs on fresh seeds.
+"""Compare the best configurations with the baseline by their certification runs, and determine the winner.
 
 `rltune.certification.retraining` decides what is trained. The ledger stores the result (`Certification.to_dict`), and
 ``summary.json`` has it without the returns of single episodes. Imports nothing heavy.
@@ -16,7 +16,7 @@ from typing import Any
 from rltune.records import BASELINE, Direction, RunKey
 from rltune.statistics import Difference, bound_difference, interquartile_mean, median_interval
 
-MIN_RUNS = 5  # With fewer runs, `median_interval` has no 95% interval.
+MIN_RUNS = 5  # The fewest runs for which `median_interval` has a 95% interval.
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class SeedResult:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> SeedResult:
-        """Read what ``asdict`` returned, after it was stored as JSON."""
+        """Rebuild the result from its dictionary, as JSON stores it."""
         return cls(**{**raw, "returns": tuple(raw["returns"]), "run": RunKey(**raw["run"])})
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration and what its runs say, one score for each seed.
+    """A certified configuration, and the scores of its runs, one for each seed.
 
     Attributes:
         name: ``trial 7``, or ``baseline``: the tuned settings of algorithm and environment if there are any, else the
@@ -83,12 +83,12 @@ class Configuration:
 
     @property
     def num_seeds(self) -> int:
-        """Number of runs, including failed ones."""
+        """Number of training seeds, including those whose run failed."""
         return len(self.per_seed) + len(self.failed_seeds)
 
     @property
     def excess_failures(self) -> int:
-        """Number of failed seeds beyond a quarter: what they count as decides too much for this one to win."""
+        """Number of failed seeds beyond a quarter of all; with more of them than the winner a configuration loses."""
         return max(0, len(self.failed_seeds) - self.num_seeds // 4)
 
     @property
@@ -98,19 +98,19 @@ class Configuration:
 
     @property
     def scores(self) -> list[float]:
-        """The score of each seed, with failed seeds last."""
+        """The score of each seed; failed seeds come last and count as `failed_score`."""
         failed = [] if self.failed_score is None else [self.failed_score] * len(self.failed_seeds)
         return [result.mean for result in self.per_seed] + failed
 
     @property
     def median(self) -> float | None:
-        """The median of the scores; None if all seeds failed."""
+        """The median of the scores of all seeds; None if all seeds failed."""
         return median(self.scores) if self.per_seed else None
 
 
 @dataclass(frozen=True)
 class CertifiedPolicy:
-    """The policy that is registered: that of the winner's run with the best score.
+    """The policy that is registered in MLflow: that of the winner's run with the best score.
 
     The certification's episodes chose this run, and champions are compared on episodes that are the same in every
     sweep. The numbers below come from other episodes, so that neither choice makes them too good.
@@ -136,7 +136,7 @@ class CertifiedPolicy:
 
 @dataclass(frozen=True)
 class Certification:
-    """The result of a certification.
+    """The result of a certification: its configurations, best first, and the policy to register.
 
     Attributes:
         seeds: The training seeds, the same for every configuration and different from those of the search.
@@ -157,7 +157,7 @@ class Certification:
     policy: CertifiedPolicy | None = None
 
     def best(self) -> Configuration:
-        """Return the winner."""
+        """Return the winning configuration."""
         return self.configurations[0]
 
     @property
@@ -166,12 +166,12 @@ class Certification:
         return sum(configuration.difference is not None for configuration in self.configurations)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the certification as a dict for JSON."""
+        """Return the certification as a dictionary that can be stored as JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Certification:
-        """Read what `to_dict` returned, after it was stored as JSON."""
+        """Rebuild the certification from the dictionary that `to_dict` returned, after a round trip through JSON."""
         configurations = [
             Configuration(
                 **{
@@ -188,7 +188,7 @@ class Certification:
         return cls(**{**raw, **lists, "policy": policy})
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row for each configuration, without its parameters and single runs."""
+        """Return one flat dictionary of numbers for each configuration, without its parameters and single runs."""
         columns, ends = ("name", "trial", "median", "low", "high", "worst"), ("", "_low", "_high")
         return [
             {key: getattr(row, key) for key in columns}
@@ -198,7 +198,7 @@ class Certification:
         ]
 
     def verdict(self, configuration: Configuration) -> str:
-        """Return ``winner``, ``better`` (than the baseline), both, the reason why it cannot win, or an empty text."""
+        """Return ``winner``, ``better`` (than the baseline), both, the reason why it cannot win, or an empty string."""
         if configuration.broken:
             return configuration.broken
         if configuration.excess_failures > self.best().excess_failures:
@@ -207,24 +207,24 @@ class Certification:
         return ", ".join(["winner"] * is_winner + ["better"] * configuration.better)
 
     def summary(self) -> dict[str, Any]:
-        """Return the certification as ``summary.json`` has it."""
+        """Return the certification as it is stored in ``summary.json``."""
         content = {key: value for key, value in self.to_dict().items() if key != "configurations"}
         rows = zip(self.table(), self.configurations, strict=True)
         return content | {"configurations": [row | {"scores": configuration.scores} for row, configuration in rows]}
 
 
 def label(name: str, trial: int | None) -> str:
-    """Return a configuration's displayed name, see `Configuration.label`."""
+    """Return the name under which a configuration is displayed, see `Configuration.label`."""
     return f"trial {trial} = {BASELINE}" if name == BASELINE and trial is not None else name
 
 
 def spell_params(params: Mapping[str, Any]) -> str:
-    """Write parameters as a text that is the same for equal values."""
+    """Serialize parameters to a string that is equal for equal values, to find duplicate configurations."""
     return json.dumps(dict(params), sort_keys=True)
 
 
 def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """Keep the first configuration of each set of values, so that a finalist with the baseline's values is no rival.
+    """Drop later configurations with equal values, so that the baseline does not compete with a copy of itself.
 
     Args:
         configurations: The baseline first, then the finalists, best first.
@@ -247,7 +247,7 @@ def judge_configurations(
     episodes: int,
     direction: Direction = Direction.MAX,
 ) -> Certification | None:
-    """Judge configurations by their runs: who wins, within which intervals, and who is better than the baseline.
+    """Compare configurations by their runs: rank them, compute confidence intervals, and compare with the baseline.
 
     A configuration is better than the baseline if the interval of the difference of their means excludes zero
     (`rltune.statistics.bound_difference`). Winning says less: one of several equal configurations wins by chance, and
@@ -286,7 +286,7 @@ def judge_configurations(
 
 
 def _rank(direction: Direction, configuration: Configuration) -> tuple[float, ...]:
-    """Return the sort key of a configuration; the best has the highest."""
+    """Return the sort key of a configuration; the winner has the highest key."""
     scores = configuration.scores
     return (
         not configuration.broken,
@@ -300,7 +300,7 @@ def _rank(direction: Direction, configuration: Configuration) -> tuple[float, ..
 def _judge(
     configuration: Configuration, baseline: Configuration | None, num_compared: int, direction: Direction
 ) -> Configuration:
-    """Compute a configuration's numbers.
+    """Fill in the interval of a configuration's median and its difference from the baseline.
 
     Args:
         configuration: The configuration with its runs.
@@ -318,7 +318,7 @@ def _judge(
 
 
 def _allow_for_choice(judged: Sequence[Configuration], direction: Direction) -> Configuration:
-    """Return the winner, the first configuration, with its interval extended for the luck of having been chosen."""
+    """Return the winner with a wider interval, which allows for the bias of having been chosen as the best."""
     winner = judged[0]
     if winner.low is None or winner.high is None:
         return winner

@@ -1,4 +1,4 @@
-"""Retrain the best configurations and the baseline on fresh seeds, in slots that the search does not use.
+"""Retrain the best configurations and the baseline on fresh seeds, in trial slots that the search leaves free.
 
 The runs have their own table in the ledger, so that neither the search's sampler nor its stopping rule sees them. They
 are resumed as trials are. `rltune.certification.result` judges their results. Runs in the driver.
@@ -28,7 +28,7 @@ from rltune.records import BASELINE, TrialRecord
 
 
 class Retraining:
-    """Proposes the runs of a sweep's certification, and judges the configurations by these runs.
+    """Proposes the retraining runs of a sweep's certification, and compares the configurations by their results.
 
     Args:
         folder: The sweep's folder.
@@ -79,7 +79,7 @@ class Retraining:
         return drop_duplicates([self.baseline(), *configurations]) if finalists else []
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
-        """Return the ledger's record of the next run to start or to continue; None if there is none.
+        """Return the ledger's record of the next run to start or to resume; None if there is none.
 
         Args:
             is_search_over: Whether the search has ended. Until then, only the baseline is retrained.
@@ -87,7 +87,7 @@ class Retraining:
         if self._retries:
             return self._retries.pop(0)
         if not is_search_over:
-            self._chosen = None  # The finalists are chosen anew, because a failed trial that is retried may be one.
+            self._chosen = None  # Chosen again later: a failed trial that is being retried may become a finalist.
         elif self._chosen is None:
             self._chosen = self.choose_configurations(self._ledger.trials.records())
         configurations = [self.baseline()] if self._chosen is None else self._chosen
@@ -106,13 +106,13 @@ class Retraining:
         return None
 
     def retry(self, record: TrialRecord) -> None:
-        """Propose a run again, before all others. An earlier driver may have proposed it first."""
+        """Propose a certification run again, before all others. An earlier driver may have proposed it first."""
         if record.key is not None:
             self._proposed.add(record.key)
         self._retries.insert(0, record)
 
     def _key(self, configuration: Configuration, seed_index: int) -> str:
-        """Return the key of a run. Runs of the same values, seed and budget are the same run."""
+        """Return the key that identifies a run in the ledger: runs with equal values, seed and budget are shared."""
         values, seed = spell_params(configuration.params), self.seeds[seed_index]
         return f"{values} seed={seed} env_steps={self._config.budget.env_steps}"
 
@@ -128,11 +128,11 @@ class Retraining:
         return self._ledger.runs.add(configuration.params, seeds, key=key, of_trial=of_trial, seed_index=seed_index)
 
     def is_done(self, searched: Sequence[TrialRecord]) -> bool:
-        """Return whether nothing is left to train."""
+        """Return whether all certification runs have ended."""
         return self._read_ended_runs(self.choose_configurations(searched)) is not None
 
     def judge(self, searched: Sequence[TrialRecord]) -> tuple[bool, Certification | None]:
-        """Judge the configurations by their runs.
+        """Compare the configurations by their certification runs.
 
         Args:
             searched: All trials of the search.
@@ -154,7 +154,7 @@ class Retraining:
         return True, replace(certification, env_steps=self._config.budget.env_steps, train_s=train_s)
 
     def _read_ended_runs(self, configurations: Sequence[Configuration]) -> dict[str, TrialRecord] | None:
-        """Read the runs of these configurations, by their keys; None if some have not ended."""
+        """Read the certification runs of some configurations, by key; None if not all of them have ended."""
         runs = self._read_keyed_runs()
         keys = {key for configuration in configurations for key in self._list_keys(configuration)}
         ended = {key: run for key, run in runs.items() if key in keys and _has_ended(run)}
@@ -172,7 +172,7 @@ class Retraining:
     def _find_broken(
         self, configuration: Configuration, runs: Sequence[TrialRecord], searched: Sequence[TrialRecord]
     ) -> str | None:
-        """Return the constraint that a configuration breaks, in words; None if it breaks none.
+        """Return the constraint that a configuration breaks, as text; None if it breaks none.
 
         If the search has a trial with the same values, then this trial decides, else the majority of the runs.
         """
@@ -181,8 +181,8 @@ class Retraining:
         if twin:
             return twin.breaks or None
         criteria, seeds = self._ledger.criteria, self._config.replicates
-        # A constraint on train_s limits the sum over all replicates of a trial, but a certification run trains one
-        # replicate.
+        # A constraint on train_s limits the sum over all replicates (seeds) of a trial, but a certification run trains
+        # only one, so its time is multiplied.
         complete = [replace(run, train_s=seeds * run.train_s) for run in runs if run.state == "COMPLETE"]
         checks = [check for run in complete for check in criteria.judge(run).broken]
         for name, number in Counter(check.name for check in checks).items():
@@ -196,8 +196,8 @@ def _has_ended(run: TrialRecord) -> bool:
 
 
 def _result_of(run: TrialRecord) -> SeedResult:
-    """Read the result of a complete run."""
-    assert run.score is not None  # The recorder marks a run without score or checkpoint as failed.
+    """Convert the ledger's record of a complete run to a `SeedResult`."""
+    assert run.score is not None  # The recorder marks runs without a score or a checkpoint as failed.
     assert run.checkpoint is not None
     return SeedResult(
         seed=run.seeds[0],
@@ -210,5 +210,5 @@ def _result_of(run: TrialRecord) -> SeedResult:
 
 
 def _can_win(checkpoint_folder: Path) -> bool:
-    """Return whether a policy can be evaluated; also True if the checkpoint does not say that it has no policy."""
+    """Return whether a checkpoint's policy may win: it is playable, or no file states why it has no policy bundle."""
     return is_playable(checkpoint_folder) or not (checkpoint_folder / REASON_FILE).is_file()

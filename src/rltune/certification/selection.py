@@ -1,4 +1,4 @@
-"""Select and measure the policy that wins: the best certified one, else the best of the finalists on fresh episodes.
+"""Select and measure the winning policy: the best certified one, else the best finalist on fresh episodes.
 
 The best score of a search is biased, because it is the best of many. So the winner is measured on other episodes than
 those that chose it. Runs in the driver.
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
 
 
-PROGRESS_S = 0.5  # The seconds between two updates of the displayed progress.
+PROGRESS_S = 0.5  # Seconds between two updates of the displayed progress.
 
 
 class FinalEvaluation:
-    """Evaluates the finalists of a sweep that is not certified, all on the same fresh episodes.
+    """Evaluates the finalists of a sweep without certification, all on the same fresh episodes.
 
     Args:
         sweep: The sweep's folder.
@@ -61,13 +61,13 @@ class FinalEvaluation:
     ) -> None:
         self._sweep, self._top, self._episodes, self._slots = sweep, top, episodes, slots
         self._call_in_subprocess, self._objective = call_in_subprocess, objective or Objective()
-        self._num_evaluations = 1  # The winner is evaluated once more, on other episodes.
-        self._played: list[int] = []  # Played episodes of each evaluation, written by the threads of the evaluations.
+        self._num_evaluations = 1  # Starts at one, for the final evaluation of the winner on other episodes.
+        self._played: list[int] = []  # Number of played episodes by evaluation, written by the evaluations' threads.
 
     def select(
         self, records: Sequence[TrialRecord], notify: Callable[[str], None], show: Show = show_nothing
     ) -> Finalist | None:
-        """Select the finalist with the best mean, and measure it once more on episodes that did not choose it.
+        """Select the finalist with the best mean, and evaluate it again on other episodes for an unbiased mean.
 
         Args:
             records: All trials.
@@ -108,7 +108,7 @@ class FinalEvaluation:
                 continue
             try:
                 evaluation = self._wait(future, f"evaluating the {format_number(len(futures), 'best trial')}", show)
-            except RltuneError as error:  # If one process dies or hangs, the other finalists' evaluations still count.
+            except RltuneError as error:  # If one evaluation's process dies or hangs, the other finalists still count.
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
             score = f"mean {self._objective.name} {format_objective(evaluation.mean)}"
@@ -120,13 +120,13 @@ class FinalEvaluation:
         try:
             future = self._start_playing(pool, winner.folder, derive_own_seed(self._sweep.name))
             played = self._wait(future, "measuring the winner on other episodes", show)
-        except RltuneError as error:  # The winner is already chosen and stays, even if this measurement fails.
+        except RltuneError as error:  # The winner stays the winner even if this second evaluation fails.
             notify(f"{winner.name} could not be evaluated on other episodes: {error.what}")
             return winner
         return replace(winner, measured=played)
 
     def _wait(self, future: Future[Evaluation], who: str, show: Show) -> Evaluation:
-        """Wait for an evaluation; meanwhile show how many episodes all evaluations have played."""
+        """Wait for one evaluation, and meanwhile show how many episodes all evaluations have played together."""
         while not wait([future], PROGRESS_S).done:
             show(who, sum(self._played), self._num_evaluations * self._episodes)
         return future.result()
@@ -143,7 +143,7 @@ class FinalEvaluation:
 def measure_policies(
     certification: Certification, sweep: Path, episodes: int, direction: Direction, show: Show = show_nothing
 ) -> tuple[Certification, Finalist]:
-    """Measure the policy of the winner's run with the best score, on episodes that did not choose it.
+    """Evaluate the policy of the winner's best run on episodes that did not choose it, which gives an unbiased mean.
 
     The policy plays the episodes that are the same in every sweep, to compare champions, and as many episodes that only
     this sweep plays, which decide nothing.
@@ -182,8 +182,8 @@ def _play(
     progress: Callable[[int, int], None],
     call_in_subprocess: Callable[..., Any] | None = None,
 ) -> Evaluation:
-    """Evaluate a checkpoint's policy on the episodes from an environment seed on."""
-    from rltune.policies.evaluation import evaluate_checkpoint  # Importing torch takes seconds.
+    """Evaluate a checkpoint's policy on ``episodes`` consecutive environment seeds, if possible in a subprocess."""
+    from rltune.policies.evaluation import evaluate_checkpoint  # Imported here, because importing torch takes seconds.
 
     if call_in_subprocess is None:
         return evaluate_checkpoint(folder, episodes, seed, progress=progress)
