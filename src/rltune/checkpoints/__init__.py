@@ -1,1 +1,1 @@
-"""Store a sweep's checkpoints and files, on a disk or in remote storage, by the same code."""
+"""Store a sweep's checkpoints and other files on a local disk or in a bucket, behind one interface."""

@@ -1,4 +1,4 @@
-"""Send requests to a file system, and decide which errors are an outage. Runs anywhere.
+"""Send requests to a local or remote file system, and tell outages from other errors. Runs anywhere.
 
 The time-outs of a request are settings of Arrow's client. Waiting for minutes is not: a request cannot be interrupted,
 and Arrow makes no new client while a request of another one is under way. So a request fails within seconds and is sent
@@ -26,30 +26,30 @@ from rltune.errors import StudyError, UnavailableError, describe_exception
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-PATIENCE_S = 120.0  # How long a failed request to the storage is repeated: a server may be restarting.
-QUICK_S = 3.0  # How long a failed request is repeated if it must not hold up its caller.
-CONNECT_S, ANSWER_S = 3.0, 10.0  # The time-outs of one request: a loaded server may take seconds to answer.
-RETRY_S = 1.0  # The pause between two attempts of a request.
-POLL_S = 0.1  # The pause between two checks of the deadline by a waiting caller.
-STORAGE_AWAY = "the storage does not answer"  # The reason for the end of a sweep whose storage is unreachable.
+PATIENCE_S = 120.0  # How long failed requests are retried, long enough for a storage server to restart.
+QUICK_S = 3.0  # How long failed requests are retried if the caller must not be delayed.
+CONNECT_S, ANSWER_S = 3.0, 10.0  # Time-outs in seconds; a server under load may take seconds to answer.
+RETRY_S = 1.0  # Seconds between two attempts of a request.
+POLL_S = 0.1  # Seconds between two checks of a waiting caller whether its deadline has passed.
+STORAGE_AWAY = "the storage does not answer"  # The reason that a sweep records when it ends for this.
 _OUTAGE = re.compile("|".join((r"HTTP status (code: )?(429|5\d\d)", *(kind.outage for kind in BUCKETS.values()))))
 T = TypeVar("T")
 
 
 class StoreError(StudyError):
-    """A storage that cannot be used."""
+    """The checkpoint storage, a disk or a bucket, cannot be used."""
 
 
 class StoreUnavailableError(StoreError, UnavailableError):
-    """A storage that does not answer; the same request may succeed later."""
+    """The checkpoint storage does not answer at the moment; the same request may succeed later."""
 
 
 class UnsharedStoreError(StoreError):
-    """A storage that a node of the cluster cannot use, or has for itself alone."""
+    """A node of the cluster cannot use the sweep's storage, or does not share it with the other nodes."""
 
 
 class Client:
-    """Sends requests to a file system that answers at once, such as a local disk; its errors are its own.
+    """Runs requests on a file system that answers at once, such as a local disk; errors are passed on unchanged.
 
     Args:
         connect: Returns the file system.
@@ -59,7 +59,7 @@ class Client:
         self._connect = connect
 
     def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False) -> T:
-        """Send a request and return its answer.
+        """Run a request on the file system and return its result.
 
         Args:
             request: What to do with the file system.
@@ -68,11 +68,11 @@ class Client:
         return request(self._connect())
 
     def set_deadline(self, left_s: float) -> None:
-        """Take note that the process has only so many seconds left for all of its requests."""
+        """Limit the time for all further requests; without effect on a local disk, which answers at once."""
 
 
 class RemoteClient(Client):
-    """Sends requests to remote storage, as long as there is time.
+    """Sends requests to remote storage, and retries failed ones until a time limit.
 
     The file system is connected at the first request: its threads do not survive a fork.
 
@@ -86,11 +86,11 @@ class RemoteClient(Client):
         self._address, self._deadline = address, math.inf
 
     def set_deadline(self, left_s: float) -> None:
-        """From now on send no request a second time, and let each end after these seconds."""
+        """Stop retrying: from now on each request is sent once, and is abandoned when this time is over."""
         self._deadline = time.monotonic() + left_s
 
     def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False) -> T:
-        """Send a request and return its answer; the arguments are those of `Client.call`.
+        """Send a request, retry it during outages, and return its result; the arguments are those of `Client.call`.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -112,7 +112,7 @@ class RemoteClient(Client):
             time.sleep(RETRY_S)
 
     def _wait_for(self, request: Callable[[], T], give_up_at: float) -> T:
-        """Run a request in another thread, and leave it there when time has become short.
+        """Run a request in a daemon thread, which is abandoned when the deadline passes.
 
         Raises:
             TimeoutError: It was left there.
@@ -134,7 +134,7 @@ def _answer(answer: Future[T], request: Callable[[], T]) -> None:
 
 
 def _let_process_exit() -> None:
-    """Let the process exit while a request is under way: Arrow would wait for it."""
+    """Let the process exit while an abandoned request still runs: Arrow's exit handler would wait for it."""
     from pyarrow import fs
 
     if finalize := getattr(fs, "ensure_s3_finalized", None):
@@ -142,12 +142,12 @@ def _let_process_exit() -> None:
 
 
 def is_outage(error: OSError) -> bool:
-    """Return whether remote storage failed to answer, so that waiting may help, rather than refused."""
+    """Return whether an error of remote storage is an outage, which may pass, rather than a refusal."""
     return isinstance(error, TimeoutError | ConnectionError) or bool(_OUTAGE.search(str(error)))
 
 
 def make_address(storage: str, sweep: str = "") -> str:
-    """Make the address of a sweep's files in remote storage, with the server that the environment names.
+    """Make a sweep's address in remote storage, which includes the server that environment variables name.
 
     With the server in the address, a worker needs no more of the environment than the credentials.
 
@@ -163,9 +163,9 @@ def make_address(storage: str, sweep: str = "") -> str:
     return "/".join(filter(None, (address.rstrip("/"), sweep))) + (f"?{query}" if query else "")
 
 
-@functools.cache  # Opening a connection takes 50 ms, and any number of threads can share it.
+@functools.cache  # Cached, because opening a connection takes 50 ms, and any number of threads can share it.
 def connect(address: str) -> tuple[RemoteClient, str]:
-    """Prepare a client for remote storage, once in a process; nothing is connected yet.
+    """Prepare one client for each remote address; it connects at its first request.
 
     Args:
         address: Such as ``s3://bucket/prefix/sweep``.
@@ -179,7 +179,7 @@ def connect(address: str) -> tuple[RemoteClient, str]:
 
 
 def forget_clients() -> None:
-    """Forget the clients, so that the next sweep of this process is in no hurry."""
+    """Drop the cached clients, and with them their deadlines, so that the process can run another sweep."""
     connect.cache_clear()
 
 
@@ -199,7 +199,7 @@ def _open_filesystem(address: str) -> FileSystem:
 
 
 def _open_s3(address: str) -> FileSystem:
-    """Open a client of S3 by Arrow's options in the address; ``from_uri`` would not take retries and time-outs."""
+    """Open an S3 client with the options of its address; Arrow's ``from_uri`` accepts no retries or time-outs."""
     from pyarrow import fs
 
     parts = urlsplit(address)
@@ -212,7 +212,7 @@ def _open_s3(address: str) -> FileSystem:
         options["region"] = fs.resolve_s3_region(parts.hostname)
     return fs.S3FileSystem(
         **options,
-        allow_delayed_open=True,  # A small file is written with a single request instead of three.
+        allow_delayed_open=True,  # Writes a small file with one request instead of three.
         connect_timeout=CONNECT_S,
         request_timeout=ANSWER_S,
         retry_strategy=fs.AwsStandardS3RetryStrategy(1),
@@ -220,7 +220,7 @@ def _open_s3(address: str) -> FileSystem:
 
 
 def make_store_error(address: str, problem: str, kind: type[StoreError]) -> StoreError:
-    """Describe a storage that cannot be used.
+    """Make an error that says what is wrong with a storage and how to give it valid credentials.
 
     Args:
         address: The storage.
@@ -237,5 +237,5 @@ def make_store_error(address: str, problem: str, kind: type[StoreError]) -> Stor
 
 
 def _describe(error: Exception) -> str:
-    """Keep the part of Arrow's long lines that a person needs."""
+    """Shorten an error of Arrow: drop its request ids and debugging details."""
     return re.split(r" \(Request ID|; Details:| error_info=", describe_exception(error))[0]

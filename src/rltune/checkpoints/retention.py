@@ -1,4 +1,4 @@
-"""Drop the checkpoints that nobody needs any more. Runs in the driver that holds the sweep's lease, and nowhere else.
+"""Delete checkpoints that the ledger no longer refers to. Runs only in the driver that holds the sweep's lease.
 
 A checkpoint that the ledger names is never dropped: a driver first commits that the ledger names it no longer. What one
 driver may drop another one cannot name, because every attempt at a trial has a folder of its own.
@@ -17,13 +17,13 @@ from rltune.checkpoints.store import REPLAY, Store
 from rltune.records import CheckpointRecord, TrialRecord, trial_dir_of
 
 logger = logging.getLogger(__name__)
-DEPTH = 4  # The number of parts of a checkpoint's path: kind, number, attempt, name.
-BATCH = 20  # The lease is checked before each batch of dropped checkpoints; a bucket needs about a second for one.
-DROP_S = 1.0  # The longest time that one run of the retention chore takes.
+DEPTH = 4  # The number of parts of a checkpoint's path, trials/<number>/<attempt>/<name>.
+BATCH = 20  # Checkpoints deleted per check of the lease; in a bucket, deleting one takes about a second.
+DROP_S = 1.0  # The longest time for which one run of this chore deletes checkpoints.
 
 
 class Retention:
-    """Collects the checkpoints to drop, so that nothing waits for a slow storage; a chore of the driver drops them.
+    """Queues checkpoints for deletion, so that no caller waits for slow storage; a chore of the driver deletes them.
 
     Args:
         store: The sweep's store.
@@ -35,7 +35,7 @@ class Retention:
         self._pending: deque[str] = deque()
 
     def drop(self, records: Iterable[CheckpointRecord | None], keep: Iterable[CheckpointRecord | None]) -> None:
-        """Have recorded checkpoints dropped that the ledger names no longer.
+        """Queue recorded checkpoints for deletion, except those that the ledger still refers to.
 
         Args:
             records: The checkpoints.
@@ -44,7 +44,7 @@ class Retention:
         self._pending += sorted(_paths_of(records) - _paths_of(keep))
 
     def drop_unnamed(self, records: Collection[TrialRecord]) -> None:
-        """Have everything dropped that trials without a running worker have left and the ledger does not name.
+        """Queue all files of trials without a running worker for deletion, unless the ledger refers to them.
 
         Of a trial that has ended the replay memory goes, too: only a trial that goes on needs it. What is dropped is
         decided before this returns, since a worker that starts afterwards writes checkpoints that no report has named.
@@ -58,7 +58,7 @@ class Retention:
             _log_failure(error)
 
     def drop_pending(self, timeout_s: float = DROP_S) -> None:
-        """Drop what was collected.
+        """Delete the queued checkpoints until a time-out.
 
         Args:
             timeout_s: When to begin no further batch; what is left then is dropped by the next call.
@@ -69,7 +69,7 @@ class Retention:
 
     def _find_unnamed(self, records: Collection[TrialRecord]) -> list[str]:
         unnamed: set[str] = set()
-        # A single request lists the folders of all trials of a kind.
+        # One listing of trials/ or certify/ takes a single request, also for a thousand trials.
         folders = {trial_dir_of(record.kind, record.number): record for record in records}
         prefixes = folders if len(folders) == 1 else {folder.partition("/")[0] for folder in folders}
         for name in [name for prefix in prefixes for name in self._store.list(prefix, is_quick=True)]:
@@ -86,12 +86,12 @@ class Retention:
 
     def _drop(self, paths: Sequence[str]) -> None:
         try:
-            # The lease is checked after the listing: if another driver took over since, then nothing that it wrote is
-            # listed.
+            # The queued paths were listed before this check. If this driver still holds the lease now, then none of
+            # them belongs to another driver.
             self._check_lease()
             for path in paths:
                 self._store.drop(path)
-        except Exception as error:  # If dropping fails, then the next driver drops these checkpoints.
+        except Exception as error:  # The next driver lists and deletes them again.
             _log_failure(error)
 
 

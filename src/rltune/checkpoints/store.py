@@ -1,4 +1,4 @@
-"""Keep a sweep's checkpoints and files on a local disk, in S3 or in Google Cloud Storage, by the same code.
+"""Store a sweep's checkpoints and other files on a local disk, in S3 or in Google Cloud Storage.
 
 A checkpoint is a folder ``trials/<number>/<attempt>/<best or latest>-<env_steps>`` with ``state.json``, ``algorithm/``,
 ``episodes.json``, ``policy/`` (``seed-1/...`` and so on beside them when a trial runs several seeds), and last
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 MANIFEST = "manifest.json"
-REPLAY = "replay"  # The folder for the replay memories in a checkpoint, one for each seed.
-NUM_THREADS = 8  # The number of files that are transferred at the same time.
+REPLAY = "replay"  # The subfolder of a checkpoint with the replay memory of each seed.
+NUM_THREADS = 8  # The number of files that are transferred in parallel.
 CHUNK_BYTES = 2**20
 
 
 class Store:
-    """One sweep's files. Names are relative to the sweep, with slashes.
+    """Reads and writes the files of one sweep. File names are relative to the sweep's folder, with slashes.
 
     Args:
         client: Sends the requests to the file system.
@@ -66,7 +66,7 @@ class Store:
     # -- Methods for single files -------------------------------------------------------------------------------------
 
     def read(self, name: str, *, is_quick: bool = False) -> bytes | None:
-        """Read a file; None where there is none.
+        """Read a file's content; None if it does not exist.
 
         Args:
             name: The file.
@@ -83,11 +83,11 @@ class Store:
             return None
 
     def exists_locally(self, name: str) -> bool:
-        """Return whether a file is there, as far as this is known without a request: False for remote storage."""
+        """Return whether a file exists on this machine's disk; False for remote storage, which is not asked."""
         return self._is_local and (self.folder / name).exists()
 
     def write(self, name: str, content: bytes, *, is_quick: bool = False) -> None:
-        """Write a file, whole or not at all."""
+        """Write a file atomically: readers see all of it or nothing."""
         if self._is_local:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             _replace_file(self.folder / name, content)
@@ -100,12 +100,12 @@ class Store:
         self.client.call(write, is_quick=is_quick)
 
     def delete(self, name: str, *, is_quick: bool = False) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.client.call(lambda filesystem: filesystem.delete_file(self._path(name)), is_quick=is_quick)
 
     def list(self, prefix: str = "", *, is_recursive: bool = True, is_quick: bool = False) -> dict[str, int]:
-        """List the files below a folder: their sizes in bytes by name.
+        """List the files below a folder, and map their names to their sizes in bytes.
 
         Args:
             prefix: The folder; "" is the sweep's own.
@@ -126,7 +126,7 @@ class Store:
 
     @contextlib.contextmanager
     def make_draft(self, path: str) -> Iterator[Path]:
-        """Yield a local folder to fill with a checkpoint's files; what `save` has not taken is removed at the end.
+        """Yield an empty local folder for a checkpoint's files, and remove what `save` has not taken over.
 
         Args:
             path: Where the checkpoint is to be saved.
@@ -140,7 +140,7 @@ class Store:
             shutil.rmtree(draft, ignore_errors=True)
 
     def save(self, draft: Path, path: str) -> str:
-        """Save a folder as a checkpoint and return its digest; the draft is gone on a local disk, which renames it.
+        """Save a draft folder as a checkpoint and return its digest; a local disk renames the draft instead of copying.
 
         Args:
             draft: The checkpoint's files, of `make_draft`.
@@ -163,7 +163,7 @@ class Store:
         return digest
 
     def has_all_files(self, record: CheckpointRecord | None) -> bool:
-        """Return whether a recorded checkpoint has all its files, by their sizes: nothing is downloaded or hashed."""
+        """Return whether a recorded checkpoint is complete, by its manifest and file sizes, without a download."""
         if record is None or (manifest := self._read_manifest(record.path)) is None:
             return False
         sizes = self.list(record.path)
@@ -172,7 +172,7 @@ class Store:
         return is_complete and manifest["digest"] == record.digest
 
     def open(self, record: CheckpointRecord | None) -> Path | None:
-        """Return a local folder with a recorded checkpoint; None where its content is not what was recorded.
+        """Return a local folder with a recorded checkpoint; None if its files do not match the recorded digest.
 
         A checkpoint in remote storage is downloaded once.
         """
@@ -184,7 +184,7 @@ class Store:
         return None if self._is_local else self._fetch(record.path, record.digest)
 
     def find(self, path: str) -> Path | None:
-        """Return a local folder with the checkpoint of a path, whatever was recorded; None where there is none."""
+        """Return a local folder with the checkpoint at a path, whatever digest is recorded; None if there is none."""
         folder = self.folder / path
         if folder.is_dir():
             return folder
@@ -192,7 +192,7 @@ class Store:
 
     @contextlib.contextmanager
     def lend(self, path: str) -> Iterator[Path | None]:
-        """Yield a local folder with the checkpoint of a path for a while; no copy of a remote one stays."""
+        """Yield a local folder with the checkpoint at a path; a remote one is downloaded to a temporary folder."""
         folder = self.folder / path
         if self._is_local or folder.is_dir():
             yield folder if folder.is_dir() else None
@@ -202,7 +202,7 @@ class Store:
             yield copy if self._download(path, copy) else None
 
     def drop(self, path: str) -> None:
-        """Delete a checkpoint, or a part of it such as its replay memory; the manifest goes first.
+        """Delete a checkpoint or a part of it, such as its replay memory; the manifest first, which marks it complete.
 
         A storage that does not answer is given up after seconds: the next driver drops what is left.
         """
@@ -215,7 +215,7 @@ class Store:
     # -- Methods that share a sweep's files with other machines -------------------------------------------------------
 
     def publish(self, files: Iterable[str] | Mapping[str, str]) -> None:
-        """Give local files of the sweep to other machines; on a local disk they are there.
+        """Upload local files of the sweep for other machines; does nothing if the store is a local folder.
 
         Args:
             files: The files, relative to the sweep's folder; a mapping has those that are published under another name.
@@ -225,7 +225,7 @@ class Store:
             self.write(name, (self.folder / source).read_bytes())
 
     def fetch(self, names: Iterable[str], *, is_quick: bool = False) -> None:
-        """Fetch the sweep's files that another machine has published, and remove local files that it has not."""
+        """Download files that another machine has published; delete local copies of files that the storage lacks."""
         for name in () if self._is_local else names:
             content = self.read(name, is_quick=is_quick)
             if content is None:
@@ -236,21 +236,21 @@ class Store:
 
     @property
     def is_shared_folder(self) -> bool:
-        """Whether other nodes use the sweep's folder itself, rather than copies of its files."""
+        """Whether all nodes use the same sweep folder, on a shared disk, rather than local copies from a bucket."""
         return self._is_local
 
     def can_see(self, path: str) -> bool:
-        """Return whether a checkpoint that another machine has saved is visible here, as it is in remote storage."""
+        """Return whether a checkpoint that another machine saved is visible here; always True for remote storage."""
         folder = self.folder / path
         if not self._is_local or folder.is_dir():
             return True
-        for parent in reversed(folder.parents):  # Listing a folder makes NFS ask its server for new entries.
+        for parent in reversed(folder.parents):  # Makes an NFS client fetch new entries from its server.
             with contextlib.suppress(OSError):
                 os.listdir(parent)
         return folder.is_dir()
 
     def make_unshared_error(self, problem: str) -> StoreError:
-        """Make an `UnsharedStoreError` about what a node does not share with the others.
+        """Make an `UnsharedStoreError` for a node that does not share the sweep's files with the other nodes.
 
         Args:
             problem: What is wrong, and on which node.
@@ -264,7 +264,7 @@ class Store:
         )
 
     def list_folders(self, holding: str) -> dict[str, float]:
-        """List the folders that hold a file: the file's modification time in seconds of the epoch, by folder."""
+        """Find the folders that contain a certain file, with the file's modification time in seconds of the epoch."""
         from pyarrow.fs import FileSelector, FileType
 
         selector = FileSelector(self._root, allow_not_found=True)
@@ -279,7 +279,7 @@ class Store:
         return {folder: float(info.mtime_ns or 0) / 1e9 for folder, info in times if info.type == FileType.File}
 
     def check(self) -> None:
-        """Refuse a storage that is not there or does not answer.
+        """Raise an error if the bucket does not exist or does not answer.
 
         Raises:
             StoreError: The storage cannot be used.
@@ -299,7 +299,7 @@ class Store:
         return f"{self._root}/{name}" if name else self._root
 
     def _read_manifest(self, path: str) -> dict[str, Any] | None:
-        """Read the manifest of a checkpoint; None without one that can be trusted to name files of the checkpoint."""
+        """Read a checkpoint's manifest; None if it is missing, malformed, or names files outside of the checkpoint."""
         content = self.read(f"{path}/{MANIFEST}")
         try:
             manifest: dict[str, Any] = json.loads(content or b"null")
@@ -309,7 +309,7 @@ class Store:
         return manifest if is_valid else None
 
     def _fetch(self, path: str, digest: str | None = None) -> Path | None:
-        """Download a checkpoint into the cache; None where it is not whole.
+        """Download a checkpoint into the local cache; None if it is incomplete or damaged.
 
         Args:
             path: The checkpoint.
@@ -322,18 +322,18 @@ class Store:
             if not self._download(path, draft, digest):
                 return None
             shutil.rmtree(target, ignore_errors=True)
-            with contextlib.suppress(OSError):  # Another thread may have fetched the same checkpoint meanwhile.
+            with contextlib.suppress(OSError):  # Another thread may have fetched the same checkpoint first.
                 draft.rename(target)
         return target
 
     def _download(self, path: str, folder: Path, digest: str | None = None) -> bool:
-        """Download a checkpoint, and return whether its content has the digest."""
+        """Download a checkpoint, and return whether its files match the digest."""
         manifest = self._read_manifest(path)
         if manifest is None:
             return False
 
         def download(name: str) -> None:
-            with contextlib.suppress(FileNotFoundError):  # The checkpoint's digest reveals a missing file.
+            with contextlib.suppress(FileNotFoundError):  # Comparing digests reveals the missing file later.
                 self.client.call(lambda filesystem: _download(filesystem, self._path(f"{path}/{name}"), folder / name))
 
         _run_for_each(download, manifest["files"])
@@ -341,7 +341,7 @@ class Store:
 
 
 def open_store(folder: str | Path, address: str | None = None) -> Store:
-    """Open the store of a sweep.
+    """Open the store of a sweep, in a local folder or in remote storage.
 
     Args:
         folder: The sweep's folder on this machine, or a worker's own one for the sweep.
@@ -361,29 +361,29 @@ def _open_local() -> FileSystem:
 
 
 def find_store(folder: Path) -> Store:
-    """Open the store that the settings in a sweep's folder name; without a name, the folder itself is the store."""
+    """Open the store that a sweep's ``config.yaml`` names; without ``storage``, the sweep's folder is the store."""
     try:
         settings = read_settings(folder)
-    except StudyError:  # Callers that need the settings report what is wrong with them.
+    except StudyError:  # An unreadable config.yaml is reported by the callers that need the settings.
         return open_store(folder)
     storage = settings.get("storage")
     return open_store(folder, make_address(storage, settings.get("name") or folder.name) if storage else None)
 
 
 def is_own_checkpoint(folder: Path) -> bool:
-    """Return whether a checkpoint lies in a sweep's folder that this user's rltune has marked."""
-    parents = folder.absolute().parents  # The parents of a checkpoint are its attempt, number and kind, and its sweep.
+    """Return whether a checkpoint belongs to a sweep that this user has made, by the mark in the sweep's folder."""
+    parents = folder.absolute().parents  # A checkpoint's parents: attempt, number and kind, then the sweep.
     return len(parents) > 3 and parents[2].name in (TRIALS, CERTIFY) and is_own_sweep(parents[3])
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read the state that a worker has saved in a checkpoint's folder."""
+    """Read a checkpoint's ``state.json``, which a worker has written."""
     state: dict[str, Any] = json.loads((folder / "state.json").read_text())
     return state
 
 
 def find_replay(folder: Path) -> Path | None:
-    """Find the replay memories in a checkpoint's folder; None if they are missing or damaged."""
+    """Find the folder with a checkpoint's replay memories; None if it is missing or damaged."""
     digest, replay = read_state(folder).get(REPLAY), folder / REPLAY
     return replay if digest and replay.is_dir() and compute_digest(replay) == digest else None
 
@@ -398,9 +398,9 @@ def compute_digest(folder: str | Path) -> str:
         relative = path.relative_to(root)
         if relative.parts[0] in (REPLAY, MANIFEST):
             continue
-        # Including the lengths makes the digests of "ab" + "c" and "a" + "bc" differ.
+        # Without the lengths, files "ab" + "c" and "a" + "bc" would have the same digest.
         name = relative.as_posix().encode()
-        if path.is_symlink():  # Sweeps never write symbolic links, and a link's target could change unnoticed.
+        if path.is_symlink():  # The content behind a link could change unnoticed, so only its name counts.
             total.update(b"%d>%b" % (len(name), name))
             continue
         total.update(b"%d:%b%d:" % (len(name), name, path.stat().st_size))
@@ -410,13 +410,13 @@ def compute_digest(folder: str | Path) -> str:
 
 
 def _list_folder(folder: Path) -> dict[str, tuple[Path, int]]:
-    """List a local folder's files and their sizes in bytes by their relative names."""
+    """List a local folder's files: map their relative names to their paths and sizes in bytes."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): (path, path.stat().st_size) for path in files}
 
 
 def _replace_file(path: Path, content: bytes, *, is_durable: bool = False) -> None:
-    """Write a local file by renaming a draft, so that nobody reads half of it.
+    """Write a local file atomically, by renaming a temporary file.
 
     Args:
         path: The file.
@@ -449,13 +449,13 @@ def _download(filesystem: FileSystem, path: str, file: Path) -> None:
 
 
 def _run_for_each(work: Callable[[str], None], names: Iterable[str]) -> None:
-    """Do some work for each name, several at once; the first error is raised."""
+    """Call a function for each name in a thread pool; the first exception is raised."""
     with ThreadPoolExecutor(NUM_THREADS) as threads:
         for _ in threads.map(work, names):
             pass
 
 
 def _is_inside(name: str) -> bool:
-    """Return whether a file's name stays in its folder, because a manifest in the storage may have been forged."""
+    """Return whether a file's name stays inside its folder: a forged manifest could name files elsewhere."""
     path = PurePosixPath(name)
     return bool(name) and not path.is_absolute() and ".." not in path.parts
