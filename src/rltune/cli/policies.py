@@ -17,7 +17,7 @@ from rltune.formatting import spell_command
 
 @dataclass
 class PlayConfig(PolicyConfig):
-    """The settings of a command that plays episodes; all of those of conf/record.yaml."""
+    """The settings of commands that let a policy play episodes, and all settings of conf/record.yaml."""
 
     episodes: int = bounded(minimum=1, example=100)
     seed: int = MISSING
@@ -82,7 +82,7 @@ def evaluate(settings: DictConfig) -> Answer:
 
 
 def _read_environment(settings: DictConfig) -> Any:
-    """Return the environment to evaluate in: None for the policy's own, a file of conf/env, or an id alone.
+    """Return the environment to evaluate a policy in: None for its training environment, an id, or a whole spec.
 
     An id alone is wrapped by the policy's own wrappers.
     """

@@ -1,4 +1,4 @@
-"""The commands that read sweeps: list, show, watch, report and compare them."""
+"""The commands that only read sweeps: list, show, watch, report and compare."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ListConfig(SweepsConfig):
 
 
 def list_options(words: Sequence[str]) -> list[str] | Answer:
-    """List the files of a group if the command line is ``envs [--config-dir DIR]`` or the like.
+    """List the options of a config group if the command line is ``list envs``, ``list spaces`` or the like.
 
     Raises:
         ConfigError: There is no such group to list.
@@ -90,7 +90,7 @@ def show(settings: DictConfig) -> Answer:
     try:
         view = read_sweep(make_sweep_ref(settings))
     except StudyError:
-        # The sweep may have been submitted to a service without having started.
+        # A sweep that was submitted to a service and has not started has no folder yet.
         if (submission := find_submission(settings)) and not submission["has_folder"]:
             return Answer(submission, lambda: print_submission(submission))
         raise
@@ -117,7 +117,7 @@ def watch(settings: DictConfig) -> Answer:
 
     code = watch_sweep(ref)
     data: dict[str, Any] = {"name": ref.name}
-    with contextlib.suppress(StudyError):  # If a sweep's ledger is in a database, there may be no folder here.
+    with contextlib.suppress(StudyError):  # There may be no folder on this machine if the ledger is in a database.
         data = describe_plainly(read_sweep(ref))
     return Answer({**data, "exit_code": code}, exit_code=code)
 
@@ -127,7 +127,7 @@ def report(settings: DictConfig) -> Answer:
     """Write the report page of a sweep's present state, also while the sweep runs."""
     ref = make_sweep_ref(settings)
     folder = ref.folder()
-    from rltune.views import html  # Importing SQLAlchemy is slow, so the sweep's name is checked first.
+    from rltune.views import html  # Imported after the name is checked, because SQLAlchemy loads slowly.
 
     page = html.write_report(folder, ledger_url=ref.ledger_url) / html.PAGE
     return Answer({"report": page}, lambda: print(page))
@@ -152,7 +152,7 @@ def compare(settings: DictConfig) -> Answer:
     from rltune.ledger.sweep_ref import SweepRef
 
     folders = [SweepRef.of(sweep, settings.output_dir, settings.storage).folder("sweeps") for sweep in sweeps]
-    # Importing SQLAlchemy is slow, so the sweeps' names are checked first.
+    # Imported after the names are checked, because SQLAlchemy loads slowly.
     from rltune.views.comparison import compare_sweeps
 
     comparison = compare_sweeps(folders, ledger_url=settings.study.storage)
@@ -168,7 +168,7 @@ def compare(settings: DictConfig) -> Answer:
 
 
 def list_group(settings: DictConfig) -> list[str]:
-    """List the complete sweeps that were submitted with a group, in the order of submission.
+    """List the names of the complete sweeps that were submitted with ``group=NAME``, in the order of submission.
 
     Raises:
         ConfigError: No service runs, or it has no complete sweep of the group.

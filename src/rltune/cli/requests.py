@@ -1,4 +1,4 @@
-"""The commands that ask something of a sweep, which may run on another machine: stop, enqueue and retry."""
+"""The commands that send a request to a sweep, also to one on another machine: stop, enqueue and retry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EnqueueConfig(RequestConfig):
 
 
 def open_space(words: list[str]) -> list[str]:
-    """Let Hydra accept any key of ``space``, because the sweep and not conf/enqueue.yaml names the parameters."""
+    """Prefix each ``space.`` word with ``++``, so that Hydra accepts parameters that conf/enqueue.yaml lacks."""
     return [f"++{word}" if word.startswith("space.") else word for word in words]
 
 

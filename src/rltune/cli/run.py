@@ -1,4 +1,4 @@
-"""The commands that train: run and resume a sweep, and measure this machine."""
+"""The commands that train: ``run``, ``resume``, and ``probe``, which measures this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LATER = "RLlib's own validation at the ends of the space, by which a run begins"
 
 
 def start_fork_server(words: list[str]) -> list[str]:
-    """Start the fork server while Hydra composes: its imports take longest."""
+    """Start the fork server before Hydra composes the settings, because the fork server's imports take longest."""
     if not {"-m", "--multirun", *COMPLETION} & set(words):
         from rltune.cluster.fork_server import begin_fork_server
 
@@ -44,7 +44,7 @@ def start_fork_server(words: list[str]) -> list[str]:
 
 
 def run_composed(words: list[str]) -> list[str] | Answer:
-    """Run a sweep whose composed settings a service passes on standard input, if the command line says so."""
+    """Run a sweep whose composed settings a service has written to standard input; other command lines are returned."""
     start_fork_server(words)
     if words[:1] != [COMPOSED]:
         return words
@@ -53,7 +53,7 @@ def run_composed(words: list[str]) -> list[str] | Answer:
 
 
 def check(jobs: Sequence[Job]) -> Answer:
-    """Check sweeps as far as that needs neither Ray nor RLlib, and start nothing."""
+    """Check the settings of sweeps for ``check=true``, without Ray and RLlib and without starting a sweep."""
     configs = [read_request(job.settings, sys.argv[1:]) for job in jobs]
     refuse_shared_names(configs)
     from rltune.driver.plan import describe_plan
@@ -84,13 +84,13 @@ def run(jobs: Sequence[Job]) -> Answer:
     refuse_shared_names(configs)
     from rltune.driver.starting import check_request
 
-    for config in configs:  # All sweeps are checked before the first one starts.
+    for config in configs:  # A fault in the last sweep is reported before the first one starts.
         check_request(config)
     return Answer(None, exit_code=run_jobs("run", jobs))
 
 
 def spell_run(words: Sequence[str]) -> str:
-    """Spell the command that runs a sweep again: as it was typed, but without logins and without the name.
+    """Return the command that runs a sweep again, as it was typed but without its name and passwords.
 
     The name is left out, because a name can be used only once.
     """
@@ -105,13 +105,13 @@ def _run(config: RunConfig, typed: str) -> Answer:
 
 
 def answer_outcome(outcome: Outcome) -> Answer:
-    """Answer with how a sweep ended: what ``summary.json`` has, its folder and its exit code."""
+    """Make the command's answer from a sweep's outcome: the content of ``summary.json``, folder and exit code."""
     data = {**outcome.to_dict(), "folder": outcome.folder, "exit_code": outcome.exit_code}
     return Answer(data, exit_code=outcome.exit_code)
 
 
 def refuse_shared_names(configs: Sequence[RunConfig]) -> None:
-    """Refuse the sweeps of one command line if two of them have one name.
+    """Refuse a multirun in which two sweeps have the same name.
 
     Raises:
         ConfigError: Two have one name.
@@ -127,7 +127,7 @@ def refuse_shared_names(configs: Sequence[RunConfig]) -> None:
 
 @dataclass
 class Budget:
-    """The budgets that may grow."""
+    """The budgets that ``resume`` may increase."""
 
     trials: int | None = None
     total_env_steps: int | None = None
@@ -136,7 +136,7 @@ class Budget:
 
 @dataclass
 class Certify:
-    """The certification that a finished sweep is extended by."""
+    """The settings of the certification that ``resume`` may change."""
 
     top: int | None = None
     seeds: int | None = None
@@ -144,7 +144,7 @@ class Certify:
 
 @dataclass
 class Cluster:
-    """Where the sweep runs from now on."""
+    """The settings of the Ray cluster that ``resume`` may change."""
 
     address: str | None = None
     num_cpus: int | None = None
@@ -154,7 +154,7 @@ class Cluster:
 
 @dataclass
 class Tracking(TrackingConfig):
-    """Where the sweep is shown from now on."""
+    """The settings of the trackers that ``resume`` may change."""
 
     kinds: list[str] | None = None
 
@@ -178,7 +178,7 @@ def resume(settings: DictConfig) -> Answer:
     given: Any = OmegaConf.to_container(settings, resolve=True)
     changes = {key: given[key] for key in RESUME_KEYS}
     if client := find_service_of(settings):
-        del changes["storage"]  # The service chooses the storage itself.
+        del changes["storage"]  # A service always uses its own storage.
         words = spell_settings(changes)
         return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     from rltune.driver.run import resume_sweep

@@ -1,4 +1,4 @@
-"""The commands of a service: serve, submit and logs; and how any command finds the service that runs its sweep."""
+"""The commands serve, submit and logs, and the functions with which other commands find a running service."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from rltune.service.folder import ADDRESS, ServiceFolder
 if TYPE_CHECKING:
     from rltune.service.client import Client
 
-POLL_S = 1.0  # The seconds between two requests that ask whether a submitted sweep has begun.
-WAITING = ("queued", "running")  # A sweep in one of these states may have no folder yet.
+POLL_S = 1.0  # Seconds between two requests to the service for the state of a submitted sweep.
+WAITING = ("queued", "running")  # States in which a submitted sweep may not have a folder yet.
 COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command submit itself and not of a sweep.
 
 
 @dataclass
 class Cluster:
-    """The cluster that runs the sweeps."""
+    """The Ray cluster on which the service runs sweeps."""
 
     address: str | None = None
 
@@ -62,26 +62,27 @@ def serve(settings: DictConfig) -> int:
 
     plain = {name: value for name, value in vars(config).items() if name != "cluster"}
     number = serving.serve(**plain, address=config.cluster.address, program=find_program())
-    # uvicorn raises a signal again after its shutdown, unless the parent process told the system to ignore the signal.
+    # After its shutdown uvicorn raises the signal again, which has no effect if the parent process had it ignored. So
+    # the exit code is returned, too.
     return 128 + number
 
 
 def find_program() -> tuple[str, ...]:
-    """Return the program that runs a sweep, started in the same way as this one: ``rltune run`` or ``sweeps.run``."""
+    """Return the command with which the service starts sweeps: ``rltune run`` or ``python -m sweeps.run``."""
     start = read_start()
     return (sys.executable, *start[1:-1], f"{start[-1].removesuffix('serve')}run")
 
 
 @dataclass
 class SubmitConfig(RunConfig):
-    """The settings of conf/submit.yaml: those of a sweep, and the service to which it goes."""
+    """The settings of conf/submit.yaml: those of a sweep, and the address of the service."""
 
     group: str | None = None
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def store_run_schema(words: list[str]) -> list[str]:
-    """Register the schema of conf/run.yaml, on which conf/submit.yaml builds."""
+    """Register the schema of conf/run.yaml with Hydra, because conf/submit.yaml includes it."""
     store_schema("run", RunConfig)
     return words
 
@@ -116,7 +117,7 @@ def submit(jobs: Sequence[Job]) -> Answer:
 
 
 def check_job(job: Job) -> None:
-    """Refuse a sweep whose settings do not compose; the service checks everything else.
+    """Check one sweep's settings before they are submitted, as far as this is possible without the service.
 
     Raises:
         RltuneError: The sweep cannot be run.
@@ -159,7 +160,7 @@ def logs(settings: DictConfig) -> Answer:
 
 
 def find_service(settings: DictConfig) -> Client | None:
-    """Return the client of the service that a command uses; None if no service runs.
+    """Return a client of the service that the settings name, or that serves this folder; None if none runs.
 
     A service that the user did not name and that does not accept the token belongs to another folder.
 
@@ -183,13 +184,13 @@ def find_service(settings: DictConfig) -> Client | None:
 
 
 def find_service_of(settings: DictConfig) -> Client | None:
-    """Return the client of the service to which a command's sweep was submitted; None for any other sweep."""
+    """Return a client of the service to which a command's sweep was submitted; None for any other sweep."""
     client = find_service(settings)
     return client if client and any(sweep["name"] == settings.sweep for sweep in client.list()) else None
 
 
 def list_submissions(settings: DictConfig) -> tuple[Sequence[Mapping[str, Any]], bool]:
-    """List the sweeps that were submitted, also while no service runs: its queue outlives it.
+    """List the submitted sweeps: from the running service, or without one from the queue's database.
 
     Returns:
         The description of each, and whether a service runs.
@@ -204,13 +205,13 @@ def list_submissions(settings: DictConfig) -> tuple[Sequence[Mapping[str, Any]],
 
     try:
         submissions = Submissions(folder.database, folder.make_id()).list()
-    except (OSError, StudyError):  # The queue belongs to another user or to another version of rltune.
+    except (OSError, StudyError):  # Another user or another version of rltune has written the queue.
         return [], False
     return SweepDescriptions(folder).list(submissions), False
 
 
 def find_submission(settings: DictConfig) -> dict[str, Any] | None:
-    """Return the description of a command's sweep if it was submitted, also while no service runs."""
+    """Return the description of a command's sweep if it was submitted to a service, whether or not one runs now."""
     submissions, is_served = list_submissions(settings)
     for submission in submissions:
         if submission["name"] == settings.sweep:
@@ -220,7 +221,7 @@ def find_submission(settings: DictConfig) -> dict[str, Any] | None:
 
 
 def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
-    """Wait while a sweep is in the queue of a service that runs, or starts, or is where this command cannot read it.
+    """Wait until a service has started a submitted sweep and its ledger can be read here.
 
     Returns:
         The description of the sweep, which has begun, or does not begin; None if it was not submitted.
@@ -240,8 +241,8 @@ def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
 
 
 def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool) -> None:
-    """Print the submitted sweeps that run, wait or were refused."""
-    # If a service was killed right after it started a sweep, then the next service starts this sweep again.
+    """Print the submitted sweeps that are running, queued or refused."""
+    # A sweep whose service was killed in the middle of its start is started again by the next service.
     waiting = [submission for submission in submissions if submission["state"] == "queued" or submission["starting"]]
     for submission in submissions if is_served else waiting:
         if submission["state"] == "running" and submission["trials"]:
@@ -257,14 +258,14 @@ def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool)
 
 
 def print_submission(submission: Mapping[str, Any]) -> None:
-    """Print the state of a submitted sweep, and what it waits for where no service runs."""
+    """Print the state of a submitted sweep and, if no service runs, how to start one."""
     print_state(submission)
     if not submission["service"] and submission["state"] == "queued":
         print(f"no service runs here; {spell_command('serve')} goes on with it")
 
 
 def print_state(sweep: Mapping[str, Any]) -> Answer:
-    """Print the state of a service's sweep, with the reason for it, and return it as the answer."""
+    """Print the state and the reason of a sweep that was submitted to a service, and return them as the answer."""
     state, reason = sweep["in_words"], sweep["reason"]
     print(f"{sweep['name']}: {state}{f'; {reason}' if reason and reason not in state else ''}", flush=True)
     return Answer(sweep)

@@ -1,1 +1,1 @@
-"""Make commands of functions: settings by Hydra, errors in three parts, an orderly end by a signal."""
+"""Turn functions into commands: Hydra composes settings, errors have three parts, and signals end them cleanly."""

@@ -1,4 +1,4 @@
-"""Print what a command answers: to a person, or with ``json=true`` as one JSON document for a program.
+"""Print a command's result as text for a person, or with ``json=true`` as one JSON document for a program.
 
 A command returns an `Answer`. While it works, ``json=true`` sends everything that it prints to standard error, so that
 standard output has the document alone: the answer, or the parts of the error with which the command was refused.
@@ -26,7 +26,7 @@ JSON = "json"
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a command.
+    """The result of a command, for a program and for a person.
 
     Attributes:
         data: The answer for a program; None if there is none.
@@ -40,7 +40,7 @@ class Answer:
 
 
 def take_switch(name: str, words: Sequence[str]) -> tuple[bool, list[str]]:
-    """Take a switch of all commands, such as ``json=true``, out of a command line.
+    """Remove a true/false switch that all commands have, such as ``json=true``, from the words of a command line.
 
     Returns:
         Whether it is on, and the other words.
@@ -55,19 +55,19 @@ def take_switch(name: str, words: Sequence[str]) -> tuple[bool, list[str]]:
 
 
 def wants_json() -> bool:
-    """Return whether the command line of this process asks for JSON."""
+    """Return whether this process was started with ``json=true``."""
     return [word.lower() for word in sys.argv[1:] if word.startswith(f"{JSON}=")][-1:] == [f"{JSON}=true"]
 
 
 @contextlib.contextmanager
 def keep_output_clean() -> Iterator[None]:
-    """Send what is printed to standard error if the command line asks for JSON."""
+    """With ``json=true``, redirect standard output to standard error, so that only the JSON document is on stdout."""
     with contextlib.redirect_stdout(sys.stderr) if wants_json() else contextlib.nullcontext():
         yield
 
 
 def print_answer(answer: Answer) -> int:
-    """Print a command's answer, and return its exit code."""
+    """Print a command's answer as text or JSON, and return its exit code."""
     if not wants_json():
         answer.show()
     elif answer.data is not None:
@@ -96,26 +96,26 @@ def print_parts(stream: TextIO, error: RltuneError, exit_code: int | None = None
 
 
 def explain_crash(error: Exception) -> UnexpectedError:
-    """Explain an exception that nothing in rltune expects, and write its traceback to a file without logins."""
+    """Turn an unexpected exception into an error in three parts, and save its traceback to a file without passwords."""
     text = redact("".join(traceback.format_exception(error)))
     try:
-        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # Only the user can read the file.
+        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # The file has mode 0600.
         with os.fdopen(handle, "w") as file:
             file.write(text)
         fix = f"see {path}"
-    except OSError:  # The disk may be full, for example.
+    except OSError:  # For example, the disk is full.
         print(text, end="", file=sys.stderr)
         fix = "see the traceback above"
     return UnexpectedError(redact(describe_exception(error)), "a fault of rltune, or of code that it called", fix)
 
 
 def to_json(value: Any) -> str:
-    """Write a value as JSON in one line: numbers as numbers, and null for a number that is not finite."""
+    """Serialize a value as one line of JSON; NaN and infinite numbers become null."""
     return json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
 
 
 def to_plain(value: Any) -> Any:
-    """Turn a value into dictionaries, lists, text, numbers, booleans and None."""
+    """Convert a value to dictionaries, lists, strings, numbers, booleans and None, as JSON needs."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -130,6 +130,6 @@ def to_plain(value: Any) -> Any:
         return to_plain(value._asdict())
     if isinstance(value, list | tuple | set | frozenset):
         return [to_plain(part) for part in value]
-    if hasattr(value, "tolist"):  # NumPy's numbers and arrays have the method `tolist`.
+    if hasattr(value, "tolist"):  # NumPy's scalars and arrays.
         return to_plain(value.tolist())
     return str(value)

@@ -1,4 +1,4 @@
-"""Make a command of a function: Hydra composes its settings, and errors are printed in three parts.
+"""Turn a function into a command: Hydra composes its settings, and errors are printed in three parts.
 
 The only place that touches Hydra's runtime.
 """
@@ -56,21 +56,21 @@ if TYPE_CHECKING:
     from rltune.ledger.sweep_ref import SweepRef
     from rltune.policies.uri import Source
 
-CHECK = "check"  # The setting that checks a request instead of carrying it out.
-RESEND_S = 0.05  # The callback that dropped a signal is over after so many seconds.
-COMPLETION = ("-sc", "--shell-completion")  # The flags by which a shell asks for completions.
+CHECK = "check"  # With check=true, a command checks its request without carrying it out.
+RESEND_S = 0.05  # The delay before a dropped signal is sent again, when the callback that dropped it has returned.
+COMPLETION = ("-sc", "--shell-completion")  # The flags of Hydra's shell completion.
 
 
 @dataclass
 class StudyConfig:
-    """The address of a sweep's ledger with its login, for a sweep whose settings name a database."""
+    """The setting ``study.storage``: the address of a sweep's ledger with its login, if the ledger is in a database."""
 
     storage: str | None = None
 
 
 @dataclass
 class SweepsConfig:
-    """The settings by which a command finds sweeps."""
+    """The settings with which a command finds sweeps."""
 
     output_dir: str = MISSING
     storage: str | None = None
@@ -79,35 +79,35 @@ class SweepsConfig:
 
 @dataclass
 class SweepConfig(SweepsConfig):
-    """The settings by which a command finds one sweep."""
+    """The settings with which a command finds one sweep."""
 
     sweep: str = MISSING
 
 
 @dataclass
 class ServiceConfig:
-    """The address of the service that runs submitted sweeps."""
+    """The setting ``service.address`` of the service that runs submitted sweeps."""
 
     address: str | None = None
 
 
 @dataclass
 class RequestConfig(SweepConfig):
-    """The settings by which a command finds a sweep to ask something of, perhaps by the service that runs it."""
+    """The settings of a command that sends a request to a sweep, directly or through the service that runs it."""
 
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 @dataclass
 class TrackingConfig:
-    """The address of MLflow with its login."""
+    """The setting ``tracking.uri``, MLflow's address with its login."""
 
     uri: str | None = None
 
 
 @dataclass
 class PolicyConfig(SweepsConfig):
-    """The settings by which a command finds a policy."""
+    """The settings with which a command finds a policy."""
 
     policy: str = MISSING
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
@@ -115,7 +115,7 @@ class PolicyConfig(SweepsConfig):
 
 @dataclass(frozen=True)
 class Command:
-    """A command: calling it composes its settings from the command line by Hydra, does the work and exits.
+    """A command line program: it composes its settings with Hydra, calls a function with them and exits.
 
     Attributes:
         usage: Its name, which is also that of its file in conf/, and a typical first setting.
@@ -142,11 +142,11 @@ class Command:
 
     @property
     def purpose(self) -> str:
-        """What the command does: the first line of the docstring of ``work``."""
+        """The command's one-line description in ``rltune --help``: the first line of the docstring of ``work``."""
         return (self.work.__doc__ or "").splitlines()[0].rstrip(".")
 
     def __call__(self) -> None:
-        """Run the command, as the command line says, and exit."""
+        """Run the command with the arguments in ``sys.argv``, print its answer or error, and exit."""
         if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
             print(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
@@ -178,7 +178,7 @@ class Command:
         end_command(code)
 
     def _answer(self, typed: Sequence[str]) -> Answer:
-        """Do the work that a command line asks for.
+        """Compose the settings of a command line and run the command with them.
 
         Args:
             typed: The words after the command's name.
@@ -212,17 +212,17 @@ class Command:
                 check_options(HydraConfig.get())
             jobs.append(collect_job(settings))
 
-        typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)  # Hydra reads the words from sys.argv.
+        typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)  # Hydra reads sys.argv.
         try:
             with scratch_folder():
                 hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.name)(take)()
-        except ValueError as error:  # Hydra's parser of config groups raises ValueError.
+        except ValueError as error:  # Raised by Hydra's parser of config groups.
             raise explain(error, self.name, self.schema, words) from None
         finally:
             sys.argv[1:] = typed
         keys = read_types(self.schema)
         for job in jobs:
-            # Hydra lets `+key=value` add any key to the settings of any command.
+            # `+key=value` lets Hydra add unknown keys, so they are refused here.
             if added := [str(key) for key in job.settings if key not in keys]:
                 what = f"{added[0]}={job.settings[added[0]]}: no such key"
                 raise RltuneError(what, choices(added[0], keys), spell_command(f"{self.name} --help"))
@@ -230,7 +230,7 @@ class Command:
         return jobs
 
     def _work(self, jobs: Sequence[Job], checks: bool) -> int | Answer:
-        if not jobs:  # There is nothing to run if Hydra has printed what a flag such as --cfg requests.
+        if not jobs:  # No jobs: Hydra has only printed what a flag such as --cfg requests.
             if wants_json():
                 raise ConfigError(
                     f"{JSON}=true: flags such as --cfg print no JSON", "a command without such flags", f"{JSON}=false"
@@ -250,7 +250,7 @@ COMMANDS: dict[str, Command] = {}
 
 
 def command(usage: str, schema: type, **options: Any) -> Callable[[Callable[[Any], int | Answer]], Command]:
-    """Register a function as a command; its docstring says what the command does.
+    """Register a function as a command; the first line of its docstring appears in ``rltune --help``.
 
     Args:
         usage: The command's name and a typical setting: ``show sweep=latest``.
@@ -268,7 +268,7 @@ def command(usage: str, schema: type, **options: Any) -> Callable[[Callable[[Any
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[None]:
-    """Give Hydra a temporary folder, because with ``-m`` it writes logins into it; see conf/hydra_settings.yaml."""
+    """Give Hydra a temporary output folder, as with ``-m`` it writes logins there; see conf/hydra_settings.yaml."""
     with tempfile.TemporaryDirectory(prefix="rltune-") as folder:
         os.environ["RLTUNE_SCRATCH"] = folder
         try:
@@ -279,7 +279,7 @@ def scratch_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Exit with 129, 130 or 143 if a signal interrupts the work, after all open context managers are closed.
+    """Turn SIGHUP, SIGINT and SIGTERM into the exit codes 129, 130 and 143, after open context managers are closed.
 
     Python drops the exception of a signal that arrives in a callback, such as those that run at each fork of Ray's
     start. Then the signal is sent again a moment later.
@@ -307,15 +307,15 @@ def exit_on_signals() -> Iterator[None]:
 
 
 def _read_signal(error: BaseException | None) -> int | None:
-    """Return the number of the signal whose handler has raised an exception; None if no handler has."""
+    """Return the signal that an exception stands for; None if it comes from no signal."""
     if isinstance(error, KeyboardInterrupt):
         return error.args[0] if error.args else signal.SIGINT
-    # Once Ray has started, its handler of SIGTERM calls sys.exit(SIGTERM) (2.60).
+    # Ray's own handler of SIGTERM calls sys.exit(SIGTERM) (Ray 2.60).
     return signal.SIGTERM if isinstance(error, SystemExit) and error.code == signal.SIGTERM else None
 
 
 def make_sweep_ref(settings: DictConfig) -> SweepRef:
-    """Make the reference of the sweep that a command's settings name, as `SweepConfig` or `SweepsConfig` has them."""
+    """Make the `SweepRef` of the sweep that a command's settings name."""
     from rltune.ledger.sweep_ref import LATEST, SweepRef
 
     name = settings.get("sweep", LATEST)
@@ -323,7 +323,7 @@ def make_sweep_ref(settings: DictConfig) -> SweepRef:
 
 
 def locate_sweep(settings: DictConfig) -> SweepRef:
-    """Make the reference of a command's sweep, as `make_sweep_ref`, and refuse one that is not there.
+    """Make the `SweepRef` of the sweep that a command's settings name, and raise an error if it does not exist.
 
     Raises:
         StudyError: There is no such sweep, which need not wait for SQLAlchemy's import.
@@ -335,7 +335,7 @@ def locate_sweep(settings: DictConfig) -> SweepRef:
 
 
 def make_source(settings: DictConfig, root: str) -> Source:
-    """Make the source of the policy that a command's settings name, as `PolicyConfig` has them.
+    """Make the `Source` of the policy that a command's settings name.
 
     Args:
         settings: The command's settings.
@@ -356,11 +356,11 @@ def make_source(settings: DictConfig, root: str) -> Source:
 
 
 def use_tracking(settings: DictConfig) -> None:
-    """Use the MLflow of ``tracking.uri``; without a value, MLflow's own default stays."""
+    """Point MLflow to the server in ``tracking.uri``; without a value, MLflow uses its own default."""
     if settings.tracking.uri:
         os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
 
 
 def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an uncaught exception as Python does, but without logins."""
+    """Print an uncaught exception and its traceback without passwords; installed as ``sys.excepthook``."""
     print(redact("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Write a command's ``--help`` from its file in conf/, whose comments describe the keys, and from the groups."""
+"""Write a command's ``--help`` from its YAML file in conf/: its keys, their comments and its config groups."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from rltune.compose.composing import conf_dir, find_options
 from rltune.formatting import spell_command
 
-# Matches a group in Hydra's defaults list. Users do not choose the optional groups, so they do not match.
+# Matches a group that users choose in Hydra's defaults list, but no `optional` group.
 CHOICE = re.compile(r'  - (\w+): "?([^\s"]+)"?(?: # (.+))?')
-ROOM = 30  # The columns that a comment needs beside its key; otherwise it is printed below the key.
+ROOM = 30  # The least width for a comment beside its key; a comment with less room is printed below the key.
 
 
 def write_help(root: str, width: int) -> str:
-    """Write a command's help for a terminal.
+    """Write a command's help page, wrapped to the width of a terminal.
 
     Hydra's own help has no comments and takes a second; it is still printed where overrides are typed too.
 
@@ -37,7 +37,7 @@ def write_help(root: str, width: int) -> str:
 
 
 def _list_groups(defaults: str, width: int) -> Iterator[str]:
-    """List a command's groups, each with its default option, all options and the comment."""
+    """List a command's config groups with their default, their options and their comment."""
     groups = [match.groups() for match in map(CHOICE.fullmatch, defaults.splitlines()) if match]
     column = max((len(f"  {name}={option}  ") for name, option, _ in groups), default=0)
     for name, option, comment in groups:
@@ -46,7 +46,7 @@ def _list_groups(defaults: str, width: int) -> Iterator[str]:
 
 
 def _wrap(page: str, width: int) -> str:
-    """Wrap the comments of a YAML file; comment lines that follow each other are joined first."""
+    """Wrap the comments of a YAML file to a width, after joining consecutive comment lines to paragraphs."""
     joined = re.sub(r"^( *# .+)((?:\n *# .+)+)", _join, page, flags=re.MULTILINE)
     return "\n".join(part for line in joined.splitlines() for part in _wrap_line(line, width))
 

@@ -1,4 +1,4 @@
-"""Run the jobs of a command with ``-m``, such as ``-m algo=ppo,dqn``, one after the other.
+"""Run the jobs of ``-m``, such as ``-m algo=ppo,dqn``, one after another, each in its own process.
 
 Each job is a process of its own, because a sweep starts and ends its own Ray and records its own command line.
 """
@@ -24,7 +24,7 @@ from rltune.formatting import spell_command
 
 @dataclass(frozen=True)
 class Job:
-    """One job of a command line.
+    """One job of a command line: its composed settings, and the words that compose them.
 
     Attributes:
         settings: The composed settings.
@@ -48,7 +48,7 @@ def collect_job(settings: DictConfig) -> Job:
 
 
 def _read_flags() -> list[str]:
-    """Return the flags of the command line that say where the config files are."""
+    """Return the typed Hydra flags that choose config files, such as ``--config-dir``, for the jobs' command lines."""
     parser = argparse.ArgumentParser(add_help=False)
     for short, name in (("-cp", "--config-path"), ("-cn", "--config-name"), ("-cd", "--config-dir")):
         parser.add_argument(short, name)
@@ -57,12 +57,12 @@ def _read_flags() -> list[str]:
 
 
 def read_start() -> list[str]:
-    """Return the start of this process's command line before its settings: Python, its options and the command."""
+    """Return this process's command line up to its settings: Python, Python's options and the command."""
     return sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
 
 
 def refuse_launchers(words: Sequence[str]) -> None:
-    """Refuse other launchers and sweepers of Hydra, which would run the jobs in another way.
+    """Refuse Hydra's launcher and sweeper plugins, because rltune starts the jobs of ``-m`` itself.
 
     Raises:
         ConfigError: The command line names one.
@@ -77,7 +77,7 @@ def refuse_launchers(words: Sequence[str]) -> None:
 
 
 def run_jobs(name: str, jobs: Sequence[Job]) -> int:
-    """Run the jobs in their order. The next job runs also after a failed one; an interrupt ends all jobs.
+    """Run the jobs one after another. A failed job does not stop the others; an interrupt ends all.
 
     Args:
         name: The command.
@@ -99,11 +99,11 @@ def run_jobs(name: str, jobs: Sequence[Job]) -> int:
     with handle_signals(forward, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         for number, (job, command) in enumerate(zip(jobs, commands, strict=True), 1):
             print(f"{number} of {len(jobs)}: {command}", flush=True)
-            # With a process group of its own, the job receives a terminal's Ctrl-C only once, from `forward`. A second
-            # signal would end it at once.
+            # In a process group of its own, the job does not get the terminal's Ctrl-C itself, but once, from
+            # `forward`. A second signal would end it without saving.
             json = [f"{JSON}=true"] if wants_json() else []
             process = subprocess.Popen([*read_start(), *job.words, *json], process_group=0)
-            if received:  # A signal may have come while the process was being started.
+            if received:  # A signal that arrived while the process was being started has not reached it.
                 process.send_signal(received[-1])
             code = process.wait()
             codes.append(128 - code if code < 0 else code)

@@ -1,4 +1,4 @@
-"""Run the program ``rltune``: find the command by its name, and complete command lines for a shell."""
+"""Run the program ``rltune``: dispatch to a command by name, and complete command lines for a shell."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rltune.cli.application.answer import leave
 from rltune.cli.application.command import COMMANDS, COMPLETION, Command
 from rltune.errors import ConfigError, choices, nearest
 
-MODULES = ("run", "requests", "reading", "policies", "service")  # The modules in `rltune.cli` that define commands.
+MODULES = ("run", "requests", "reading", "policies", "service")  # Modules of `rltune.cli` that register commands.
 
 
 def main() -> None:
-    """Run the command that the command line names."""
+    """Run the command that ``sys.argv`` names, or print the overview or the version."""
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
         print(write_overview())
@@ -29,21 +29,21 @@ def main() -> None:
             close = nearest(words[0], commands)
             fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune lists them with what they do"
             leave(ConfigError(f"{words[0]}: no such command", choices(words[0], commands), fix))
-        if os.getcwd() not in sys.path:  # Modules in the working directory become importable, as with ``python -m``.
+        if os.getcwd() not in sys.path:  # As with ``python -m``, so that a user's own modules can be imported.
             sys.path.insert(0, os.getcwd())
         sys.argv = words
         commands[words[0]]()
 
 
 def load_commands() -> dict[str, Command]:
-    """Return all commands by their names in alphabetical order, but ``run`` first."""
+    """Import all commands, and return them by name in alphabetical order, with ``run`` first."""
     for module in MODULES:
         importlib.import_module(f"rltune.cli.{module}")
     return dict(sorted(COMMANDS.items(), key=lambda item: (item[0] != "run", item[0])))
 
 
 def write_overview() -> str:
-    """Write the overview: a line for each command with its usage and its purpose."""
+    """Write the text of ``rltune --help``: one line for each command with its usage and purpose."""
     commands = load_commands().values()
     width = max(len(command.usage) for command in commands)
     return "\n".join(
@@ -59,14 +59,14 @@ def write_overview() -> str:
 
 
 def _complete(words: list[str]) -> None:
-    """Print the completions of a command line: the commands' names here, everything else by Hydra.
+    """Complete a command line for a shell: names of commands here, anything after them by Hydra.
 
     Hydra's shell function calls the program at each TAB, with the line so far in an environment variable.
     """
     commands = load_commands()
     sys.argv = ["rltune", *words]
     if "query" not in words[-1]:
-        return commands["run"]()  # Hydra prints a shell function that contains the program's name.
+        return commands["run"]()  # Hydra prints a shell function to install, which contains the program's name.
     words_so_far = os.environ.get("COMP_LINE", "").split(" ")
     if len(words_so_far) <= 2:
         print(" ".join(name for name in commands if name.startswith("".join(words_so_far[1:]))))

@@ -1,4 +1,4 @@
-"""Run a sweep from Python, in this process, with the settings and the errors of the command. Runs in the driver."""
+"""Run a sweep from Python, in the calling process, with the same settings and errors as ``rltune run``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rltune.formatting import spell_command
 
 
 def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) -> Sweep:
-    """Run a sweep as the command ``rltune run`` does: search, certify, register and report.
+    """Run a sweep: search, certify the winner, register it and write the report, as ``rltune run`` does.
 
     ``rltune.sweep("algo=ppo", "env=cartpole", budget={"trials": 8}, space={"lr": ["loguniform", 1e-4, 1e-2]})``
 

@@ -1,4 +1,4 @@
-"""Show a sweep in a notebook's cell: one line for each event, and one line for the progress, which is replaced."""
+"""Show a running sweep in a notebook's cell: one line for each event, and a progress line that is updated."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def find_stream() -> TextIO | None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if not hasattr(shell, "kernel"):
         return None
-    # MLflow and Ray advise to install ipywidgets, but rltune never uses it.
+    # Hide the advice of MLflow and Ray to install ipywidgets, which rltune never uses.
     warnings.filterwarnings("ignore", message="IProgress not found")
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
     return cast(TextIO, CellStream())
 
 
 class CellStream(io.TextIOBase):
-    """Writes into a notebook's cell, whose progress is one line that is replaced again and again."""
+    """A text stream that prints into a notebook's cell and has one progress line, which is updated in place."""
 
     def __init__(self) -> None:
         from IPython.display import display
@@ -33,14 +33,14 @@ class CellStream(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Write text below the progress."""
+        """Print text below the progress line."""
         return sys.stdout.write(text)
 
     def show_progress(self, text: str) -> None:
-        """Replace the line of the progress."""
+        """Replace the text of the progress line."""
         self._progress.update(_as_text(text), raw=True)
 
 
 def _as_text(text: str) -> dict[str, str]:
-    """Return a text by its media type, because IPython would show a string with quotes."""
+    """Wrap a string for IPython's ``display``, which would otherwise show it with quotes."""
     return {"text/plain": text}

@@ -1,4 +1,4 @@
-"""Read a sweep from Python: its trials and curves as data frames, its winner, its report. Runs anywhere."""
+"""Read a sweep from Python: its trials and learning curves as data frames, its winner and its report."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rltune.views.sweep_view import SweepView, TrialSnapshot, read_folder
 if TYPE_CHECKING:
     from rltune.policies.policy import MultiAgentPolicy, Policy
 
-ALL_REPORTS = 10**9  # A number larger than the number of reports of any sweep.
-MAX_ROWS = 10  # The number of trials that a notebook displays.
+ALL_REPORTS = 10**9  # A limit that includes all reports of any sweep.
+MAX_ROWS = 10  # The number of trials in a notebook's display of a sweep.
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Best:
 
 
 class Sweep:
-    """A sweep that runs, has ended or was interrupted. Every property reads the present state from the ledger.
+    """A sweep, whether it runs, has ended or was interrupted. Properties read the current state from the ledger.
 
     Args:
         folder: The sweep's folder.
@@ -75,7 +75,7 @@ class Sweep:
     def __init__(self, folder: Path, ledger_url: str | None = None) -> None:
         self.folder, self.name = folder, folder.name
         self._ref = SweepRef(folder.name, folder.parent, ledger_url=ledger_url)
-        with self._ledger():  # Opening the ledger raises an error at once if the folder has none.
+        with self._ledger():  # Raises an error now, rather than at the first property, if the folder has no ledger.
             pass
 
     @contextlib.contextmanager
@@ -85,7 +85,7 @@ class Sweep:
 
     @property
     def view(self) -> SweepView:
-        """The sweep at this moment, from which all other properties are made."""
+        """A snapshot of the sweep's current state, from which the other properties are derived."""
         with self._ledger() as ledger:
             return read_folder(self.folder, ledger)
 
@@ -101,7 +101,7 @@ class Sweep:
 
     @property
     def trials(self) -> pd.DataFrame:
-        """A data frame with one row for each trial, that with the best score of the search first.
+        """A data frame with one row for each trial of the search, sorted by score, the best first.
 
         The winner of a certification may be another trial, see `Sweep.best`.
 
@@ -134,7 +134,7 @@ class Sweep:
 
     @property
     def curves(self) -> pd.DataFrame:
-        """A data frame with one row for each report of a trial, in the order of trials and steps.
+        """A data frame with one row for each report of a trial, sorted by trial and environment steps.
 
         Columns: ``trial``, ``env_steps`` (the mark at which trials are compared), ``score`` (the mean return
         unless the sweep has another objective), and one for each number that is logged.
@@ -151,11 +151,11 @@ class Sweep:
 
     @property
     def best(self) -> Best | None:
-        """The winner. Without a winner so far it is the trial with the best score, and None before the first report."""
+        """The winner; before there is one, the trial with the best score, or None before the first report."""
         return _find_best(self.view)
 
     def policy(self, trial: int | None = None) -> Policy | MultiAgentPolicy:
-        """Load the policy of the winner or of a trial, see `rltune.load_policy`.
+        """Load the policy of the winner or of one trial, see `rltune.load_policy`.
 
         Args:
             trial: The trial's number; None is the winner.
@@ -172,13 +172,13 @@ class Sweep:
         return load_policy(f"sweep:{path}", output_dir=self.folder.parent, ledger_url=self._ref.ledger_url)
 
     def report(self) -> Path:
-        """Write the report page of the sweep's present state, and return its path."""
+        """Write the HTML report of the sweep's current state, and return its path."""
         from rltune.views import html
 
         return html.write_report(self.folder, ledger_url=self._ref.ledger_url) / html.PAGE
 
     def resume(self, **changes: Any) -> Sweep:
-        """Resume the sweep where it was interrupted, or extend it, see `rltune.resume_sweep`.
+        """Resume the sweep if it was interrupted, or extend it if it has ended, see `rltune.resume_sweep`.
 
         Args:
             changes: The settings to change, such as ``budget={"trials": 48}``.
@@ -204,7 +204,7 @@ class Sweep:
         return f"<p>{head}<br>{escape(verdict)}</p>{table}{remainder}"
 
     def _verdict(self) -> str:
-        """Return the report's sentence on the winner; empty where the sweep's settings cannot be read here."""
+        """Return the report's sentence on the winner; empty if the sweep's settings cannot be read on this machine."""
         from rltune.views.page import describe_verdict
 
         try:
@@ -214,12 +214,12 @@ class Sweep:
 
 
 def _list_parameters(trials: Iterable[TrialSnapshot]) -> list[str]:
-    """List the parameters that trials have values of, in their order."""
+    """List the names of all parameters that any trial has a value of."""
     return list(dict.fromkeys(name for trial in trials for name in trial.params))
 
 
 def _make_trial_frame(view: SweepView) -> pd.DataFrame:
-    """Make the data frame of a sweep's trials; see `Sweep.trials`."""
+    """Make the data frame of `Sweep.trials`."""
     trials, names = view.ordered, _list_parameters(view.ordered)
     rows = [
         [
@@ -241,7 +241,7 @@ def _make_trial_frame(view: SweepView) -> pd.DataFrame:
 
 
 def _find_best(view: SweepView) -> Best | None:
-    """Find the best configuration of a sweep; see `Sweep.best`."""
+    """Find the configuration for `Sweep.best`."""
     winner = view.record.winner
     if winner is None:
         best = view.best
@@ -265,7 +265,7 @@ def open_sweep(
     storage: str | None = None,
     ledger_url: str | None = None,
 ) -> Sweep:
-    """Open a sweep that was started before, whether it has ended or runs in another process.
+    """Open an existing sweep, whether it has ended or runs in another process.
 
     Args:
         sweep: The sweep's name, ``latest``, or the sweep's folder.
