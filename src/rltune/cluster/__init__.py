@@ -1,1 +1,1 @@
-"""The Ray that runs the trials, and its processes. The only room that starts Ray."""
+"""Start and watch the Ray cluster that runs the trials, and its processes. Only this package starts Ray."""

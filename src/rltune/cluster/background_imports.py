@@ -1,4 +1,4 @@
-"""List the modules that are imported before they are needed.
+"""List modules to import in the background, before they are needed.
 
 They are named by strings, because this module must not import them. The driver never imports the modules of a trial,
 which only the workers need. It imports the modules for the end of a sweep while trials run, but not before the first
@@ -15,7 +15,7 @@ NEEDED_AT_END = ("rltune.policies.policy", "rltune.views.plotly_figures")
 
 
 def worker_imports(algorithm_class: str) -> list[str]:
-    """Return the modules that a trial's process needs; importing them takes 5 s of CPU, if it was not forked.
+    """Return the modules that a trial's process imports; unless it is forked, this takes 5 s of CPU.
 
     Args:
         algorithm_class: ``module:Name`` of the algorithm's configuration.
@@ -24,7 +24,7 @@ def worker_imports(algorithm_class: str) -> list[str]:
 
 
 class ImportAhead:
-    """Imports modules one at a time, so that the housekeeping is never delayed for long.
+    """Imports slow modules in the driver's housekeeping loop, one module in each pass.
 
     Args:
         modules: The names of the modules.
@@ -35,7 +35,7 @@ class ImportAhead:
         self._modules, self._is_time = list(modules), is_time
 
     def import_next(self) -> None:
-        """Import the next module if it is time. If a module cannot be imported, then its user gets the error."""
+        """Import the next module, if `is_time` allows it; an ImportError is left to the code that needs the module."""
         if self._modules and self._is_time():
             with contextlib.suppress(Exception):
                 importlib.import_module(self._modules.pop(0))

@@ -1,4 +1,4 @@
-"""Fork Ray's workers from one process that has done the imports.
+"""Fork Ray's worker processes from one process that has already imported RLlib and torch.
 
 To import RLlib and torch takes a process 5 s of CPU and 250 MB. Ray starts a process for each slot, and another one for
 each that died, and every one would import them. Therefore Ray starts the small script `worker_entry` instead, which
@@ -31,13 +31,13 @@ from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_worker_script
 from rltune.errors import RltuneError
 
-MAX_PATH_LENGTH = 100  # The longest path of a Unix socket that is used; Linux allows 107 characters.
-CALL_TIMEOUT_S = 120.0  # A call may wait in the queue until Ray has requested its first worker.
+MAX_PATH_LENGTH = 100  # The longest socket path that is used; Linux allows 107 characters.
+CALL_TIMEOUT_S = 120.0  # How long a call waits, as it is queued until Ray requests its first worker.
 Answer = TypeVar("Answer")
 
 
 class ForkServer:
-    """Starts the process from which workers are forked, and sends requests to it. It ends with the driver.
+    """Starts the process that Ray's workers are forked from, and sends it requests. It ends with the driver.
 
     Args:
         folder: A private folder for the socket. It is removed at the end.
@@ -53,21 +53,21 @@ class ForkServer:
         with listening:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rltune.cluster.fork_server_main", str(listening.fileno())],
-                stdin=subprocess.PIPE,  # The pipe closes whenever the driver ends, and then the fork server ends, too.
+                stdin=subprocess.PIPE,  # The fork server ends when this pipe closes, as it does with the driver.
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listening.fileno()],
-                start_new_session=True,  # A Ctrl-C in the terminal must reach only the driver.
+                start_new_session=True,  # A terminal's Ctrl-C reaches only the driver.
             )
 
     @property
     def pid(self) -> int:
-        """Return the id of the process."""
+        """Return the process id of the fork server."""
         return self._process.pid
 
     @contextlib.contextmanager
     def publish_address(self, modules: Sequence[str]) -> Iterator[str]:
-        """Set the environment variables by which `worker_entry` finds the fork server, as long as the block runs.
+        """Set the environment variables through which `worker_entry` finds the fork server, while the context is open.
 
         Args:
             modules: The modules that the workers need. If one cannot be imported, then the worker reports why.
@@ -85,7 +85,7 @@ class ForkServer:
                 del os.environ[name]
 
     def prepare(self, raylet: int) -> None:
-        """Let the fork server import the rest, a second or two before the raylet requests the first worker.
+        """Start the fork server's second half of imports, which need Ray's settings, before Ray requests a worker.
 
         Args:
             raylet: The id of the raylet's process. Ray's library reads it from the environment when it is imported.
@@ -96,7 +96,7 @@ class ForkServer:
             send_request(connection, {"environment": environment}, [])
 
     def report_started_ray(self) -> None:
-        """Note that Ray has started: from now on the driver may call a function itself."""
+        """Record that Ray has started, so that `call` may run a function in the driver if no process takes it."""
         self._has_ray_started.set()
 
     def call(
@@ -106,7 +106,7 @@ class ForkServer:
         patience_s: float = CALL_TIMEOUT_S,
         progress: Callable[[int, int], None] | None = None,
     ) -> Answer:
-        """Call a function in a forked process, which has RLlib imported; Ray must be starting, or have started.
+        """Call a function in a forked process that has RLlib imported, once Ray is starting or has started.
 
         If no process takes the request, then the driver itself calls the function, as soon as Ray has started. If a
         process has taken the request and dies or hangs, then the function is not called again, because the driver
@@ -127,7 +127,7 @@ class ForkServer:
         taken, content = False, b""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(CALL_TIMEOUT_S)  # The fork server may still be waiting for Ray.
+                connection.settimeout(CALL_TIMEOUT_S)  # The request waits until the fork server knows Ray's settings.
                 connection.connect(self.address)
                 connection.sendall(CALL + pickle.dumps((function, arguments, progress is not None)))
                 connection.shutdown(socket.SHUT_WR)
@@ -147,12 +147,13 @@ class ForkServer:
                     "failures.stall_s=3600 if the environment needs that long; otherwise find out where it hangs",
                 ) from None
         except (OSError, pickle.PickleError):
-            if self._closed:  # The sweep is ending, so nobody needs the result.
+            if self._closed:  # The sweep is ending, so the result is not needed.
                 raise
         if self._closed and not content:
             raise ConnectionAbortedError("the fork server was closed")
         if not taken:
-            # If a process registers classes while Ray is still starting, then it may start a second Ray (2.60).
+            # Before Ray has started, calling the function here could register classes and thereby start a second Ray
+            # (2.60).
             self._has_ray_started.wait()
             if self._closed:
                 raise ConnectionAbortedError("the fork server was closed")
@@ -170,9 +171,9 @@ class ForkServer:
         return answer  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End the fork server. The workers that it forked live on until Ray ends them."""
+        """End the fork server. The workers that it has forked live on until Ray ends them."""
         self._closed = True
-        self._has_ray_started.set()  # A waiting `call` wakes up and notices that the fork server is closed.
+        self._has_ray_started.set()  # Wakes up a waiting `call`, which then sees that it is closed.
         self._process.terminate()
         self._process.wait()
         assert self._process.stdin is not None
@@ -184,18 +185,18 @@ def _name(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-_early: list[ForkServer] = []  # The only early fork server, started before the command's settings are composed.
+_early: list[ForkServer] = []  # At most one fork server, started before the command's settings are composed.
 
 
 def begin_fork_server() -> None:
-    """Start a fork server early, for `acquire_fork_server` to use: the start of a sweep waits for its imports.
+    """Start a fork server early, so that its imports are done when `acquire_fork_server` needs it.
 
     If no sweep follows, then it ends with this process. None is started outside Linux, if replacements are switched
     off, or if the path of the temporary folder is too long for a Unix socket.
     """
     if _early or not are_replacements_on():
         return
-    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mkdtemp makes the folder with mode 0700.
+    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # Its mode is 0700, so that only this user can connect.
     if sys.platform != "linux" or len(str(folder / "socket")) > MAX_PATH_LENGTH:
         folder.rmdir()
         return
@@ -210,7 +211,7 @@ def _close_early() -> None:
 
 @contextlib.contextmanager
 def acquire_fork_server(wanted: bool = True) -> Iterator[ForkServer | None]:
-    """Yield a fork server for our own Ray, preferably the one that was started early, and close it afterwards.
+    """Yield a fork server for the Ray that rltune starts, if possible the one that was started early, then close it.
 
     Args:
         wanted: Whether workers will be forked. If not, then a fork server that was started early is closed.

@@ -1,4 +1,4 @@
-"""Run the fork server's process: import once, then fork a process for each request."""
+"""The fork server's process: imports RLlib and torch once, then forks a process for each request."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from typing import Any
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
 
-# RLlib imports these modules, but they do not import Ray. So they can be imported before Ray's settings are known.
+# Dependencies of RLlib that do not import Ray, so they can be imported before Ray's settings are known.
 EARLY = ("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
 LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
-OOM_SCORE = "1000"  # Ray gives its workers this score, too (2.60): the system ends a trial before the driver.
-NO_JOB = "ffffffff"  # The job id of workers that Ray starts before there is a job (2.60).
-MORE, PROGRESS = b"+", struct.Struct(">II")  # A message of progress has the number of finished parts and of all parts.
-CALL = b"call"  # A request to call a function begins with these bytes, a request for a worker with its length.
-REQUEST_S = 5.0  # The time-out for reading a client's request, so that a stopped client does not block all others.
-PR_SET_PDEATHSIG = 1  # The option of Linux's prctl for the signal that a process gets when its parent ends.
+OOM_SCORE = "1000"  # The score Ray gives its workers (2.60), so that the kernel kills a trial before the driver.
+NO_JOB = "ffffffff"  # The job id in the environment of workers that Ray starts before there is a job (2.60).
+MORE, PROGRESS = b"+", struct.Struct(">II")  # The mark and the format of a progress message: finished parts, all parts.
+CALL = b"call"  # The first bytes of a request to call a function; a request for a worker begins with its length.
+REQUEST_S = 5.0  # The time-out for reading a request, so that a client that was stopped does not block the others.
+PR_SET_PDEATHSIG = 1  # prctl's option for a signal that a process gets when its parent ends.
 
 Request = dict[str, Any]
 
@@ -54,7 +54,7 @@ def main(listening: socket.socket) -> Callable[[], None]:
         In each forked process, the function that it has to run. In the fork server itself `main` never returns.
     """
     _import_modules(EARLY)
-    is_ready = False  # Whether the second half of the imports is done.
+    is_ready = False  # Whether the modules that need Ray's settings are imported.
     calls: list[tuple[socket.socket, bytes]] = []
     while True:
         if sys.stdin in select([listening, sys.stdin], [], [])[0]:
@@ -81,20 +81,20 @@ def main(listening: socket.socket) -> Callable[[], None]:
 
 
 def _prepare(environment: Mapping[str, str]) -> None:
-    """Import the modules that need Ray's settings."""
+    """Import the modules that need Ray's environment variables, before the first worker is forked."""
     _replace_environment(environment)
-    with draw_actor_class_ids():  # An actor class draws a random id when it is defined.
+    with draw_actor_class_ids():  # Each import of an actor class draws a random id.
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
     with contextlib.suppress(Exception):
         importlib.import_module("rltune.engine.kernels.compiler").load_compiled_kernels()
     gc.collect()
-    gc.freeze()  # Otherwise the garbage collector would write to the memory that forked processes share.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # SIG_IGN lets the system remove ended child processes itself.
+    gc.freeze()  # Keeps the garbage collector from writing to memory that is shared with forked processes.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Ended child processes are then reaped by the kernel.
 
 
 def _import_modules(modules: Iterable[str]) -> None:
     for module in modules:
-        with contextlib.suppress(Exception):  # The worker that needs the module reports why it cannot be imported.
+        with contextlib.suppress(Exception):  # The worker that needs the module raises the error again.
             importlib.import_module(module)
 
 
@@ -104,7 +104,7 @@ def _replace_environment(environment: Mapping[str, str]) -> None:
 
 
 def _receive_head(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive the first bytes of a request and, if it is for a worker, its streams; b"" if the client has ended."""
+    """Receive the first bytes of a request, with the streams of a worker; b"" if the client has disconnected."""
     connection.settimeout(REQUEST_S)
     try:
         head, streams, _, _ = socket.recv_fds(connection, len(CALL) + 4, 3)
@@ -114,7 +114,7 @@ def _receive_head(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _receive_request(connection: socket.socket, head: bytes) -> Request | None:
-    """Receive a request for a worker; None if the client has ended or is stopped."""
+    """Receive the rest of a request for a worker; None if the client has disconnected or does not send it in time."""
     size, content = int.from_bytes(head, "little"), b""
     with contextlib.suppress(OSError):
         while len(content) < size and (more := connection.recv(size - len(content))):
@@ -126,13 +126,13 @@ def _receive_request(connection: socket.socket, head: bytes) -> Request | None:
 
 
 def _fork(inherited: Sequence[socket.socket]) -> bool:
-    """Fork; return True in the new process, which has closed these sockets and has new random seeds."""
+    """Fork this process; in the child, close the given sockets, reseed the random generators and return True."""
     if os.fork():
         return False
     for other in inherited:
         other.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Forked random generators start with the same state. Without new seeds all workers would draw the same numbers.
+    # All children inherit the same state of the random generators, and would draw the same numbers.
     random.seed()
     sys.modules["numpy"].random.seed()
     sys.modules["torch"].default_generator.seed()
@@ -143,10 +143,9 @@ def _fork(inherited: Sequence[socket.socket]) -> bool:
 
 
 def _become_worker(connection: socket.socket, request: Request, streams: Sequence[int]) -> None:
-    """Become the worker that Ray has requested, with the streams and environment of the process that Ray started."""
-    # Ray kills the process group of a worker that ends (2.60), so each worker gets a group other than the fork
-    # server's.
-    os.setpgid(0, 0)  # The session stays the same, because a later driver finds stale processes by their session.
+    """Run Ray's worker script in this process, in place of the process that Ray has started."""
+    # Ray kills the process group of a worker that ends (2.60), which must not be the group of the fork server.
+    os.setpgid(0, 0)  # Only the group is new: a later driver finds stale processes by their session.
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -162,11 +161,11 @@ def _become_worker(connection: socket.socket, request: Request, streams: Sequenc
 
 
 def _answer_call(connection: socket.socket, head: bytes) -> None:
-    """Call the requested function in this process, which joins no Ray and ends with the fork server."""
+    """Call a function for the driver in this process, which joins no Ray cluster and is killed with the fork server."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     forbid_auto_start()
     connection.settimeout(None)
-    connection.sendall(FORKED)  # After this answer the driver no longer calls the function itself.
+    connection.sendall(FORKED)  # From now on the driver no longer calls the function itself.
     content = head + b"".join(iter(lambda: connection.recv(65536), b""))
     function, arguments, progress = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
     named = {"progress": lambda *made: connection.sendall(MORE + PROGRESS.pack(*made))} if progress else {}
@@ -178,7 +177,7 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
 
 
 def _pickle_error(error: Exception) -> bytes:
-    """Pickle an exception, or its text if it could not be unpickled: not every class keeps its arguments."""
+    """Pickle an exception; if it cannot be unpickled, pickle a RuntimeError with its text instead."""
     try:
         content = pickle.dumps((True, error))
         pickle.loads(content)  # noqa: S301 - our own

@@ -6,13 +6,13 @@ import socket
 import time
 from collections.abc import Callable
 
-INTERVAL_S = 1.0  # The pause between two attempts to connect to the head node.
+INTERVAL_S = 1.0  # Seconds between two attempts to connect to the head node.
 ANSWER_S = 3.0  # The time-out of a connection to the head node.
-PATIENCE_S = 10.0  # A cluster that stores its head's state in a database may restart the head within this time.
+PATIENCE_S = 10.0  # A head whose state is in a database may restart within this time without being lost.
 
 
 def is_answering(host: str, port: int) -> bool:
-    """Return whether a process accepts connections at an address."""
+    """Return whether a process accepts TCP connections at an address."""
     try:
         socket.create_connection((host, port), timeout=ANSWER_S).close()
     except OSError:
@@ -29,7 +29,7 @@ def is_head_answering() -> bool:
 
 
 def wait_for_head() -> None:
-    """Return when the head answers: before that, a call into Ray waits for a minute, or raises an error.
+    """Wait until the cluster's head node answers, because calls into Ray would hang for a minute or raise errors.
 
     If the head is lost, the driver's housekeeping ends the process meanwhile.
     """
@@ -38,7 +38,7 @@ def wait_for_head() -> None:
 
 
 class HeadWatch:
-    """Watches the head of the cluster that this driver has joined.
+    """Watches whether the head node of the cluster that this driver has joined still accepts connections.
 
     Args:
         on_lost: Called by `check` when the head has not answered for `PATIENCE_S`.
@@ -48,7 +48,7 @@ class HeadWatch:
         self._on_lost, self._answered_s = on_lost, time.monotonic()
 
     def check(self) -> None:
-        """Connect to the head; call this every `INTERVAL_S`."""
+        """Try to connect to the head node, and report it as lost after `PATIENCE_S`; call this every `INTERVAL_S`."""
         if is_head_answering():
             self._answered_s = time.monotonic()
         elif time.monotonic() - self._answered_s >= PATIENCE_S:

@@ -9,18 +9,18 @@ from pathlib import Path
 import psutil
 
 GB = 1e9
-_GROUP = Path("/sys/fs/cgroup")  # The folder of the container's control group (version 2).
+_GROUP = Path("/sys/fs/cgroup")  # The control group (version 2) of a container.
 
 
 def total_gb() -> float:
-    """Return this machine's memory, or its container's limit where that is less."""
+    """Return the total memory of this machine, or the memory limit of the container if that is less."""
     total: int = psutil.virtual_memory().total
     limit = _read_group("memory.max")
     return (total if limit is None else min(total, limit)) / GB
 
 
 def available_gb() -> float:
-    """Return the memory of the machine that is free without swapping, or of its container if that is less."""
+    """Return the memory that is free without swapping, on this machine or within the container's limit."""
     free: int = psutil.virtual_memory().available
     limit, used = _read_group("memory.max"), _read_group("memory.current")
     return (free if limit is None or used is None else min(free, limit - used)) / GB
@@ -30,15 +30,15 @@ def peak_gb() -> float:
     """Return the peak memory of this process."""
     status = Path("/proc/self/status")
     if status.is_file():
-        # On Linux, ru_maxrss would include the peak memory of the process that started the present process.
+        # Unlike VmHWM, ru_maxrss includes the peak memory of the parent process on Linux.
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(fields["VmHWM"].split()[0]) * 1024 / GB
-    unit = 1 if sys.platform == "darwin" else 1024  # The unit is bytes on macOS and KiB elsewhere.
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS and in KiB elsewhere.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GB
 
 
 def _read_group(name: str) -> int | None:
-    """Return a number of the control group; None without such a group or without a limit ("max")."""
+    """Read a number from the container's control group; None without such a group or without a limit ("max")."""
     try:
         return int((_GROUP / name).read_text())
     except (OSError, ValueError):

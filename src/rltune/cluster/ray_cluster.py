@@ -1,4 +1,4 @@
-"""Start the Ray that runs the trials, for as long as the sweep lasts, or join a running one.
+"""Start a local Ray for the duration of a sweep, or join a running Ray cluster.
 
 This is the only module that starts Ray. Runs in the driver.
 """
@@ -36,22 +36,22 @@ TUNE_SETTINGS = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "100000000",
     # By default Tune starts a trial only when the previous trial's process is up (Ray 2.60). A high limit turns this
-    # off, because rltune's own searcher decides how many trials may wait for their processes.
+    # off, because rltune's own searcher limits how many trials wait for their processes.
     "TUNE_MAX_PENDING_TRIALS_PG": "100000000",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_RESULT_BUFFER_LENGTH": "1",
     "TUNE_WARN_THRESHOLD_S": "60",
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "0",
-    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # Otherwise Tune restarts a preempted trial at its beginning.
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # By default, Tune restarts a preempted trial from its beginning.
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_DEDUP_LOGS": "0",
 }
-CONNECT_S = 5.0  # The longest wait for the head of a cluster to accept a connection.
-OBJECT_STORE_BYTES = 256 * 2**20  # The object store holds only reports and messages, because samples stay in a trial.
+CONNECT_S = 5.0  # How long to wait for a cluster's head node to accept a connection.
+OBJECT_STORE_BYTES = 256 * 2**20  # Small, because it holds only reports and messages: samples stay in the trials.
 
 
 def check_address(cluster: ClusterConfig) -> None:
-    """Refuse an address by which no sweep can join a Ray.
+    """Refuse a ``cluster.address`` of something that is not a Ray cluster, such as a Ray Client or a dashboard.
 
     Raises:
         ResourceError: It is a Ray Client's or a dashboard's, or none at all.
@@ -59,7 +59,7 @@ def check_address(cluster: ClusterConfig) -> None:
     if cluster.address is None:
         return
     key, address = "cluster.address", cluster.address
-    if address == "auto":  # With "auto", Ray reads the address from the environment.
+    if address == "auto":  # Ray then reads the address from RAY_ADDRESS.
         key, address = "RAY_ADDRESS", os.environ.get("RAY_ADDRESS", "")
         if address in ("", "auto"):
             return
@@ -79,7 +79,7 @@ def check_address(cluster: ClusterConfig) -> None:
 
 
 def machine_of(cluster: ClusterConfig) -> Machine | None:
-    """Return the resources for trials; None for a running Ray, whose nodes are known after joining it."""
+    """Return what a local Ray offers to trials; None for a cluster to join, whose nodes are not known yet."""
     if cluster.address is not None:
         return None
     here = local_machine()
@@ -87,14 +87,14 @@ def machine_of(cluster: ClusterConfig) -> Machine | None:
 
 
 def can_fork_workers(cluster: ClusterConfig) -> bool:
-    """Return whether workers may be forked: in our own Ray and without GPUs, because CUDA does not survive a fork."""
+    """Return whether Ray's workers can be forked: only in a local Ray, and without GPUs as CUDA cannot be forked."""
     machine = machine_of(cluster)
     ray = sys.modules.get("ray")
     return machine is not None and not machine.gpus and not (ray and ray.is_initialized())
 
 
 def prepare_environment(cluster: ClusterConfig | None = None) -> None:
-    """Set the environment variables that Ray and Tune read when they are imported; call this before.
+    """Set the environment variables that Ray and Tune read when they are imported; to be called before that.
 
     Args:
         cluster: Which Ray will run; None is one of our own.
@@ -104,8 +104,8 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
     if cluster is not None and cluster.address is not None:
         return
     if "ray" not in sys.modules:
-        # The mode and the token are for a Ray that rltune starts, because a cluster that it joins has its own. Ray
-        # itself would write its token into the user's home, readable by all, but rltune's token ends with the process.
+        # Token authentication for a local Ray; a cluster that is joined has its own settings. Ray would store the token
+        # in the user's home, readable by all; a token in the environment ends with this process.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
@@ -114,7 +114,7 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
 def connect_ray(
     cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None
 ) -> Iterator[tuple[Machine, ...]]:
-    """Start or join Ray, and leave it again.
+    """Start a local Ray or join a cluster, and shut down or disconnect at the end of the context.
 
     A Ray that runs in this process already (a test's, a notebook's) is used and left running.
 
@@ -142,7 +142,7 @@ def connect_ray(
 
 
 def ensure_ray() -> None:
-    """Start a local Ray unless one runs in this process already. It lasts until the process ends: for scripts."""
+    """Start a local Ray unless this process already has one; it lasts until the process ends."""
     prepare_environment()
     import ray
 
@@ -151,9 +151,9 @@ def ensure_ray() -> None:
 
 
 def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None) -> None:
-    """Start or join Ray; if there is a fork server, it forks the workers."""
+    """Start a local Ray or join a cluster; a fork server, if given, forks Ray's workers."""
     with contextlib.ExitStack() as stack:
-        if fork_server:  # A fork server can provide workers as soon as Ray's raylet is up.
+        if fork_server:  # Ray may request workers from the moment its raylet runs.
             script = stack.enter_context(fork_server.publish_address(modules))
             stack.enter_context(start_workers_by(script, fork_server.prepare))
         _start(cluster, modules)
@@ -170,7 +170,7 @@ def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
     try:
         with start_in_own_session(), start_without_extras(cluster.dashboard):
             _init_local(cluster, machine, modules)
-    except Exception as error:  # Ray raises a plain Exception if its node is not up within 30 s (2.60).
+    except Exception as error:  # Ray raises a plain Exception if its node takes over 30 s (2.60).
         raise UnavailableError(
             f"cluster=local: Ray did not start ({describe_exception(error)})",
             "a machine with time and memory for Ray's own processes; their logs are in /tmp/ray/session_latest/logs",
@@ -184,7 +184,7 @@ def _join(address: str) -> None:
 
     try:
         target = (os.environ.get("RAY_ADDRESS") or "auto") if address == "auto" else address
-        if target != "auto":  # If nothing listens at the address, `ray.init` waits for many minutes.
+        if target != "auto":  # Checked first, as `ray.init` waits for minutes if nothing listens there.
             host, _, port = target.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
@@ -193,12 +193,12 @@ def _join(address: str) -> None:
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # A ConnectionError is an OSError.
+    ) as error:  # OSError includes ConnectionError.
         raise _explain_failed_join(address, error) from None
 
 
 def _explain_failed_join(address: str, error: BaseException) -> RltuneError:
-    """Describe why a running Ray could not be joined."""
+    """Turn the error of a failed attempt to join a Ray cluster into one that says what to do."""
     from ray.exceptions import AuthenticationError
 
     said = "\n".join(str(text) for text in (error, error.__cause__, error.__context__) if text)
@@ -217,7 +217,7 @@ def _explain_failed_join(address: str, error: BaseException) -> RltuneError:
             "the same versions of Ray and Python on every node, to the last digit",
             f"pip install ray=={ray} on the nodes, under Python {python}, and start them again",
         )
-    if "No node info found" in said:  # Ray searches for its node's info for a minute.
+    if "No node info found" in said:  # Ray's error, after a minute, on a machine that is no node of the cluster.
         return ResourceError(
             f"cluster.address={address}: a Ray cluster answers, but this machine is not one of its nodes",
             "a command on a node of the cluster; a node without CPUs for trials is enough",
@@ -234,7 +234,7 @@ def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]
     import ray
 
     ray.init(
-        address="local",  # By default, Ray would join a cluster that RAY_ADDRESS or `ray start` names.
+        address="local",  # Otherwise Ray would join a cluster named by RAY_ADDRESS.
         num_cpus=int(machine.cpus),
         num_gpus=int(machine.gpus),
         object_store_memory=OBJECT_STORE_BYTES,

@@ -1,4 +1,4 @@
-"""Compute which resources a trial gets and how many trials fit on a machine or a cluster, or why none fits.
+"""Compute the CPUs and GPUs of each trial and how many trials fit on a machine or cluster, or why none fits.
 
 Ray itself would wait for ever for resources that no node has. Runs in the driver.
 """
@@ -17,15 +17,15 @@ from pathlib import Path
 from rltune.config.schema import MAX_ON_GPU
 from rltune.errors import ResourceError
 
-EPSILON = 1e-6  # Allows for rounding errors: 3 x 0.3333 must fit into 1.
-GRAIN = 10_000  # Ray cuts fractions off after four digits (2.60): 1/6 becomes 0.1666, of which six fit.
-MIN_IDLE = 0.01  # The user is told if more than this part of a GPU is idle; three trials of 0.33 leave as much.
-WIDE_LAYER = 512  # From this many units on, a second torch thread pays off, as measured; see `choose_cpus`.
+EPSILON = 1e-6  # Tolerance for rounding: 3 x 0.3333 must fit into 1.
+GRAIN = 10_000  # Ray truncates fractions to four digits (2.60): as 0.1666, six trials of 1/6 fit on one GPU.
+MIN_IDLE = 0.01  # A larger idle part of a GPU is reported to the user; three trials of 0.33 leave 1% idle.
+WIDE_LAYER = 512  # Units of a hidden layer from which a second torch thread is worth a CPU; see `choose_cpus`.
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The resources of a machine, or of one node of a cluster."""
+    """The CPUs and GPUs of one machine, or of one node of a cluster."""
 
     cpus: float
     gpus: float
@@ -33,7 +33,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Share:
-    """The resources of one trial.
+    """The CPUs and GPUs that one trial gets, and the processes among which they are divided.
 
     Attributes:
         cpus: CPUs of the trial's own process.
@@ -49,7 +49,7 @@ class Share:
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """Return the bundles of Ray's placement group, one a process, in RLlib's order.
+        """Return the resource bundles of the trial's placement group: one for each process, in RLlib's order.
 
         The trial's own, its remote env runners (RLlib puts the first into the second bundle, and so on), its remote
         learners. They may lie on different nodes.
@@ -62,17 +62,17 @@ class Share:
 
     @property
     def threads(self) -> int:
-        """Return the torch threads of a trial: its CPU share, at least one."""
+        """Return the number of torch threads of the trial's own process: its CPUs rounded down, at least one."""
         return max(1, int(self.cpus))
 
     @property
     def larger(self) -> Share | None:
-        """Return a share of twice the GPU, at most a whole one; None where it has that already, or no GPU."""
+        """Return a share with twice the fraction of a GPU, at most a whole one; None if it cannot grow."""
         return replace(self, gpus=min(1.0, 2 * self.gpus)) if 0 < self.gpus < 1 else None
 
 
 def count_on_gpu(gpus: float) -> int:
-    """Count the trials with this fraction of a GPU that fit into one, as Ray counts them."""
+    """Count how many trials with this fraction of a GPU Ray places on one GPU."""
     return GRAIN // _count_grains(gpus)
 
 
@@ -81,7 +81,7 @@ def _count_grains(gpus: float) -> int:
 
 
 def describe_idle_gpu(gpus: float) -> str:
-    """Describe the idle part of each GPU if a fraction does not divide it; empty if it is under 1%."""
+    """Describe how much of each GPU a fraction such as 0.4 leaves idle; empty if it is under 1%."""
     if not 0 < gpus <= 1:
         return ""
     trials = count_on_gpu(gpus)
@@ -94,12 +94,12 @@ def describe_idle_gpu(gpus: float) -> str:
 
 
 def local_machine() -> Machine:
-    """Return this machine's CPUs (those that this process may use) and NVIDIA GPUs."""
+    """Return the CPUs and NVIDIA GPUs of this machine that this process may use."""
     return Machine(cpus=available_cpus(), gpus=count_local_gpus())
 
 
 def available_cpus() -> int:
-    """Count the CPUs that this process may use: its affinity mask or its container's quota, whichever is less."""
+    """Count the CPUs that this process may use, as limited by its affinity mask and its container's quota."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = Path("/sys/fs/cgroup/cpu.max")
     if quota.is_file():
@@ -132,7 +132,7 @@ def _count_cards(tool: str) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """What a sweep asks for; None lets the arithmetic decide.
+    """The resources that a sweep's settings request for each trial; None leaves the choice to `fit_share`.
 
     Attributes:
         cpus: CPUs of a trial's own process; None is `choose_cpus`.
@@ -156,25 +156,25 @@ class Request:
 
     @property
     def gpu_setting(self) -> str:
-        """Return the setting that asks for GPUs, as it is typed."""
+        """Return the user's setting that requests GPUs, for errors."""
         if self.trials_per_gpu is None:
             return f"resources.gpus_per_trial={self.gpus:g}"
         return f"resources.trials_per_gpu={self.trials_per_gpu}"
 
     @property
     def extra_processes(self) -> dict[str, int]:
-        """The number of processes that a trial has besides its own, one CPU each, by the setting that requests them."""
+        """The number of a trial's remote env runners and learners, one CPU each, by the setting that requests them."""
         counts = {"algo.env_runners.num_env_runners": self.env_runners, "algo.learners.num_learners": self.learners}
         return {key: count for key, count in counts.items() if count}
 
     @property
     def limit(self) -> int:
-        """Return the most trials at once that are of use, however many would fit."""
+        """Return the maximum number of concurrent trials that the settings allow, whether or not they fit."""
         return min(self.trials, self.max_concurrent or self.trials)
 
 
 def fit_share(request: Request, *nodes: Machine) -> Share:
-    """Fit a trial into a machine or a cluster.
+    """Compute the CPUs and GPUs of each trial, and check that at least one trial fits on the nodes.
 
     Args:
         request: What one trial asks for.
@@ -183,7 +183,7 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
     Raises:
         ResourceError: Not even one trial fits, or a GPU fraction cannot be placed.
     """
-    gpus = [node.gpus for node in nodes]  # A process needs all of its GPUs on one node, but learners may be on several.
+    gpus = [node.gpus for node in nodes]  # One process needs its GPUs on one node, but several learners may be spread.
     machine = Machine(
         cpus=sum(node.cpus for node in nodes), gpus=sum(gpus) if request.learners > 1 else max(gpus, default=0)
     )
@@ -220,7 +220,7 @@ Bundles = Sequence[Mapping[str, float]]
 
 
 def count_slots(bundles: Bundles, nodes: Sequence[Machine], limit: int) -> int:
-    """Count the trials that fit at once, as Ray places them: no bundle spans two nodes, no fraction of one two GPUs.
+    """Count the trials that fit at once: no bundle is split over nodes, and no GPU fraction over two GPUs.
 
     Args:
         bundles: One trial's, with ``CPU`` and ``GPU`` of each.
@@ -235,13 +235,13 @@ def count_slots(bundles: Bundles, nodes: Sequence[Machine], limit: int) -> int:
 
 
 class _FreeNode:
-    """Keeps the free resources of a node while bundles are placed."""
+    """The free CPUs and GPUs of a node while trials are placed on it, for counting."""
 
     def __init__(self, node: Machine) -> None:
         self._cpus, self._gpus = node.cpus, [1.0] * int(node.gpus)
 
     def take(self, bundle: Mapping[str, float]) -> bool:
-        """Take a bundle's CPUs and GPUs if they are there: a fraction of one GPU, or whole ones."""
+        """Subtract a bundle's CPUs and GPUs if the node has them: a fraction of one GPU, or whole GPUs."""
         cpus, gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
         gpus = _count_grains(gpus) / GRAIN if gpus else 0.0
         num_gpus = math.ceil(gpus - EPSILON)
@@ -256,7 +256,7 @@ class _FreeNode:
 
 
 def choose_cpus(request: Request, *nodes: Machine) -> float:
-    """Choose the CPUs of a trial's own process: one, or two where the second would idle and makes it faster.
+    """Choose one or two CPUs for a trial's own process: two if the second would be idle and speeds the trial up.
 
     The rule of ``resources=auto``. Nothing is measured when a sweep starts; ``python -m sweeps.probe`` measures, and
     these figures of one two-core machine (PPO, 16 environments, minibatches of 256) are the rule's reason:
@@ -275,7 +275,7 @@ def choose_cpus(request: Request, *nodes: Machine) -> float:
         nodes: What there is.
     """
     spare = sum(node.cpus for node in nodes) / request.limit - sum(request.extra_processes.values())
-    pays = request.widest_layer >= WIDE_LAYER and not request.gpus  # The learner computes on the GPU if there is one.
+    pays = request.widest_layer >= WIDE_LAYER and not request.gpus  # With a GPU, the learner does not compute on CPUs.
     fits = any(node.cpus >= 2 - EPSILON for node in nodes)
     return 2.0 if pays and fits and spare >= 2 - EPSILON else 1.0
 
@@ -303,7 +303,7 @@ def _check_gpus(request: Request, machine: Machine) -> None:
 
 
 def _check_learners(request: Request) -> None:
-    """Refuse several learners on one GPU: NCCL, by which they add up their gradients, takes one process a GPU."""
+    """Refuse several learners on one GPU, because NCCL, which adds up their gradients, needs a GPU for each process."""
     if request.learners > 1 and request.gpus % request.learners:
         raise ResourceError(
             f"{request.gpu_setting} with algo.learners.num_learners={request.learners} gives a "

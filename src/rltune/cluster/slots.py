@@ -1,4 +1,4 @@
-"""Count how many trials run at once: as many as fit on the nodes, which may join and leave a cluster.
+"""Count how many trials run at once: as many as fit on the cluster's nodes, which may come and go.
 
 Runs in the driver.
 """
@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rltune.cluster.resources import Bundles, Machine, count_slots
 
-UNPLACED = ("PENDING", "PREPARED", "RESCHEDULING")  # Placement groups in these states lack a node for a bundle.
+UNPLACED = ("PENDING", "PREPARED", "RESCHEDULING")  # States of placement groups that still wait for room on a node.
 
 
 class Slots:
-    """Counts the trials that run at once.
+    """Counts the slots of a sweep, that is how many trials can run at once, while nodes join and leave.
 
     Args:
         bundles: The resources of a trial, with ``CPU`` and ``GPU`` of each of its processes.
@@ -35,11 +35,11 @@ class Slots:
 
     @property
     def count(self) -> int:
-        """Number of concurrent trials; at least one, so that an autoscaler sees a pending request."""
+        """Number of slots; at least one, so that a cluster without nodes gets a request that its autoscaler can see."""
         return self._limit if self._autoscales else max(1, self._room)
 
     def update(self, nodes: Sequence[Machine], groups: Mapping[str, str]) -> None:
-        """Read what a cluster has now.
+        """Update the count from the cluster's present nodes and placement groups.
 
         Args:
             nodes: The nodes that are alive.
@@ -48,13 +48,13 @@ class Slots:
         self._add_time()
         waiting = frozenset(name for name, state in groups.items() if state in UNPLACED)
         self._num_placed = sum(state == "CREATED" for state in groups.values())
-        # A new group always waits for a moment, so only groups that waited at the last update count as blocked.
+        # Every new group is pending for a moment. Only a group that was pending at the last update, too, is blocked.
         self._num_blocked = len(waiting & self._waiting)
         self._waiting = waiting
         self._room = count_slots(self._bundles, nodes, self._limit)
 
     def describe_wait(self) -> str:
-        """Describe which resources the trials wait for; empty if none waits."""
+        """Describe the resources that trials are waiting for; empty if no trial waits."""
         if not self._num_blocked:
             return ""
         if not self._room:
@@ -62,7 +62,7 @@ class Slots:
         return f"waiting for {self._describe_resources(self._num_blocked)}"
 
     def mean(self) -> float:
-        """Return how many slots the sweep could use on average over time, without those that other jobs held."""
+        """Return the average number of slots over time, without slots that other jobs of the cluster occupied."""
         self._add_time()
         elapsed_s = self._counted_s - self._began_s
         return self._slot_seconds / elapsed_s if elapsed_s else float(self._count_usable())
@@ -82,12 +82,12 @@ class Slots:
 
 
 def update_from_cluster(slots: Slots) -> None:
-    """Ask the joined Ray what it has now. While its head is away, this waits for a minute or raises an error."""
+    """Update the slots from the joined cluster. While its head is down, this waits for a minute or raises an error."""
     slots.update(list_nodes(), list_groups())
 
 
 def list_nodes() -> tuple[Machine, ...]:
-    """List what the nodes of the Ray that runs have for trials."""
+    """List the CPUs and GPUs of each node of the running Ray that is alive."""
     import ray
 
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -95,7 +95,7 @@ def list_nodes() -> tuple[Machine, ...]:
 
 
 def list_groups() -> dict[str, str]:
-    """List the states of this driver's placement groups, by id; an id ends with its driver's."""
+    """List the states of the placement groups that this driver created, by their ids, which end with the driver's."""
     import ray
 
     driver = ray.get_runtime_context().get_job_id()

@@ -1,4 +1,4 @@
-"""Tell processes apart, and end what a killed driver left running before another driver starts its own Ray.
+"""Identify processes across restarts, and kill those of a dead driver before the next driver starts Ray.
 
 Ray's daemons end with their driver, its workers a moment later, its agents much later (Ray 2.60). A worker that still
 writes a checkpoint must not meet its successor. A driver records the sessions of its Ray's processes in its lease.
@@ -25,13 +25,13 @@ import psutil
 
 GONE, STOPPED, RUNNING = "gone", "stopped", "running"
 PATIENCE_S = 10.0
-# Identifies a process of rltune's Ray by an argument: a worker's title, a file of Ray, or the fork server.
+# Matches a command-line argument of a Ray process: a worker's title, a file of Ray, or the fork server.
 RAY_ARGUMENT = re.compile(r"^ray::|(?:site|dist)-packages/ray/|^rltune\.cluster\.fork_server_main$|/rltune/cluster/")
 
 
 @dataclass(frozen=True)
 class ProcessMark:
-    """The data that tell a process from all others, on this machine and on any other machine.
+    """Identifies a process among all processes on all machines, also after its process id was used again.
 
     Attributes:
         boot: Changes whenever the machine starts, and differs between machines.
@@ -45,7 +45,7 @@ class ProcessMark:
     started: str
 
     def find_state(self) -> str | None:
-        """Return RUNNING, STOPPED (by SIGSTOP) or GONE; None if it cannot be known, as on another machine."""
+        """Return RUNNING, STOPPED (by SIGSTOP) or GONE; None for processes on other machines or in other containers."""
         if (self.boot, self.pid_namespace) != (read_boot_id(), read_pid_namespace()):
             return None
         state, started = _read_state(self.pid)
@@ -53,7 +53,7 @@ class ProcessMark:
 
 
 def mark_process(process: psutil.Process) -> dict[str, Any]:
-    """Return what tells a process of this machine from all others, see `ProcessMark`; empty if it is gone."""
+    """Return the fields of the `ProcessMark` of a process of this machine; empty if it has ended."""
     state, started = _read_state(process.pid)
     if state == GONE:
         return {}
@@ -61,13 +61,13 @@ def mark_process(process: psutil.Process) -> dict[str, Any]:
 
 
 def is_running(mark: Mapping[str, Any]) -> bool:
-    """Return whether the process that `mark_process` has marked still runs on this machine, or is stopped there."""
+    """Return whether the process of a mark that `mark_process` made has not ended on this machine."""
     return ProcessMark(**mark).find_state() in (RUNNING, STOPPED)
 
 
 @functools.cache
 def read_boot_id() -> str:
-    """Return an identifier of the running machine that changes when it starts again."""
+    """Return an identifier of this machine's present boot, which is a new one after each restart."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return socket.gethostname()
@@ -75,7 +75,7 @@ def read_boot_id() -> str:
 
 @functools.cache
 def read_pid_namespace() -> str:
-    """Return an identifier of the namespace that numbers this process; empty on systems without such namespaces."""
+    """Return an identifier of this process's pid namespace; empty on systems without such namespaces."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -83,13 +83,13 @@ def read_pid_namespace() -> str:
 
 
 def _read_state(pid: int) -> tuple[str, str]:
-    """Return a process's state and the ticks at which it started."""
+    """Return a process's state, and its start time in ticks since the machine started."""
     try:
         if sys.platform != "linux":
             process = psutil.Process(pid)
             status, started = process.status(), str(process.create_time())
             is_gone, is_stopped = status == psutil.STATUS_ZOMBIE, status == psutil.STATUS_STOPPED
-        else:  # psutil derives start times from the wall clock, which may be changed.
+        else:  # Not by psutil, which derives start times from the wall clock, and that may be changed.
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             started, is_gone, is_stopped = fields[19], fields[0] in "ZXx", fields[0] in "Tt"
     except (OSError, psutil.Error):
@@ -98,13 +98,13 @@ def _read_state(pid: int) -> tuple[str, str]:
 
 
 def list_sessions() -> tuple[ProcessMark, ...]:
-    """List the sessions that children of this process lead, which are those of its Ray."""
+    """List the sessions whose leaders are children of this process: those of the Ray that it started."""
     led = [mark_process(child) for child in psutil.Process().children() if _session_of(child.pid) == child.pid]
     return tuple(ProcessMark(**mark) for mark in led if mark)
 
 
 def end_stale_processes(sessions: Sequence[ProcessMark]) -> int:
-    """End what an earlier driver has left running on this machine, and wait until it is gone.
+    """Kill the processes that a dead driver left on this machine, and wait until they have ended.
 
     Args:
         sessions: The sessions that the driver has recorded. Those of other machines are left alone.
@@ -127,7 +127,7 @@ def end_stale_processes(sessions: Sequence[ProcessMark]) -> int:
 
 
 def _belongs_to(process: psutil.Process, sessions: Mapping[int, str]) -> bool:
-    """Return whether a process of this user is in one of these sessions, given by number and start time."""
+    """Return whether a process belongs to this user and to one of the sessions, given by leader pid and start time."""
     number = _session_of(process.pid)
     if number not in sessions or process.pid == os.getpid():
         return False
@@ -138,14 +138,15 @@ def _belongs_to(process: psutil.Process, sessions: Mapping[int, str]) -> bool:
         _, leader_started = _read_state(number)
         if leader_started:
             return leader_started == sessions[number]
-        # The session's leader has ended, but the system does not reuse its process id while the session has members.
+        # The leader has ended, but its pid is not used again while the session has members. A member must be younger
+        # than the leader and a Ray process.
         return float(started) >= float(sessions[number]) and any(map(RAY_ARGUMENT.search, process.cmdline()))
     except psutil.Error:
         return False
 
 
 def _session_of(pid: int) -> int:
-    """Return a process's session number; -1 when the process is gone."""
+    """Return the session id of a process; -1 if it has ended."""
     try:
         return os.getsid(pid)
     except OSError:

@@ -1,4 +1,4 @@
-"""Stand in for Ray's worker script: request a forked worker, and end.
+"""The script that Ray starts as a worker: has the fork server fork a worker in its place, and ends.
 
 Every process of every trial runs this script first, so it imports nothing slow and nothing of rltune. If no fork server
 answers, then the script becomes Ray's own worker.
@@ -12,15 +12,15 @@ import socket
 import sys
 from collections.abc import Mapping
 
-# Environment variables with the fork server's socket, Ray's own worker script, and the modules that workers import.
+# Environment variables: the fork server's socket, Ray's own worker script, and the modules that workers import.
 SOCKET_VARIABLE = "RLTUNE_FORK_SERVER"
 WORKER_VARIABLE = "RLTUNE_WORKER"
 MODULES_VARIABLE = "RLTUNE_MODULES"
-FORKED = b"1"  # The first byte of an answer says that a process has taken the request.
+FORKED = b"1"  # The answer of a forked process that has taken the request.
 
 
 def request_worker(address: str, arguments: list[str]) -> bool:
-    """Request a forked worker that takes the place of this process, with its streams and its environment.
+    """Ask the fork server for a worker in place of this process, with its streams, arguments and environment.
 
     Args:
         address: The fork server's socket.
@@ -40,7 +40,7 @@ def request_worker(address: str, arguments: list[str]) -> bool:
 
 
 def send_request(connection: socket.socket, request: Mapping[str, object], streams: list[int]) -> None:
-    """Send a request's length together with the streams, then the request as JSON."""
+    """Send a request to the fork server: its length with the file descriptors of the streams, then its JSON."""
     content = json.dumps(request).encode()
     socket.send_fds(connection, [len(content).to_bytes(8, "little")], streams)
     connection.sendall(content)
