@@ -1,4 +1,4 @@
-"""Replace names of other libraries only in the versions that this was tested with: one switch for all replacements.
+"""Replace private names of other libraries, but only in tested versions; one switch turns all replacements off.
 
 A private name may be gone in the next release. So all replacements are off with a minor version of Ray that was not
 tested, and with ``RLTUNE_COMPAT=off``, which shows whether a fault is ours or the library's. Sweeps are slower then.
@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-# The minor versions that passed `tests/compat` and whole sweeps. Raise a version here when the contract tests pass with
-# it.
+# The versions with which `tests/compat` and whole sweeps passed. Raise a version when the contract tests pass with it.
 TESTED = {"ray": "2.60", "torch": "2.13"}
 SWITCH = "RLTUNE_COMPAT"
 Arguments = ParamSpec("Arguments")
@@ -24,12 +23,12 @@ logger = logging.getLogger("rltune")
 
 
 def are_replacements_on() -> bool:
-    """Return whether this process replaces and calls private names of other libraries."""
+    """Return whether private names may be used: Ray's version was tested, and ``RLTUNE_COMPAT`` is not ``off``."""
     return os.environ.get(SWITCH, "").lower() != "off" and _is_ray_tested()
 
 
 def switched(plain: Callable[[], Any]) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
-    """Make a decorator for a function that uses private names: with the switch off, a replacement is called instead.
+    """Make a decorator that calls the function if replacements are on, and ``plain`` otherwise.
 
     Args:
         plain: Returns what the function returns with the switch off.
@@ -46,13 +45,13 @@ def switched(plain: Callable[[], Any]) -> Callable[[Callable[Arguments, Answer]]
 
 
 def is_tested(library: str) -> bool:
-    """Return whether the installed minor version of a library is the tested one."""
+    """Return whether the minor version of an installed library is the one in `TESTED`."""
     return ".".join(find_version(library).split(".")[:2]) == TESTED[library]
 
 
 @functools.cache
 def _is_ray_tested() -> bool:
-    """Return whether Ray's version was tested, and log one line where it was not, once a process."""
+    """Return whether Ray's version was tested; if not, log once that sweeps will be slower."""
     if is_tested("ray"):
         return True
     version = f"ray {find_version('ray')} (tested with {TESTED['ray']})"
@@ -68,7 +67,7 @@ def find_version(library: str) -> str:
 
 @contextmanager
 def replace_names(owner: Any, **others: Any) -> Iterator[None]:
-    """Replace some names of a module or class for as long as the context lasts.
+    """Set attributes of a module or class while the context is open, and restore them afterwards.
 
     Args:
         owner: The module or class.

@@ -1,4 +1,4 @@
-"""Start our own Ray in ways for which `ray.init` has no arguments, and find the logs of a running Ray.
+"""Start a local Ray in ways that `ray.init` has no arguments for, and find the logs of a running Ray.
 
 Runs in the driver and in the fork server. Ray is imported inside the functions, after
 `rltune.cluster.ray_cluster.prepare_environment`.
@@ -16,13 +16,13 @@ from typing import Any
 
 from rltune.compat.patching import are_replacements_on, is_tested, replace_names, switched
 
-NODE_S = 30.0  # The longest wait for Ray's node, which is also Ray's own limit for its raylet.
-WORKER_MODULE = "ray._private.workers.default_worker"  # Each of Ray's workers runs Ray's default_worker module.
+NODE_S = 30.0  # How long to wait for Ray's node, as long as Ray itself waits for its raylet.
+WORKER_MODULE = "ray._private.workers.default_worker"  # The module that each worker process of Ray runs.
 LOCALHOST = "127.0.0.1"
 
 
 def forbid_auto_start() -> None:
-    """Keep this process, which only checks configurations, from starting a Ray.
+    """Forbid Ray to start or join a cluster by itself in this process, which only checks configurations.
 
     What: ``auto_init_hook.enable_auto_connect``, otherwise read from ``RAY_ENABLE_AUTO_CONNECT`` at the import.
     Why: RLlib's registrations would start or join a cluster. The variable is read too early for a forked process.
@@ -36,7 +36,7 @@ def forbid_auto_start() -> None:
 @switched(nullcontext)
 @contextmanager
 def start_in_own_session() -> Iterator[None]:
-    """Let Ray start its processes in a session of their own.
+    """Start Ray's processes in a session of their own, out of reach of signals to the driver's process group.
 
     What: ``services.ConsolePopen`` with ``start_new_session``.
     Why: a timeout, a batch system or a container's init signals the whole process group of a job. Ray protects its
@@ -67,7 +67,7 @@ def start_without_extras(dashboard: bool) -> Iterator[None]:
     """
     from ray._private import services
 
-    # Ray's own function returns (None, None) if the dashboard cannot start.
+    # The values that Ray's own function returns if the dashboard cannot start.
     served = {} if dashboard else {"start_api_server": lambda *args, **kwargs: (None, None)}
     without = _replace_params(no_monitor=True, include_log_monitor=False)
     with without, replace_names(services, get_node=_get_node, **served):
@@ -76,7 +76,7 @@ def start_without_extras(dashboard: bool) -> Iterator[None]:
 
 @contextmanager
 def start_workers_by(script: str, when_raylet_runs: Callable[[int], None]) -> Iterator[None]:
-    """Let Ray start our own script instead of its workers.
+    """Make Ray start our script `worker_entry` instead of its own worker script.
 
     What: ``RayParams`` with ``worker_path``; ``services.start_raylet``, to know the raylet before it asks for workers.
     Why and gains: a worker forked from a process that has imported RLlib and torch costs 0.1 s instead of 5 s of CPU,
@@ -99,7 +99,7 @@ def start_workers_by(script: str, when_raylet_runs: Callable[[int], None]) -> It
 
 
 def find_worker_script() -> Path:
-    """Return the script that Ray starts for each worker. Tested with Ray 2.60; used where workers are forked."""
+    """Return the path of Ray's own worker script, which forked workers run. Tested with Ray 2.60."""
     import ray
 
     return Path(ray.__file__).parent.joinpath(*WORKER_MODULE.split(".")[1:]).with_suffix(".py")
@@ -107,7 +107,7 @@ def find_worker_script() -> Path:
 
 @contextmanager
 def draw_actor_class_ids() -> Iterator[None]:
-    """Let actor classes that are defined in the block draw their ids from the operating system.
+    """Let actor classes defined in the context get their ids from the operating system's random numbers.
 
     What: ``ray.actor.ActorClassID``.
     Why: Ray draws from a generator whose state forked workers inherit, so that all would draw the same ids.
@@ -116,7 +116,7 @@ def draw_actor_class_ids() -> Iterator[None]:
     import ray.actor
 
     class FreshID(ray.ActorClassID):
-        """An actor class's id without the generator's state."""
+        """Ray's ActorClassID, but random in every forked process."""
 
         @classmethod
         def from_random(cls) -> Any:
@@ -127,7 +127,7 @@ def draw_actor_class_ids() -> Iterator[None]:
 
 
 def list_private_arguments(modules: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the unstable arguments of `ray.init` for our own Ray.
+    """Return the undocumented arguments of `ray.init` for a local Ray: its address and the modules to preload.
 
     What: ``_node_ip_address``; ``_system_config`` with ``preload_python_modules``.
     Why: without the first Ray's processes listen on the machine's address in the network, where only a token protects
@@ -144,14 +144,14 @@ def list_private_arguments(modules: Sequence[str] = ()) -> dict[str, Any]:
 
     known = is_tested("ray") or "_node_ip_address" in (ray.init.__doc__ or "")
     arguments: dict[str, Any] = {"_node_ip_address": LOCALHOST} if known else {}
-    if modules and are_replacements_on():  # Versions of Ray that do not know a system setting end with an error.
+    if modules and are_replacements_on():  # An untested version may not know this setting, and would raise an error.
         arguments["_system_config"] = {"preload_python_modules": list(modules)}
     return arguments
 
 
 @switched(lambda: None)
 def find_logs() -> Path | None:
-    """Return the folder of the logs of Ray's processes on this machine.
+    """Return the folder with the logs of Ray's processes on this machine.
 
     What: ``ray._private.worker._global_node``.
     Why: the log of a dead process explains more than Ray's guess, and nothing public names its folder.
@@ -169,7 +169,7 @@ def find_logs() -> Path | None:
 
 
 def _replace_params(**changes: Any) -> AbstractContextManager[None]:
-    """Start Ray with these parameters beside those that `ray.init` sets."""
+    """Change parameters of Ray's start, in addition to those that `ray.init` sets, while the context is open."""
     from ray._private import parameter
 
     def build_params(*args: Any, plain: Any = parameter.RayParams, **kwargs: Any) -> Any:
@@ -181,7 +181,7 @@ def _replace_params(**changes: Any) -> AbstractContextManager[None]:
 
 
 def _get_node(gcs_address: str, node_id: str) -> dict[str, Any]:
-    """Do as ``services.get_node``, but look for a node that is not there yet 50 times a second."""
+    """Replace ``services.get_node``, which polls once a second, by a loop that polls 50 times a second."""
     from ray._private import services, state
 
     known = state.GlobalState()

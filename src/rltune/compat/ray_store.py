@@ -20,7 +20,7 @@ NAMESPACE = b"rltune"
 
 @switched(lambda: None)
 def write_value(key: str, value: str) -> None:
-    """Set a value; do nothing without Ray, as in a trial that a test runs alone."""
+    """Set a value in the key-value store; does nothing if Ray is not running, as in unit tests of a trial."""
     if ray.is_initialized():
         from ray.experimental import internal_kv
 
@@ -29,7 +29,7 @@ def write_value(key: str, value: str) -> None:
 
 @switched(dict)
 def read_values(keys: Collection[str]) -> dict[str, str]:
-    """Read the values that processes of this Ray have set, in one request; keys without a value are left out."""
+    """Read several values from the key-value store in one request; keys without a value are left out."""
     if not keys or not ray.is_initialized():
         return {}
     from ray.experimental import internal_kv
@@ -41,7 +41,7 @@ def read_values(keys: Collection[str]) -> dict[str, str]:
 
 @switched(lambda: None)
 def delete_value(key: str) -> None:
-    """Delete a value, if it is there."""
+    """Delete a value from the key-value store, if there is one."""
     if ray.is_initialized():
         from ray.experimental import internal_kv
 

@@ -1,4 +1,4 @@
-"""Build an algorithm in a worker without what RLlib and torch do for nothing. Runs in workers."""
+"""Skip needless work of RLlib and torch when a worker builds an algorithm. Runs in workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT_OUT = "__dynamo_disable"  # Torch keeps an undecorated method under this na
 
 @switched(lambda: None)
 def skip_needless_work(compiling: bool) -> None:
-    """Skip a search for source code in RLlib and the import of torch's compiler, for the rest of the process.
+    """Avoid, in this process, RLlib's reading of source files and the import of torch's compiler.
 
     What: `inspect` as ``connector_v2`` sees it, `torch` as ``torch_utils`` sees it, the mark ``__dynamo_disable`` on
     methods of `torch.optim.Optimizer`. Nobody else sees the replacements.
@@ -34,7 +34,7 @@ def skip_needless_work(compiling: bool) -> None:
         compiling: Whether torch's compiler will be used, which then has to know.
     """
     connector_v2.inspect = _replace_in(inspect, stack=stack)
-    if not is_tested("torch"):  # Other versions of torch can be installed, too.
+    if not is_tested("torch"):  # The replacements below are only tested with this version of torch.
         return
     for method in filter(_is_left_out, vars(torch.optim.Optimizer).values()):
         if compiling:
@@ -46,7 +46,7 @@ def skip_needless_work(compiling: bool) -> None:
 
 
 def stack(context: int = 1) -> list[inspect.FrameInfo]:
-    """Do as `inspect.stack`, the caller's frame first, with the file as its code names it and without its source."""
+    """Replace `inspect.stack` by a version that reads no source files; the caller's frame comes first."""
     frame: types.FrameType | None = sys._getframe(1)
     found = []
     while frame is not None:
@@ -58,7 +58,7 @@ def stack(context: int = 1) -> list[inspect.FrameInfo]:
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Do as torch's own, but do not tell a compiler that is not there."""
+    """Replace torch's function by one that configures torch's compiler only if it is already imported."""
     if COMPILER in sys.modules:
         torch.use_deterministic_algorithms(mode, warn_only=warn_only)
     else:
@@ -66,14 +66,14 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
 
 
 def _is_left_out(method: Any) -> bool:
-    """Tell whether this is a method that compiled code is to call as it is: torch marks it, at its first call."""
+    """Return whether torch keeps its compiler away from a method, for which it would import the compiler."""
     return isinstance(method, types.FunctionType) and method.__code__.co_filename == torch._compile.__file__
 
 
 def _replace_in(module: types.ModuleType, **others: Any) -> types.ModuleType:
-    """Return the module with some names of its own replaced, for one who looks them up in it."""
+    """Return a copy of a module with some names replaced; other users of the module are not affected."""
     changed = types.ModuleType(module.__name__)
-    # Names that the original module imports later are found as well.
+    # Resolved on access, so that names which the module imports later are found as well.
     changed.__getattr__ = lambda name: getattr(module, name)  # type: ignore[method-assign]
     vars(changed).update(others)
     return changed

@@ -1,4 +1,4 @@
-"""Read what RLlib's live objects keep in private fields, where nothing public gives it.
+"""Read private fields of RLlib's objects for which RLlib has no public access.
 
 Each function says what it does where a field is gone. Ray is not imported here. Tested with Ray 2.60.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-# A user's module may override these methods to compute its outputs in another way.
+# Methods that compute a module's outputs. If a user's module overrides one, its networks alone do not determine them.
 FORWARD_METHODS = ("_forward", "_forward_inference", "_qf_forward_helper", "compute_q_values")
 
 
 def read_part(module: Any, name: str) -> Any:
-    """Return a part of an RLModule; BC's module has its parts under private names alone (2.60).
+    """Return a network of an RLModule by its attribute's name; BC's module has an underscore before it (Ray 2.60).
 
     Raises:
         ValueError: It has neither name: its policy is then played by RLlib's own parts.
@@ -24,7 +24,7 @@ def read_part(module: Any, name: str) -> Any:
 
 
 def read_learner_pipeline(learner: Any) -> Any:
-    """Return the connectors that make a learner's batches; None of a learner that takes ready batches.
+    """Return the connector pipeline that makes a learner's batches; None if the learner gets ready batches.
 
     Raises:
         AttributeError: RLlib keeps them elsewhere: A2C must not train on advantages that PPO has standardised.
@@ -33,7 +33,7 @@ def read_learner_pipeline(learner: Any) -> Any:
 
 
 def list_remote_runners(group: Any) -> list[Any]:
-    """Return the actors of an `EnvRunnerGroup`: to end those that hang, for whom RLlib waits for ever.
+    """Return the env runner actors of an `EnvRunnerGroup`, to kill those that hang; RLlib would wait forever.
 
     Returns:
         None of them where RLlib keeps them elsewhere: a hung one is then waited for.
@@ -43,7 +43,7 @@ def list_remote_runners(group: Any) -> list[Any]:
 
 
 def list_connectors(config: Any) -> dict[str, Any]:
-    """Return the functions that make further connectors around the module, by the argument that sets them.
+    """Return the functions that make a config's custom connectors, by the names of the arguments that set them.
 
     Returns:
         None of them where RLlib keeps them elsewhere: a bundle is then written that leaves them out.
@@ -54,7 +54,7 @@ def list_connectors(config: Any) -> dict[str, Any]:
 
 
 def freeze_filters(pipeline: Any) -> None:
-    """Keep the running statistics of a connector pipeline as they are: what is played must not change them.
+    """Freeze the running statistics of a connector pipeline, so that evaluation does not change them.
 
     `MeanStdFilter` takes ``update_stats`` when it is made, but one from a checkpoint is as it was in training.
     Where the field is gone the statistics of a played policy go on changing, in memory alone.

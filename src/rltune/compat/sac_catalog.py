@@ -1,4 +1,4 @@
-"""Give RLlib's SAC critics that take observation and action as one vector."""
+"""Give RLlib's SAC Q-networks whose input is the concatenated observation and action."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class ConcatEncoder(nn.Module):
-    """One perceptron over observation and action side by side, as in Haarnoja et al. (2018) and SB3.
+    """An MLP on the concatenated observation and action, as in Haarnoja et al. (2018) and Stable-Baselines3.
 
     Args:
         net: The perceptron.
@@ -23,19 +23,19 @@ class ConcatEncoder(nn.Module):
         self.net = net
 
     def forward(self, inputs: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """Encode a batch as RLlib's encoders do: ``obs`` (batch, features) and ``actions`` (batch, action size) in."""
+        """Encode a batch: ``obs`` of shape (batch, features) and ``actions`` of shape (batch, action size)."""
         return {ENCODER_OUT: self.net(torch.cat([inputs["obs"], inputs["actions"]], dim=-1))}
 
 
 class ConcatSACCatalog(SACCatalog):
-    """RLlib's catalog with plain critics: ``fcnet_hiddens`` on the concatenated observation and action.
+    """RLlib's SAC catalog with simpler critics: an MLP of ``fcnet_hiddens`` on observation and action together.
 
     RLlib's default critic encodes both apart and fuses them with skip connections: ten times the work of the plain one
     at 256x256 (ray 2.60). `use_plain_critics` chooses the plain one, for the engine and stock RLlib alike.
     """
 
-    # This method and `_model_config_dict` are private (Ray 2.60). If RLlib renames the method, it builds its own
-    # critics.
+    # This method and `_model_config_dict` are private (Ray 2.60). If RLlib renames the method, RLlib's default critics
+    # are built.
     def _build_qf_encoder_continuous(self, framework: str) -> ConcatEncoder:
         settings = self._model_config_dict
         net = TorchMLP(

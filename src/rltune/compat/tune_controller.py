@@ -1,4 +1,4 @@
-"""Let Tune run trials in warm processes, and lose a trial instead of the sweep with a process. Runs in the driver."""
+"""Let Tune reuse warm processes for trials, and fail only the trial when its process is lost. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rltune.compat.patching import replace_names, switched
 @switched(nullcontext)
 @contextmanager
 def adapt_tune(one_process: bool) -> Iterator[None]:
-    """Apply all of this module while a `tune.Tuner` runs.
+    """Apply all replacements of this module while a `tune.Tuner` runs.
 
     Args:
         one_process: Whether each trial is a single process in our own Ray.
@@ -28,7 +28,7 @@ def adapt_tune(one_process: bool) -> Iterator[None]:
 
 
 def use_warm_processes() -> AbstractContextManager[None]:
-    """Let Tune start its actors in processes that have already imported everything.
+    """Let Tune start trials in Ray's preloaded worker processes instead of new ones.
 
     What: ``tune_controller.PlacementGroupResourceManager`` and ``_ActorClassCache``.
     Why: Tune gives each trial a placement group. Ray checks the group by a task, and a process that has run a task is
@@ -44,7 +44,7 @@ def use_warm_processes() -> AbstractContextManager[None]:
 
 
 def make_resource_manager() -> Any:
-    """Make Tune's manager of free resources, with 1% more of each GPU, so that it admits as many fractions as Ray.
+    """Make Tune's resource manager with 1% more of each GPU, so that it admits as many fractions as Ray does.
 
     Tune adds the fractions up unrounded, so that fourteen sevenths are more than two GPUs, and 6 x 0.1667 are more than
     one. Ray cuts each fraction off after four digits. The difference is below 1% for up to a hundred trials on a GPU.
@@ -57,7 +57,7 @@ def make_resource_manager() -> Any:
 
 
 def keep_starting_actors() -> AbstractContextManager[None]:
-    """Let a trial wait for its process if that is starting, and give a free process to the next trial.
+    """Let a trial keep the process that is starting for it, and give a free process to another waiting trial.
 
     What: ``TuneController._maybe_reuse_cached_actor``.
     Why: Tune gives a free process to the first waiting trial, and discards the process that was starting for it.
@@ -71,7 +71,7 @@ def keep_starting_actors() -> AbstractContextManager[None]:
 
     def reuse(controller: Any, trial: Any) -> bool:
         own = controller._trial_to_actor.get(trial)
-        # An actor that has not started is still importing modules.
+        # If the actor has not started, its process is still importing modules.
         has_place = own is not None and controller._actor_manager.is_actor_started(own)
         return plain(controller, trial) if not has_place or trial in controller._resetting_trials else False
 
@@ -79,7 +79,7 @@ def keep_starting_actors() -> AbstractContextManager[None]:
 
 
 def survive_lost_processes() -> AbstractContextManager[None]:
-    """Let only the trial fail if Ray ends its process for lack of memory, or if its node is lost.
+    """Fail only one trial, not the sweep, if Ray kills its process for lack of memory or loses its node.
 
     What: ``RayActorManager._actor_task_failed``.
     Why: Tune handles two kinds of errors and raises any other, which ends the whole sweep.
@@ -99,7 +99,7 @@ def survive_lost_processes() -> AbstractContextManager[None]:
 
 
 def skip_callback_count() -> AbstractContextManager[None]:
-    """Skip Tune's count of its own callbacks for Ray's usage statistics.
+    """Skip the classification of callbacks for Ray's usage statistics, which imports MLflow.
 
     What: ``ray.air._internal.usage.tag_callbacks``. Why: to recognise MLflow's callback it imports MLflow, even if
     usage statistics are switched off.
@@ -111,13 +111,13 @@ def skip_callback_count() -> AbstractContextManager[None]:
 
 
 class _PlainActors:
-    """Tune's cache of actor classes, without environment variables."""
+    """Tune's cache of actor classes, but without the environment variables that prevent the use of warm processes."""
 
     def __init__(self) -> None:
         self._known: dict[type, Any] = {}
 
     def get(self, trainable: type) -> Any:
-        """Return the actor class of a trainable."""
+        """Return the Ray actor class of a trainable class, and cache it."""
         import ray
 
         if trainable not in self._known:
