@@ -1,1 +1,1 @@
-"""Compose settings by Hydra from ``conf/``, the user's own files and overrides, for a command or a call."""
+"""Compose settings with Hydra from ``conf/``, the user's own config files and overrides."""

@@ -1,4 +1,4 @@
-"""Compose settings with Hydra, from our configs and the user's own."""
+"""Compose a command's settings with Hydra, from rltune's config files, the user's own and overrides."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import spell_command
 
 COMPOSED = (
-    "--composed"  # With this flag, `rltune run` reads composed settings from standard input. A service sends them.
+    "--composed"  # A service passes this flag to `rltune run` when it writes composed settings to its standard input.
 )
-_composing = threading.Lock()  # Hydra has a single global state for the whole process.
+_composing = threading.Lock()  # Hydra's state is global, so only one thread may compose.
 
 
 def conf_dir() -> Path:
-    """Return the folder of our configs, in the installed package or the checkout."""
+    """Return the folder of rltune's config files, ``conf/``, in the installed package or in a checkout."""
     package = Path(__file__).parents[1]
     inside = package / "conf"
     return inside if inside.is_dir() else package.parents[1] / "conf"
 
 
 def find_own_dir() -> Path | None:
-    """Find the user's own ``conf/`` in the working directory; None if no folder of it has the name of a group."""
+    """Find the user's ``conf/`` in the working directory; None if it contains none of rltune's config groups."""
     own, ours = Path.cwd() / "conf", conf_dir()
     if not own.is_dir() or own.resolve() == ours.resolve():
         return None
@@ -45,13 +45,13 @@ def find_own_dir() -> Path | None:
 
 
 def list_conf_dirs() -> list[Path]:
-    """List the folders with groups in the order in which Hydra searches them: ours, then the user's own."""
+    """List the folders that Hydra searches for config groups, in its order: rltune's ``conf/``, then the user's."""
     own = find_own_dir()
     return [conf_dir(), own] if own else [conf_dir()]
 
 
 def find_options(group: str) -> dict[str, list[Path]]:
-    """Find the options of a group by their names in alphabetical order, each with its files; Hydra uses the first."""
+    """Find the options of a config group, by name, with their files in search order; Hydra uses the first file."""
     options: dict[str, list[Path]] = {}
     for folder in list_conf_dirs():
         for path in (folder / group).glob("*.yaml"):
@@ -60,7 +60,7 @@ def find_options(group: str) -> dict[str, list[Path]]:
 
 
 def spell_words(words: Sequence[str], schema: type) -> list[str]:
-    """Spell a command line's settings as Hydra reads them, with the option of a group that they imply.
+    """Translate typed settings to Hydra's grammar, and add ``env=gym`` if only an environment's id is given.
 
     An environment's id alone means ``env=gym``. With another option it would keep that option's name and settings, so
     that somebody's own environment would be tuned and registered as CartPole.
@@ -84,14 +84,14 @@ def spell_words(words: Sequence[str], schema: type) -> list[str]:
 
 
 def _chooses_env(words: Sequence[str]) -> bool:
-    """Return whether an experiment on the command line chooses an environment."""
+    """Return whether an ``experiment=`` file on the command line overrides the ``env`` group."""
     names = [word.partition("=")[2] for word in words if word.startswith("experiment=")]
     paths = [path for name in names for path in find_options("experiment").get(name, [])]
     return any("override /env:" in path.read_text() for path in paths)
 
 
 def use_own_dir() -> None:
-    """Let Hydra search the user's own ``conf/`` after our configs, as it does with ``--config-dir``."""
+    """Let Hydra also search the user's ``conf/`` in the working directory, as if it were typed as ``--config-dir``."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -107,16 +107,16 @@ def use_own_dir() -> None:
 
 
 def store_schema(root: str, schema: type) -> None:
-    """Register the schema of a command's file with Hydra as ``base_<root>``."""
+    """Register a command's settings dataclass in Hydra's config store as ``base_<root>``."""
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
-    if f"base_{root}.yaml" not in store.repo:  # Hydra's conversion of the schema takes a sixth of composing.
+    if f"base_{root}.yaml" not in store.repo:  # Once only: converting the schema takes a sixth of the time.
         store.store(f"base_{root}", schema)
 
 
 def check_options(hydra: Any) -> None:
-    """Refuse ``tuned=`` without a file, and warn about files of the user that are not used because of their names.
+    """Refuse an option of ``tuned`` without a file, and warn about user files that a file of rltune's shadows.
 
     Hydra leaves an optional group out without a word if its option has no file.
 
@@ -144,7 +144,7 @@ def check_options(hydra: Any) -> None:
 
 
 def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: str | Path | None = None) -> DictConfig:
-    """Compose a command's settings inside a running program, which may use Hydra itself.
+    """Compose a command's settings from Python, in a program that may itself use Hydra.
 
     Args:
         root: The command.
@@ -161,7 +161,7 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
 def compose_with_choices(
     root: str, schema: type, words: Sequence[str], config_dir: str | Path | None = None
 ) -> tuple[DictConfig, dict[str, str]]:
-    """Compose as `compose_settings` does, and return the chosen option of each group, too: ``{"certify": "on"}``."""
+    """Compose a command's settings, and also return the chosen option of each group: ``{"certify": "on"}``."""
     import hydra
     from hydra.errors import HydraException
 
@@ -188,7 +188,7 @@ def compose_with_choices(
 
 
 def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
-    """Apply overrides to settings that were composed before, without reading ``conf/`` again.
+    """Apply overrides to composed settings, such as a submitted sweep's, without reading ``conf/`` again.
 
     Args:
         settings: The settings as YAML.
@@ -220,7 +220,7 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
 
 @contextlib.contextmanager
 def _set_other_hydra_aside() -> Iterator[None]:
-    """Set aside the Hydra that the calling program uses, because a process can have only one at a time."""
+    """Save and restore the Hydra instance of the calling program, because a process can have only one."""
     from hydra.core.global_hydra import GlobalHydra
 
     theirs, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
@@ -231,7 +231,7 @@ def _set_other_hydra_aside() -> Iterator[None]:
 
 
 def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
-    """Turn the composed settings of a sweep into a checked `RunConfig`.
+    """Convert the composed settings of a sweep to a `RunConfig`, and check them.
 
     Args:
         settings: The composed settings.
@@ -261,7 +261,7 @@ def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
 
 
 def _check_space(config: RunConfig, words: Sequence[str]) -> None:
-    """Refuse the space of another algorithm by one error instead of one for each of its parameters.
+    """Refuse a ``space`` file that belongs to another algorithm, with one error for all its unknown parameters.
 
     Raises:
         ConfigError: Names the space of this algorithm, and the algorithm of this space.

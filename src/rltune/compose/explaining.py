@@ -1,4 +1,4 @@
-"""Turn errors of Hydra and OmegaConf into errors in three parts: the key, what is allowed, what to type."""
+"""Turn errors of Hydra and OmegaConf into rltune's errors: the key, what is allowed, what to type."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
-NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # The schema has no class for the values of these groups.
-# The flags of Hydra. Only those for a folder, a file or a package take their value from the next word.
+NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
+# Hydra's flags. Only those for a folder, a file or a package are followed by a value.
 FLAGS = {
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run"),
     *("-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
@@ -31,7 +31,7 @@ FLAGS = {
 
 
 def find_type(schema: type, key: str) -> Any:
-    """Find the type of a setting, such as ``int | None`` for ``budget.wall_time_s``; None if it may have any type."""
+    """Find a setting's type in the schema, such as ``int | None`` for ``budget.wall_time_s``; None for any type."""
     kind: Any = schema
     for part in key.split("."):
         kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
@@ -39,7 +39,7 @@ def find_type(schema: type, key: str) -> Any:
 
 
 def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> RltuneError:
-    """Explain an error of Hydra or OmegaConf.
+    """Turn an error of Hydra or OmegaConf into an `RltuneError` about the typed words that caused it.
 
     Args:
         root: The command.
@@ -54,7 +54,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     )
 
     help_line = spell_command(f"{root} --help")
-    # Hydra's parser of config groups raises other errors, for example for tuned=null.
+    # Hydra's parser of config groups raises ValueError, for example for tuned=null.
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return RltuneError(str(error), "group=option; ~group leaves it out", help_line)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -65,12 +65,12 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     if isinstance(error, MissingConfigException) and error.options is not None:
         return explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
-        # A user may have typed a name alone, without its key `sweep=` or `policy=`.
+        # For a name without its key, such as `show my-sweep`, suggest `sweep=my-sweep`.
         subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
         is_bare = subject and "=" not in error.override
         fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
         redacted = redact_address(error.override)
-        if redacted != error.override:  # Hydra's message would contain the login.
+        if redacted != error.override:  # Do not quote Hydra's message, which contains the login.
             return RltuneError(f"{redacted}: not readable", "key=value, the value also quoted for Hydra", help_line)
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
@@ -87,7 +87,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
 
 
 def refuse_flags(root: str, words: Sequence[str]) -> None:
-    """Refuse settings that are typed as flags, ``--algo ppo`` or ``--algo=ppo``, as other programs have them.
+    """Refuse settings that are typed as flags, such as ``--algo ppo`` or ``--algo=ppo``.
 
     Args:
         root: The command.
@@ -117,7 +117,7 @@ def refuse_flags(root: str, words: Sequence[str]) -> None:
 
 
 def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneError | None:
-    """Explain several values for one setting: for a parameter of the space they are a choice, else ``-m`` runs each.
+    """Explain an error from several values for one setting: suggest a choice in the space, or several runs by ``-m``.
 
     Returns:
         The error; None if no word has several values.
@@ -143,7 +143,7 @@ def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneErr
 
 
 def explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneError:
-    """Explain that a group has no such option; ``env`` may have got an environment's id, which ``env=gym`` takes."""
+    """Explain that a config group has no such option; for an environment's id, suggest ``env=gym env.id=ID``."""
     group, _, option = file.partition("/") if file.startswith("env/") else file.rpartition("/")
     close, fix = nearest(option, options), help_line
     base = re.match(r"(?:[\w.]+:)?(?:[\w-]+/)*([\w.-]+)-v\d+$", option) if group == "env" else None
@@ -193,7 +193,7 @@ def _explain_fixed(override: str, changeable: Sequence[str]) -> ConfigError:
 
 
 def describe_allowed(schema: type, key: str) -> str:
-    """Describe the values that a setting may have, such as ``a whole number, at least 1, or null``.
+    """Describe the allowed values of a setting in words, such as ``a whole number, at least 1, or null``.
 
     Returns:
         The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.

@@ -1,4 +1,4 @@
-"""List settings with their defaults and their comments in ``conf/``, for the service's form and the settings page.
+"""List a sweep's settings with defaults and comments from ``conf/``, for the service's form and the docs.
 
 Everything comes from the composed settings, the schema and the files in ``conf/``; no setting is named here.
 """
@@ -26,7 +26,7 @@ from rltune.config.uris import redact_address, redact_notify
 
 @dataclass(frozen=True)
 class Setting:
-    """One key of a file in ``conf/``: its dotted name, its value as it is written, and its comment."""
+    """One key of a YAML file in ``conf/``: its dotted name, its value as text, and its comment."""
 
     key: str
     value: str
@@ -34,13 +34,13 @@ class Setting:
 
 
 def read_keys(path: Path, prefix: str = "") -> list[Setting]:
-    """Return the keys of a file in their order, without its list of defaults.
+    """Return the keys of a YAML file in their order, without Hydra's ``defaults`` list.
 
     Args:
         prefix: The group of its keys, with a dot at its end; empty for none.
     """
     text = path.read_text()
-    # PyYAML's C loader takes a tenth of the Python loader's time.
+    # The C loader is ten times as fast as the Python loader.
     root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return list(_walk(root, prefix, text)) if isinstance(root, yaml.MappingNode) else []
 
@@ -59,7 +59,7 @@ def _walk(node: yaml.MappingNode, prefix: str, text: str) -> Iterator[Setting]:
 
 
 def _read_meaning(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
-    """Read the comment behind the value, and the one right above the key unless it is the file's heading."""
+    """Return the comment behind a key's value, and the comment lines above the key unless they head the file."""
     line, column = key.start_mark.line, key.start_mark.column
     first = line
     while first and re.match(rf" {{{column}}}#", lines[first - 1]):
@@ -71,7 +71,7 @@ def _read_meaning(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of the form, for one setting.
+    """A field of the service's submission form, for one setting.
 
     Attributes:
         key: The setting's dotted name.
@@ -90,7 +90,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Form:
-    """The groups and settings of a sweep.
+    """The content of the service's submission form: the config groups and settings of a sweep.
 
     Attributes:
         groups: The names of each group's options, including those in the user's own ``conf/``.
@@ -104,12 +104,12 @@ class Form:
 
     @property
     def keys(self) -> set[str]:
-        """Return the names of all groups and fields."""
+        """Return the names of all config groups and settings in the form."""
         return {*self.groups, *(field.key for fields in self.sections.values() for field in fields)}
 
 
 def make_form(words: Sequence[str] = ()) -> Form:
-    """Make the form with the defaults of the chosen options.
+    """Make the form, with the defaults that follow from the chosen options of the config groups.
 
     Args:
         words: The choices, as they are typed: ``experiment=smoke``.
@@ -121,7 +121,7 @@ def make_form(words: Sequence[str] = ()) -> Form:
     chosen = {group: option for group, option in options.items() if "/" not in group}
     meanings = _read_meanings(chosen)
     sections: dict[str, list[Field]] = {}
-    # Interpolations are not resolved, because the value of ${oc.env:NAME} may be secret or missing.
+    # Interpolations stay unresolved, because ${oc.env:NAME} may be secret or missing.
     for key, value in flatten_settings(OmegaConf.to_container(composed, resolve=False)):
         if not isinstance(value, (list, dict)):
             section = key.partition(".")[0] if "." in key else "sweep"
@@ -133,7 +133,7 @@ def make_form(words: Sequence[str] = ()) -> Form:
 
 
 def list_groups() -> set[str]:
-    """List the names of all groups."""
+    """List the names of all config groups, including the user's own."""
     return {path.name for folder in list_conf_dirs() for path in folder.iterdir() if path.is_dir()}
 
 
@@ -144,7 +144,7 @@ def _spell_default(key: str, value: Any) -> str:
 
 
 def _read_meanings(chosen: Mapping[str, str]) -> dict[str, str]:
-    """Read the comment of each key; that of a chosen option wins over those of the group's other options."""
+    """Read the comment of each key, preferably from the chosen option of its group, else from the other options."""
     paths = [(conf_dir() / "run.yaml", "")]
     for group, choice in chosen.items():
         options = find_options(group)
@@ -152,7 +152,7 @@ def _read_meanings(chosen: Mapping[str, str]) -> dict[str, str]:
             paths += [(path, f"{group}.") for path in options[name]]
     meanings: dict[str, str] = {}
     for path, prefix in paths:
-        # A broken config file matters only if the user chooses it.
+        # A user's broken file is reported only when it is chosen.
         with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
             is_global = "@package _global_" in path.read_text()
             for setting in read_keys(path, "" if is_global else prefix):

@@ -1,4 +1,4 @@
-"""Spell settings in the grammar of Hydra's overrides, from Python values and from overrides as they are typed."""
+"""Write settings as Hydra overrides, from Python values and from overrides as users type them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rltune.compose.explaining import find_type
 from rltune.errors import ConfigError
 from rltune.search.dimensions import KINDS
 
-OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # In these config groups, users may add keys.
+OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # Config groups to which users may add keys.
 
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 _CALLED_KIND = re.compile(rf"(\+*space\.[\w.]+)=({'|'.join(kind for kind in KINDS if kind != 'choice')})\((.*)\)")
 
 
 def spell_word(word: str, schema: type) -> str:
-    """Spell one setting, as it is typed, in Hydra's grammar."""
+    """Translate one setting, as users type it, to Hydra's override grammar."""
     return write_whole_numbers(quote_free_text(write_range(word)), schema)
 
 
 def write_range(word: str) -> str:
-    """Write ``space.lr=loguniform(1e-4,1e-2)`` as a list. ``choice(...)`` stays, because it is Hydra's for ``-m``."""
+    """Write ``space.lr=loguniform(1e-4,1e-2)`` as a list; ``choice(...)`` stays, as Hydra's ``-m`` understands it."""
     match = _CALLED_KIND.fullmatch(word)
     return f"{match[1]}=[{match[2]},{match[3]}]" if match else word
 
 
 def write_whole_numbers(word: str, schema: type) -> str:
-    """Write ``budget.env_steps=1e5`` as 100000 for an integer setting, because OmegaConf converts no floats."""
+    """Write ``budget.env_steps=1e5`` as 100000, because OmegaConf accepts no float for an integer setting."""
     key, equals, value = word.partition("=")
     kind = find_type(schema, key.lstrip("+"))
     if not equals or int not in (kind, *get_args(kind)):
@@ -47,7 +47,7 @@ def _write_whole_number(text: str) -> str:
 
 
 def quote_free_text(word: str) -> str:
-    """Quote the values that Hydra's grammar would not read as text.
+    """Quote values that Hydra's grammar would not read as strings.
 
     These are bounds such as ``constraints.train_s=< 60``, the command of ``notify``, and names that look like numbers:
     the sweeps ``1.10`` and ``1.1`` differ.
@@ -61,12 +61,12 @@ def quote_free_text(word: str) -> str:
 
 
 def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Spell settings as overrides; the keys of nested mappings are joined with dots."""
+    """Write a dictionary of settings as Hydra overrides; keys of nested mappings are joined with dots."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             force = "++" if key in OPEN else ""
             for name, leaf in _flatten(key, value):
-                typed = name.replace("/", ".") if key == "constraints" else name  # Hydra's keys cannot contain a slash.
+                typed = name.replace("/", ".") if key == "constraints" else name  # Hydra allows no slash in a key.
                 yield f"{force}{typed}={spell_value(name, leaf)}"
         else:
             yield f"{key}={spell_value(key, value)}"
@@ -81,12 +81,12 @@ def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def spell_value(key: str, value: Any) -> str:
-    """Spell a value in the grammar of Hydra's overrides.
+    """Write a Python value in Hydra's override grammar.
 
     Raises:
         ConfigError: A setting cannot have a value of this type.
     """
-    # NumPy scalars have `item` but no length.
+    # Convert a NumPy scalar, which has `item` and no length.
     value = value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
     value = value.tolist() if hasattr(value, "tolist") else value
     if value is None or isinstance(value, bool):
@@ -96,7 +96,7 @@ def spell_value(key: str, value: Any) -> str:
     if isinstance(value, float):
         return repr(float(value)) if math.isfinite(value) else str(float(value))
     if isinstance(value, str | Path):
-        # Hydra halves the backslashes before a quote, including the closing quote.
+        # Hydra halves backslashes before a quote, also before the closing one, so they are doubled.
         return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + "\\'" * len(match[2]), str(value)) + "'"
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}: {spell_value(key, nested)}" for name, nested in value.items()) + "}"
