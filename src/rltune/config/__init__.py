@@ -1,1 +1,1 @@
-"""The settings of a sweep as typed values. Imports nothing heavy."""
+"""The settings of a sweep as typed and checked values. Imports nothing heavy."""

@@ -1,4 +1,4 @@
-"""Mark the sweeps' folders that this user has made, to tell them from those that others made.
+"""Sign the sweep folders that this user has made, because loading a sweep can run code of whoever made it.
 
 Whoever unpacks an archive owns its files, and a bucket has no owners. So each sweep's folder has a mark, made with a
 key that only this user can read: HMAC-SHA256 over the digest of its settings. Whoever lacks the key can copy a mark
@@ -16,18 +16,18 @@ import tempfile
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
-MARK = ".made-by"  # The name of the mark's file, both in the sweep's folder and in its bucket.
+MARK = ".made-by"  # The signature's file, in the sweep's folder and in its bucket.
 KEY_BYTES = 32
 
 
 def find_key_file() -> Path:
-    """Return where the key is: among this user's own state, made at the first use; a path with ~ without a home."""
+    """Return the path of this user's signing key, which may not exist yet; it starts with ~ if there is no home."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(os.path.expanduser(state)) / "rltune" / "key"  # Path.expanduser raises an error if there is no home.
+    return Path(os.path.expanduser(state)) / "rltune" / "key"  # Path.expanduser raises an error without a home.
 
 
 def mark_own(folder: Path, digest: str) -> None:
-    """Mark a sweep's folder as this user's; without a home for the key, or on a full disk, the folder stays unmarked.
+    """Sign a sweep's folder with this user's key; if no key can be stored or the disk is full, only log a warning.
 
     Marks of earlier settings of the folder stay: a driver may be killed before it has written the new ones.
 
@@ -45,7 +45,7 @@ def mark_own(folder: Path, digest: str) -> None:
 
 
 def is_own(folder: Path, digest: str) -> bool:
-    """Return whether this user has marked a sweep's folder when its settings had this digest."""
+    """Return whether a sweep's folder has a signature of this user for settings with this digest."""
     try:
         marks, key = (folder / MARK).read_text().split(), _read_key()
     except (OSError, ValueError):
@@ -61,14 +61,14 @@ def _sign(key: bytes, digest: str) -> str:
 
 
 def _read_key() -> bytes | None:
-    """Return the key; None without a whole one: with an empty one, as a crash may leave it, anybody could sign."""
+    """Return this user's signing key; None if it is missing or incomplete, as anybody could sign with an empty key."""
     path = find_key_file()
     key = path.read_bytes() if path.is_absolute() and path.exists() else b""
     return key if len(key) == KEY_BYTES else None
 
 
 def _make_key() -> bytes:
-    """Return the key; make it where there is none, whole or not at all: several drivers may start at once.
+    """Return this user's signing key; create it atomically if it is missing, because several drivers may start at once.
 
     Raises:
         OSError: There is no place for it.
@@ -81,7 +81,7 @@ def _make_key() -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists() and not _read_key():
         path.unlink()
-    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # Temporary files have mode 0600, as the key needs.
+    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # Created with mode 0600, as a key needs.
         draft.write(secrets.token_bytes(KEY_BYTES))
         draft.flush()
         os.fsync(draft.fileno())

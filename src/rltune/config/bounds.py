@@ -1,4 +1,4 @@
-"""Declare which values a setting may have at its field in the schema, and refuse all others."""
+"""Declare the allowed values of settings at the fields of the schema, and refuse all others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rltune.errors import ConfigError, choices, nearest
 
 @dataclass(frozen=True)
 class Bounds:
-    """The values that a setting may have. None is allowed wherever the setting's type allows it.
+    """The allowed values of a setting. None is also allowed if the setting's type includes it.
 
     Attributes:
         minimum: The smallest number; None if numbers are not allowed.
@@ -46,7 +46,7 @@ class Bounds:
         return f"{numbers}, or {words}" if words else numbers
 
     def allows(self, value: Any) -> bool:
-        """Return whether a value lies within the bounds."""
+        """Return whether a value is allowed."""
         if isinstance(value, str):
             return value in self.choices or (":" in value and any(":" in choice for choice in self.choices))
         if self.minimum is None or isinstance(value, bool) or not isinstance(value, int | float):
@@ -54,7 +54,7 @@ class Bounds:
         return self.minimum <= value <= self.maximum and not (self.exclusive_minimum and value == self.minimum)
 
     def check(self, key: str, value: Any, written: Any = None) -> None:
-        """Refuse a value outside of the bounds.
+        """Raise an error if a value is not allowed.
 
         Args:
             key: The setting.
@@ -74,7 +74,7 @@ class Bounds:
         raise ConfigError(f"{key}={spelled} is out of range", str(self), fix)
 
     def suggest(self, value: Any) -> str:
-        """Return a value to type instead of one that is not allowed."""
+        """Return an allowed value for an error to suggest."""
         if self.minimum is None:
             return nearest(str(value), self.choices) or self.choices[0]
         return _format(self.minimum if self.example is None else self.example)
@@ -85,7 +85,7 @@ def _format(value: Any) -> str:
 
 
 def bounded(default: Any = MISSING, **bounds: Any) -> Any:
-    """Return a dataclass field with `Bounds`.
+    """Return a dataclass field that declares `Bounds`.
 
     Args:
         default: The field's default. The defaults of most settings are in conf/ instead.
@@ -96,13 +96,13 @@ def bounded(default: Any = MISSING, **bounds: Any) -> Any:
 
 @functools.cache
 def read_types(schema: type) -> dict[str, Any]:
-    """Return the types of a schema's fields by their names."""
+    """Return the types of a dataclass's fields by name, with annotations resolved."""
     return get_type_hints(schema)
 
 
 @functools.cache
 def list_bounds(schema: type) -> dict[str, Bounds]:
-    """List the bounds of all settings of a schema by their dotted keys."""
+    """List the bounds of all settings in a schema, by their dotted keys."""
     types = read_types(schema)
     listed: dict[str, Bounds] = {}
     for setting in fields(schema):
@@ -115,7 +115,7 @@ def list_bounds(schema: type) -> dict[str, Bounds]:
 
 
 def check_bounds(schema: type, settings: Any) -> None:
-    """Refuse the first value that its schema does not allow; settings without a value are left to the caller.
+    """Refuse the first value outside of its bounds; settings that have no value yet are not checked.
 
     Args:
         schema: A dataclass whose fields declare bounds.

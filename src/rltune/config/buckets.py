@@ -1,4 +1,4 @@
-"""List the kinds of remote storage that can have a sweep's checkpoints and files.
+"""The kinds of remote storage, such as S3, in which a sweep's checkpoints and files can be stored.
 
 A new kind is a new row of `BUCKETS`, and nothing else, if `pyarrow.fs.FileSystem.from_uri` opens its addresses and the
 host in them is the bucket. Imports nothing heavy, because an address is checked before anything else happens.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class BucketKind:
-    """Describe one kind of remote storage.
+    """One kind of remote storage: what errors say about it, and how its client is configured.
 
     Attributes:
         name: The services that have it, for errors.
@@ -54,11 +54,11 @@ BUCKETS = {
 
 
 def is_bucket(address: str) -> bool:
-    """Return whether an address names a bucket, or a place in one."""
+    """Return whether an address is that of a bucket or of a folder in one, such as ``s3://bucket/prefix``."""
     scheme, _, rest = address.partition("://")
     return scheme in BUCKETS and bool(re.match(r"[\w.-]+(/|\?|$)", rest))
 
 
 def find_bucket_kind(address: str) -> BucketKind:
-    """Find the kind of a bucket by its address; unknown addresses count as S3, whose protocol most services have."""
+    """Find the kind of storage for an address; unknown schemes count as S3, whose protocol most services speak."""
     return BUCKETS.get(address.partition(":")[0], BUCKETS["s3"])

@@ -1,4 +1,4 @@
-"""Compute whether the budget of a search allows another trial, and how much certification fits it."""
+"""Compute whether a search's budget allows another trial, and the size of the certification."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from rltune.config.schema import RunConfig
 
 STEPS_SPENT = "budget.total_env_steps is spent"
-FIVE_SEEDS_FROM = 40  # From so many trials on, five seeds certify; before, three cost less and tell less.
-THREE_FINALISTS_FROM = 50  # A sweep of fewer trials retrains only its best configuration and the baseline.
+FIVE_SEEDS_FROM = 40  # The number of trials from which certification uses 5 seeds; for smaller sweeps 3 are cheaper.
+THREE_FINALISTS_FROM = 50  # The number of trials from which three configurations are certified, and not just one.
 
 
 def size_certification(trials: int) -> tuple[int, int]:
-    """Return how many configurations are certified besides the baseline, and with how many seeds each.
+    """Return the number of configurations to certify besides the baseline, and the number of seeds of each.
 
     Without it, a small search would spend most of its trainings on certification (docs/certification.md).
 
@@ -23,7 +23,7 @@ def size_certification(trials: int) -> tuple[int, int]:
 
 
 def fit_certification(config: RunConfig) -> RunConfig:
-    """Replace the sizes of the certification that are None by those that follow from the number of trials."""
+    """Fill in ``certify.top`` and ``certify.seeds`` from the number of trials where they are None."""
     certify, (top, seeds) = config.certify, size_certification(config.budget.trials)
     top = top if certify.top is None else certify.top
     seeds = seeds if certify.seeds is None else certify.seeds
@@ -31,14 +31,14 @@ def fit_certification(config: RunConfig) -> RunConfig:
 
 
 def has_spent_steps(config: RunConfig, env_steps: int) -> bool:
-    """Return whether a search has spent its environment steps, those of all trials and all their seeds."""
+    """Return whether a search has used up ``budget.total_env_steps``, which counts all trials and all their seeds."""
     total = config.budget.total_env_steps
     return total is not None and env_steps >= total
 
 
 @dataclass(frozen=True)
 class SpentBudget:
-    """The part of a search's budget that is spent.
+    """How much of its budget a search has used.
 
     Attributes:
         config: The settings with the budget.
@@ -51,13 +51,13 @@ class SpentBudget:
     env_steps: int
 
     def explain(self, num_waiting: int) -> str | None:
-        """Explain why no trial can start after ``num_waiting`` others have started; return None if one can."""
+        """Explain why the budget allows no more trials than ``num_waiting`` waiting ones; None if it allows another."""
         if self.num_trials + num_waiting >= self.config.budget.trials:
             return f"no trial of budget.trials={self.config.budget.trials} is left to begin"
         return STEPS_SPENT if has_spent_steps(self.config, self.env_steps) else None
 
     def spell_larger(self, wanted: int) -> str:
-        """Return the overrides that allow ``wanted`` more trials; empty if the budget allows the next one.
+        """Return the overrides that a resume needs for ``wanted`` more trials; empty if the budget allows the next one.
 
         Steps that are left now may be spent before the last of these trials starts.
         """

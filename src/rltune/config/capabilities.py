@@ -1,4 +1,4 @@
-"""Say what each algorithm can do, in one table with a row per algorithm.
+"""A table with the features of each algorithm: actions, LSTM, several agents, datasets, networks.
 
 A row is found by the dotted name of an AlgorithmConfig, or of one that it derives from, so that an algorithm of one's
 own inherits the row of RLlib's. Names are strings and nothing is imported, so that a typo is answered at once. A new
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 @dataclass(frozen=True)
 class PolicyNetwork:
-    """The attributes of an RLModule that hold the network that acts, which a bundle contains.
+    """The attributes in which an RLModule has its policy network; they are copied to policy bundles.
 
     Attributes:
         module: The RLModule's class, ``module:Class``.
@@ -33,7 +33,7 @@ class PolicyNetwork:
 
 
 class Unread(NamedTuple):
-    """An argument of an algo file that RLlib 2.60 accepts and whose value changes nothing on its new API stack.
+    """An argument of an algo file that RLlib 2.60's new API stack accepts but ignores.
 
     Attributes:
         path: Its section and name, joined by a dot.
@@ -45,7 +45,7 @@ class Unread(NamedTuple):
 
 
 def _list_unread(names: str) -> tuple[Unread, ...]:
-    """List arguments of ``training`` that have no replacement, from their names with spaces in between."""
+    """Make `Unread` entries for a string of names of ``training`` arguments that have no replacement."""
     return tuple(Unread(f"training.{name}") for name in names.split())
 
 
@@ -63,7 +63,7 @@ _UNREAD_BY_PPO = (Unread("training.vf_share_layers", "algo.rl_module.model_confi
 _UNREAD_BY_IMPALA = _list_unread(
     "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager learner_queue_timeout"
 )
-_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")  # APPO always uses V-trace and not GAE.
+_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")  # APPO always uses V-trace.
 _HEADS = "algo.rl_module.model_config.head_fcnet_hiddens"
 _UNREAD_BY_DQN = (
     Unread("training.noisy", "algo.training.epsilon to explore: there are no noisy layers"),
@@ -79,7 +79,7 @@ _UNREAD_BY_SAC = (
 _REPLAY_SETTINGS = ("type", "capacity", "alpha", "beta")
 
 
-# RLlib reports 400 statistics, most of them constants of the config. These statistics show how learning progresses.
+# The learner statistics that are reported to trackers. RLlib has 400, most of them constants of the config.
 _ONE_OPTIMIZER = ("default_optimizer_learning_rate", "gradients_default_optimizer_global_norm", "total_loss")
 _V_TRACE = (*_ONE_OPTIMIZER, "curr_entropy_coeff", "entropy", "vf_loss")
 _KL = ("curr_kl_coeff", "mean_kl_loss", "policy_loss")
@@ -89,7 +89,7 @@ _EVERY_STATISTIC = tuple(sorted({*_V_TRACE, *_KL, *_SOFT_ACTOR_CRITIC, "vf_expla
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The features of an algorithm.
+    """The features of an algorithm, one row of `TABLE`.
 
     The defaults are those of an algorithm without a row: RLlib trains it, and RLlib refuses what it cannot do.
 
@@ -122,7 +122,7 @@ class Capabilities:
 
     @property
     def offline(self) -> bool:
-        """Whether it learns from a dataset."""
+        """Whether the algorithm learns from a recorded dataset instead of an environment."""
         return self.data.startswith("recorded")
 
 
@@ -133,7 +133,7 @@ _PPO_NETWORK = PolicyNetwork(
 _SAC_NETWORK = PolicyNetwork(
     f"{_RLLIB}.sac.torch.default_sac_torch_rl_module:DefaultSACTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
 )
-_TQC_NETWORK = PolicyNetwork(  # TQC uses SAC's actor, but its module is not derived from SAC's module.
+_TQC_NETWORK = PolicyNetwork(  # TQC's module has SAC's actor but is not derived from SAC's module.
     f"{_RLLIB}.tqc.torch.default_tqc_torch_rl_module:DefaultTQCTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
 )
 _BC_NETWORK = PolicyNetwork(
@@ -174,7 +174,7 @@ TABLE: dict[str, Capabilities] = {
         statistics=_V_TRACE,
         unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_IMPALA),
     ),
-    f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(  # Rainbow is DQN with other settings.
+    f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(  # Also Rainbow, which is DQN with other settings.
         "dqn",
         engine="rltune.engine.off_policy.dqn:FastDQN",
         actions="discrete",
@@ -188,7 +188,7 @@ TABLE: dict[str, Capabilities] = {
     f"{_RLLIB}.sac.sac:SACConfig": Capabilities(
         "sac",
         engine="rltune.engine.off_policy.sac:FastSAC",
-        actions="continuous",  # RLlib's automatic target entropy for discrete actions, -1, cannot be reached.
+        actions="continuous",  # For discrete actions, RLlib's target entropy of -1 cannot be reached.
         lstm=False,
         data="replay",
         replay_ratio="training_intensity",
@@ -249,16 +249,16 @@ TABLE: dict[str, Capabilities] = {
         statistics=("policy_loss", "qf_loss", "total_loss"),
     ),
 }
-UNKNOWN = Capabilities(unread=())  # A user's algorithm may read settings that RLlib's do not.
+UNKNOWN = Capabilities(unread=())  # A user's algorithm may read arguments that RLlib's ignore.
 
 
 def capabilities_of(config: type) -> Capabilities:
-    """Return the row of an AlgorithmConfig's class, or of the nearest class that it derives from; else `UNKNOWN`."""
+    """Return the features of an AlgorithmConfig class, inherited from the nearest class in `TABLE`; else `UNKNOWN`."""
     return next((TABLE[name] for name in _dotted_names(config) if name in TABLE), UNKNOWN)
 
 
 def find_capabilities(algo: Mapping[str, Any]) -> Capabilities | None:
-    """Return the row of an algo file without importing its class; None where that takes the import.
+    """Return the features of an algo file's algorithm without importing it; None if its class has to be imported.
 
     RLlib's classes may be named by the package of the table's module, and a class of ours that derives from one of
     them by the file's name.
@@ -273,18 +273,18 @@ def find_capabilities(algo: Mapping[str, Any]) -> Capabilities | None:
 
 
 def network_of(module: type) -> PolicyNetwork | None:
-    """Return where an RLModule of this class keeps its policy; None if neither it nor a parent class is known."""
+    """Return the policy network attributes of an RLModule class, inherited from the nearest known class; else None."""
     known = {row.network.module: row.network for row in TABLE.values() if row.network is not None}
     return next((known[name] for name in _dotted_names(module) if name in known), None)
 
 
 def _dotted_names(cls: type) -> list[str]:
-    """Return ``module:Class`` of a class and of all that it derives from, nearest first."""
+    """Return ``module:Class`` of a class and of all its parent classes, in method resolution order."""
     return [f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__]
 
 
 def list_algos(able: Callable[[Capabilities], Any], word: str = "or") -> str:
-    """List the algorithms that are able to do something, for an error: "ppo, a2c or dqn".
+    """List the algorithms that have a feature, in words for an error: "ppo, a2c or dqn".
 
     Args:
         able: Says of a row whether it is listed.

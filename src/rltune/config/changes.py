@@ -1,4 +1,4 @@
-"""Compare the settings with which a sweep was started and those that are requested now. Nothing heavy is imported."""
+"""Compare a sweep's original settings with the settings of a resume. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rltune.config.validation import to_typed
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 
-# A resume may change these settings: the first two find a sweep, the next two say how it is resumed, and the others are
-# addresses and displays.
+# Settings that a resume may change: the first two find the sweep, the next two say how it is resumed, and the others
+# are addresses and displays, which do not affect results.
 FREELY_CHANGEABLE = (
     "name",
     "output_dir",
@@ -26,14 +26,14 @@ FREELY_CHANGEABLE = (
     "tracking.uri",
     "notify",
 )
-# The settings of a sweep that conf/resume.yaml contains.
+# The groups and settings in conf/resume.yaml.
 RESUME_KEYS = ("budget", "certify", "cluster", "notify", "storage", "study", "tracking")
-WALL_TIME = "budget.wall_time_s"  # The wall time is counted anew by each command, so a smaller value is allowed.
+WALL_TIME = "budget.wall_time_s"  # Each command starts its wall time anew, so it may be smaller than before.
 INCREASE_ONLY = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")
 
 
 def keep_measured(begun: Mapping[str, Any], wanted: RunConfig) -> RunConfig:
-    """Keep the number of trials that share a GPU as it was measured when the sweep started."""
+    """Keep the measured ``resources.trials_per_gpu`` of the sweep's first start, instead of measuring it again."""
     trials = (begun.get("resources") or {}).get("trials_per_gpu")
     if wanted.resources.trials_per_gpu != MEASURED or trials is None:
         return wanted
@@ -41,7 +41,7 @@ def keep_measured(begun: Mapping[str, Any], wanted: RunConfig) -> RunConfig:
 
 
 def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> bool:
-    """Refuse settings that would make it another sweep.
+    """Refuse changed settings with which a resumed sweep's results would not be comparable.
 
     Args:
         name: The sweep.
@@ -74,7 +74,7 @@ def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> boo
 
 
 def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> None:
-    """Refuse to resume a sweep with a smaller budget, because budget that was used cannot be given back.
+    """Refuse to resume a sweep with a smaller budget than before, some of which may already be used.
 
     Args:
         name: The sweep.
@@ -100,5 +100,5 @@ def _describe_change(name: str, key: str, before: Mapping[str, Any], now: Mappin
 
 
 def _limit(budget: float | None) -> float:
-    """Return a budget as a number; None is no limit."""
+    """Return a budget as a number; None, which is no limit, becomes infinity."""
     return math.inf if budget is None else float(budget)

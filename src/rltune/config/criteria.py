@@ -1,4 +1,4 @@
-"""Read how a sweep judges trials: the direction of scores, the constraints, and the second objective.
+"""The criteria by which a sweep compares trials: direction of scores, constraints and second objective.
 
 Constraints and the second objective concern a quantity that trials measure, such as ``train_s``. If a trial was stopped
 early, then its training time per environment step is extrapolated to the whole budget; any other quantity is that of
@@ -24,7 +24,7 @@ _BOUND = re.compile(r"\s*(<=|<|>=|>)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*", re.IGNOR
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound on a quantity that trials measure.
+    """A constraint on a quantity that trials measure, such as ``train_s < 60``.
 
     Attributes:
         name: The quantity.
@@ -38,20 +38,20 @@ class Constraint:
 
     @property
     def bound(self) -> str:
-        """The bound as it is typed: ``< 60``."""
+        """The constraint's sign and limit as users type them: ``< 60``."""
         return f"{self.sign} {self.limit:.10g}"
 
     def check(self, value: float) -> Check:
-        """Check a measured value; NaN stands for a value that was not measured."""
+        """Compare a measured value with the limit; NaN means that the trial did not measure it."""
         excess = value - self.limit if self.sign.startswith("<") else self.limit - value
         if not excess and self.sign in ("<", ">"):
-            excess = math.ulp(0.0)  # An excess of zero means to Optuna that the bound is kept.
+            excess = math.ulp(0.0)  # Optuna counts an excess of zero as feasible.
         return Check(self.name, self.bound, value, excess)
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """How a sweep judges trials.
+    """The criteria by which a sweep compares its trials.
 
     Attributes:
         constraints: A trial that breaks one of them cannot win.
@@ -68,7 +68,7 @@ class Criteria:
     direction: Direction = Direction.MAX
 
     def judge(self, record: TrialRecord) -> TrialRecord:
-        """Return a trial with its checks and its second objective."""
+        """Return a trial's record with the results of its constraints and the value of its second objective."""
         if not self.constraints and self.second is None:
             return record
         checks = tuple(constraint.check(self._measure(record, constraint.name)) for constraint in self.constraints)
@@ -87,7 +87,7 @@ NO_CRITERIA = Criteria()
 
 
 def read_criteria(settings: Mapping[str, Any]) -> Criteria:
-    """Read a sweep's criteria from its settings. Settings of older sweeps may lack them.
+    """Read a sweep's criteria from its settings, which may come from an older sweep and lack some keys.
 
     Args:
         settings: The settings in ``config.yaml``, or a `RunConfig` as a dictionary (``dataclasses.asdict``).
@@ -119,7 +119,7 @@ def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:
 
 def _parse_bound(name: str, text: Any) -> Constraint:
     match = _BOUND.fullmatch(str(text))
-    with contextlib.suppress(ValueError):  # The pattern also matches a number with two decimal points.
+    with contextlib.suppress(ValueError):  # The regular expression also matches 1.2.3, which is no float.
         if match and math.isfinite(limit := float(match[2])):
             return Constraint(name, match[1], limit)
     usual = f"{text:g}" if isinstance(text, int | float) and math.isfinite(text) else "60"

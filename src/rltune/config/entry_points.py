@@ -10,7 +10,7 @@ from rltune.errors import ConfigError, describe_exception
 
 
 def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any], bool], usage: str, fix: str) -> Any:
-    """Import the class or function that a setting names.
+    """Import the class or function that a setting names, and check that it is of the right kind.
 
     Args:
         key: The setting, such as ``searcher.kind``.
@@ -26,7 +26,7 @@ def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any]
     module, _, name = target.partition(":")
     try:
         loaded = getattr(importlib.import_module(module), name)
-    except Exception as error:  # Importing a user's module may raise any exception.
+    except Exception as error:  # A user's module may raise anything when it is imported.
         raise ConfigError(
             f"{key}={target} cannot be imported: {describe_exception(error)}",
             usage,
@@ -38,5 +38,5 @@ def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any]
 
 
 def is_subclass(base: type) -> Callable[[Any], bool]:
-    """Return a check for `import_entry_point` that accepts ``base`` and the classes that derive from it."""
+    """Make a check for `import_entry_point` that accepts ``base`` and its subclasses."""
     return lambda loaded: isinstance(loaded, type) and issubclass(loaded, base)

@@ -22,5 +22,5 @@ def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
 
 
 def sweep_folder_of(config: RunConfig, name: str) -> Path:
-    """Return a sweep's folder as an absolute path, because Tune changes a trial's working directory."""
+    """Return a sweep's folder as an absolute path, because Tune changes the working directory of trials."""
     return Path(config.output_dir).expanduser().absolute() / name

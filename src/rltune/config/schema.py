@@ -1,4 +1,4 @@
-"""Define the settings of a sweep as typed values: the schema under the YAML files in ``conf/``.
+"""The dataclasses that define all settings of a sweep; their defaults are in the YAML files in ``conf/``.
 
 The defaults of ``conf/run.yaml`` are not repeated here. Nothing heavy is imported, so that a typing error on the
 command line is answered at once.
@@ -25,7 +25,7 @@ def derive_env_name(env_id: str) -> str:
 
 
 def take_budget_share(share: float, *, _root_: Any) -> int:
-    """Return a share of a trial's environment steps, at least 1, for schedules that follow the budget.
+    """Return a fraction of a trial's environment steps, at least 1; YAML schedules use it to follow the budget.
 
     Commands without a budget, such as ``probe``, take that of a default sweep.
     """
@@ -38,25 +38,25 @@ OmegaConf.register_new_resolver("rltune.budget_share", take_budget_share, replac
 
 
 ENGINES = ("fast", "rllib")
-TRACKERS = {  # The tracker classes behind the short names in `tracking.kinds`, see `rltune.tracking.tracker.Tracker`.
+TRACKERS = {  # The tracker class for each short name in `tracking.kinds`, see `rltune.tracking.tracker.Tracker`.
     "mlflow": "rltune.tracking.mlflow_tracker:MLflowTracker",
     "tensorboard": "rltune.tracking.tensorboard:TensorBoardTracker",
     "wandb": "rltune.tracking.wandb_runs:WandbTracker",
 }
-REMOVED = {  # Settings of earlier versions, and the settings that replace them.
+REMOVED = {  # Settings of earlier versions, with what replaces them.
     "callbacks": "tracking.kinds=[mlflow,package.module:Class]",
     "tracking.kind": "tracking.kinds=[mlflow]",
     "tracking.tensorboard": "tracking.kinds=[mlflow,tensorboard]",
 }
-MEASURED = "auto"  # With this value, `resources.trials_per_gpu` is measured.
-MAX_ON_GPU = 100  # The most trials that may share a GPU.
-MAX_COUNT = 100_000  # Larger counts would take too long, because all seeds are drawn before the first trial.
-MAX_SEED = 2**32 - 1  # NumPy accepts no larger seed.
+MEASURED = "auto"  # `resources.trials_per_gpu=auto` measures how many trials fit on a GPU.
+MAX_ON_GPU = 100  # The largest number of trials that share a GPU.
+MAX_COUNT = 100_000  # All seeds are drawn before the first trial, which larger counts would delay.
+MAX_SEED = 2**32 - 1  # The largest seed that NumPy accepts.
 
 
 @dataclass
 class BudgetConfig:
-    """How much a sweep may do: trials, environment steps of one trial and of all, seconds, reports of one trial."""
+    """Limits of a sweep: trials, environment steps of one trial and of all, wall time, reports of one trial."""
 
     trials: int = bounded(minimum=1, maximum=MAX_COUNT, example=48)
     env_steps: int = bounded(minimum=1, example=100_000)
@@ -67,7 +67,7 @@ class BudgetConfig:
 
 @dataclass
 class RewardsConfig:
-    """How the rewards that a policy learns from are shaped; returns are reported as the environment gives them."""
+    """Transformations of the rewards for training; the reported returns are those of the environment."""
 
     normalise: bool = False
     scale: float = 1.0
@@ -90,7 +90,7 @@ class EnvConfig:
 
 @dataclass
 class SecondObjectiveConfig:
-    """A second quantity that trials measure and are compared by besides the objective; None is nothing."""
+    """A second objective, which trials are compared by besides the score; with ``key`` None there is none."""
 
     key: str | None = None
     direction: str = bounded("min", choices=("min", "max"))
@@ -98,7 +98,7 @@ class SecondObjectiveConfig:
 
 @dataclass
 class ObjectiveConfig:
-    """The score of an episode: its return, a value of its last info or a function's, to be large or small."""
+    """How an episode is scored: by its return, a value of its last info or a function; to be maximized or minimized."""
 
     kind: str = bounded("return", choices=("return", "info", "package.module:function"))
     key: str | None = None
@@ -108,7 +108,7 @@ class ObjectiveConfig:
 
 @dataclass
 class SearcherConfig:
-    """The sampler that proposes trials, its arguments, and the earlier sweeps from which it learns."""
+    """The sampler that proposes configurations, its arguments, and the earlier sweeps from which it learns."""
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class SearcherConfig:
 
 @dataclass
 class SchedulerConfig:
-    """The rule that stops weak trials, and its arguments."""
+    """The stopping rule for weak trials, such as successive halving, and its arguments."""
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class SchedulerConfig:
 
 @dataclass
 class ResourcesConfig:
-    """One trial's share of the machine; None lets the sweep decide."""
+    """CPUs and GPUs of each trial; None lets rltune choose them."""
 
     cpus_per_trial: float | None = bounded(None, minimum=0.01, example=1)
     gpus_per_trial: float = bounded(0.0, minimum=0)
@@ -135,7 +135,7 @@ class ResourcesConfig:
 
 @dataclass
 class TrackingConfig:
-    """The tracker that shows a sweep; ``uri`` None means MLflow's own default store in the working directory."""
+    """The trackers, such as MLflow, to which a sweep is logged; ``uri`` None is MLflow's default store."""
 
     kinds: list[str] = MISSING
     uri: str | None = None
@@ -145,7 +145,7 @@ class TrackingConfig:
 
 @dataclass
 class ClusterConfig:
-    """The Ray that runs the trials; ``address`` None starts one on this machine."""
+    """The Ray cluster that runs the trials; ``address`` None starts a local Ray."""
 
     address: str | None = None
     num_cpus: int | None = bounded(None, minimum=1, example=2)
@@ -156,7 +156,7 @@ class ClusterConfig:
 
 @dataclass
 class CheckpointConfig:
-    """How often a trial's latest state is written, and how large a replay memory it may hold."""
+    """How often a trial's training state is saved, and the largest replay memory that is saved with it."""
 
     every_s: float = bounded(minimum=0, example=30)
     replay_gb: float = bounded(minimum=0, example=0.2)
@@ -164,7 +164,7 @@ class CheckpointConfig:
 
 @dataclass
 class FailuresConfig:
-    """The handling of trials that go wrong."""
+    """How often failed trials are retried, when a trial counts as stalled, and when a sweep gives up."""
 
     max_retries: int = bounded(minimum=0, example=1)
     stall_s: float = bounded(minimum=1, example=300)
@@ -173,7 +173,7 @@ class FailuresConfig:
 
 @dataclass
 class CertifyConfig:
-    """The winner is chosen among the ``top`` best trials: retrained on fresh seeds, or with ``seeds`` 0 as they are.
+    """Certification: the ``top`` best trials are retrained on ``seeds`` fresh seeds; 0 seeds only evaluates them.
 
     ``top`` and ``seeds`` None follow from the number of trials, see `rltune.config.budget.size_certification`.
     """
@@ -186,21 +186,21 @@ class CertifyConfig:
 
 @dataclass
 class StudyConfig:
-    """The place of the ledger; ``storage`` None is a file in the sweep's folder."""
+    """The database of the sweep's ledger; ``storage`` None is an SQLite file in the sweep's folder."""
 
     storage: str | None = None
 
 
 @dataclass
 class PublishedConfig:
-    """The source of a file of conf/tuned; ``env_steps`` None where no such file is in use."""
+    """The training length for which the settings in a file of conf/tuned were published; None without such a file."""
 
     env_steps: int | None = bounded(None, minimum=1, example=1_000_000)
 
 
 @dataclass
 class RunConfig:
-    """One sweep: everything that ``rltune run`` composes."""
+    """All settings of one sweep, as ``rltune run`` composes them."""
 
     name: str | None = None
     resume: str = bounded("never", choices=("never", "auto"))

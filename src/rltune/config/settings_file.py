@@ -1,4 +1,4 @@
-"""Write and read a sweep's ``config.yaml``."""
+"""Write and read a sweep's settings, the file ``config.yaml`` in its folder."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ FORMAT = 11
 OLDEST_FORMAT = 11
 """The oldest version that can still be shown and whose policies load. 0.1.0 wrote 11, which every 0.x reads."""
 
-# OmegaConf's own loader and dumper take ten times as long. Like them, this loader and dumper read 1e-3 as a number.
+# Ten times as fast as OmegaConf's own loader and dumper. Like these, they read 1e-3 as a number.
 _Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
 _Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
 for _kind in (_Loader, _Dumper):
     _kind.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
     )
-_Dumper.ignore_aliases = lambda dumper, value: True  # A list that is used twice is written twice.
+_Dumper.ignore_aliases = lambda dumper, value: True  # Repeats a list that occurs twice, instead of a YAML alias.
 
 
 def load_settings(text: str) -> dict[str, Any]:
-    """Load settings that rltune has written as YAML, with their interpolations unresolved; empty text has none.
+    """Parse settings from YAML that rltune has written, without resolving interpolations; empty text gives {}.
 
     Raises:
         ValueError: The text is no mapping.
@@ -51,7 +51,7 @@ def dump_settings(settings: Mapping[str, Any]) -> str:
 
 
 def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
-    """Read the settings of a sweep from its folder, with their interpolations unresolved.
+    """Read a sweep's settings from its folder, without resolving interpolations.
 
     Args:
         folder: The sweep's folder.
@@ -73,7 +73,7 @@ def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
         ) from None
     if not loaded:
         raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _describe_recovery(path))
-    # The format is checked before the digest, because other formats may compute the digest in another way.
+    # Checked before the digest, because another format may compute it differently.
     check_format(str(path), loaded.pop("format", None), oldest=FORMAT if for_resume else OLDEST_FORMAT)
     body, mark, digest = text.rpartition(DIGEST_MARK)
     if for_resume and (not mark or digest.strip() not in (_compute_digest(body), "any")):
@@ -86,7 +86,7 @@ def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
 
 
 def check_format(subject: str, number: Any, oldest: int) -> None:
-    """Refuse a sweep that a version of rltune with another format has written.
+    """Refuse a sweep whose files have a format that this version of rltune cannot read.
 
     Args:
         subject: The file or the ledger that has the format, for the error.
@@ -115,7 +115,7 @@ def _compute_digest(text: str) -> str:
 
 
 def format_settings(config: RunConfig) -> str:
-    """Format settings as YAML, as a sweep's folder and MLflow keep them, without logins.
+    """Format settings as YAML without passwords, for a sweep's folder and MLflow.
 
     The last line holds a digest, by which a damaged file is recognised.
     """
@@ -124,7 +124,7 @@ def format_settings(config: RunConfig) -> str:
 
 
 def redact_config(config: RunConfig) -> dict[str, Any]:
-    """Return settings as nested dictionaries and lists, without logins and without anything of ``notify`` but its host.
+    """Return settings as nested dictionaries and lists, without logins; of ``notify`` only the host is kept.
 
     Each value is redacted by itself: in the YAML text, broken lines and escaped quotes would cut a login into pieces.
     """
@@ -135,7 +135,7 @@ def redact_config(config: RunConfig) -> dict[str, Any]:
 
 
 def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of nested settings with its key. A list counts as one value, an empty mapping as none."""
+    """Yield each value of nested settings with its dotted key; lists count as values, empty mappings are skipped."""
     if not isinstance(settings, Mapping):
         yield key, settings
         return
@@ -144,7 +144,7 @@ def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator
 
 
 def write_settings(folder: Path, config: RunConfig) -> None:
-    """Write the settings into a sweep's folder, whole or not at all."""
+    """Write a sweep's settings to its folder atomically, and sign them with this user's key."""
     draft, text = folder / ".config.yaml", format_settings(config)
     draft.write_text(text)
     mark_own(folder, _compute_digest(text))
@@ -152,7 +152,7 @@ def write_settings(folder: Path, config: RunConfig) -> None:
 
 
 def is_own_sweep(folder: Path) -> bool:
-    """Return whether this user's rltune has made a sweep's folder, or taken it over, with its present settings."""
+    """Return whether this user has signed a sweep's folder with its present settings."""
     try:
         return is_own(folder, _compute_digest((folder / "config.yaml").read_text()))
     except (OSError, ValueError):
@@ -160,7 +160,7 @@ def is_own_sweep(folder: Path) -> bool:
 
 
 def require_own_sweep(folder: Path, resume: str) -> None:
-    """Refuse a sweep that somebody else made: a resume imports what its settings name, and unpickles its checkpoints.
+    """Refuse to resume a sweep that another user made: that would import its modules and unpickle its checkpoints.
 
     Args:
         folder: The sweep's.

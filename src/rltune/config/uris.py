@@ -1,4 +1,4 @@
-"""Remove logins from URIs and texts, and resolve the URI of MLflow's tracking server.
+"""Remove passwords from URIs and other texts, and resolve MLflow's tracking URI.
 
 MLflow is not imported, which would take seconds.
 """
@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from rltune.errors import ConfigError
 
-# A password may contain any character, even @ and /, so that the login ends at the last @. A user name without a
-# password is kept, because whoever reads the URI later has no other way to know it.
+# A password may contain any character, even @ and /, so the login ends at the last @. A user name without a password is
+# not secret and stays.
 _LOGIN = re.compile(r"://[^\s:]*:\S*@")
 _LOGIN_OF_ONE = re.compile(r"(?s)://[^:]*:.*@")
 _QUERY = r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)[\w-]*=)(?!\*\*\*)"
@@ -24,21 +24,21 @@ _QUERY_SECRET, _QUERY_SECRET_OF_ONE = re.compile(_QUERY + r"[^&\s]+"), re.compil
 _PLAIN_LOGIN = re.compile(
     r"(?i)://[^/\s:@]*:(?!\d+/)\S+@|[?&](?:\w+[_-])?(?:password|passwd|token|secret|key)=(?!\*\*\*)"
 )
-_LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # Options of curl and similar programs.
-_CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # A library may take a password to end at one of these characters.
-_VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")  # The pattern's group is a default.
+_LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # Options of curl and the like.
+_CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # Characters at which libraries may cut off a password.
+_VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")  # Group 1 is the default value.
 SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 """The settings that may hold a secret, and the environment variable that errors suggest for each."""
-HIDDEN = "***"  # The text that replaces a login.
+HIDDEN = "***"  # Replaces each secret.
 _QUOTES = "'\""
 _NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
 _WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
-_MIN_LETTERS = 4  # Parts of a login that are shorter are not hidden, because they occur in any text.
-_hidden: dict[str, re.Pattern[str]] = {}  # Patterns by word, which hide the logins that this process has used.
+_MIN_LETTERS = 4  # Shorter words are not hidden, because they occur in any text.
+_hidden: dict[str, re.Pattern[str]] = {}  # The secret words of this process, with the patterns that find them.
 
 
 def hide_login(uri: str) -> None:
-    """Let `redact` remove the words of a URI's login from every text from now on.
+    """Register the password in a URI, so that `redact` removes it from every text of this process.
 
     Call this before an address is used: libraries may cut a password at one of its characters, or decode it, and then
     quote the pieces in their errors, where nothing looks like an address any more.
@@ -51,19 +51,19 @@ def hide_login(uri: str) -> None:
     words |= {piece for word in meant for piece in re.split(r"[@:/?#%&\s'\"\\]", word)}
     for word in words:
         if len(word) >= _MIN_LETTERS:
-            # A word must not match inside longer ones, such as "postgres" in "postgresql".
+            # A word is not hidden inside longer ones, such as "postgres" in "postgresql".
             before, after = (r"(?<![^\W_])" * word[0].isalnum(), r"(?![^\W_])" * word[-1].isalnum())
             _hidden.setdefault(word, re.compile(f"{before}{re.escape(word)}{after}"))
 
 
 def _spell(word: str) -> set[str]:
-    """Return the spellings of a word: as it is, in an address, in Python and in JSON."""
+    """Return a word as it may occur in texts: plain, percent-encoded, and escaped in Python or JSON strings."""
     coded = {quote(word), quote(word, safe=""), quote_plus(word)}
     return {word, *coded, repr(word)[1:-1], json.dumps(word)[1:-1], json.dumps(word, ensure_ascii=False)[1:-1]}
 
 
 def redact(text: str) -> str:
-    """Remove the logins of all URLs in a text, and every word of the logins that `hide_login` has received.
+    """Remove the logins of all URLs in a text, and every secret that `hide_login` has registered.
 
     White space ends a URL here. For a single URL use `redact_address`, which also finds passwords with blanks.
     """
@@ -74,7 +74,7 @@ def redact(text: str) -> str:
 
 
 def redact_error(address: str, text: str) -> str:
-    """Remove the login of an address from a library's error about it.
+    """Return a library's error about an address without its password, or a fixed text if pieces of it could remain.
 
     If the password has a character at which a library may take it to end, the error may quote any piece of it, however
     short. Then nothing of the error is kept.
@@ -89,7 +89,7 @@ def redact_error(address: str, text: str) -> str:
 
 
 def redact_address(value: str) -> str:
-    """Remove the login of a single value, such as a setting or a word of the command line, blanks and all."""
+    """Remove the login from a value that is a single address or setting, even if the password contains blanks."""
     if match := _NOTIFY_WORD.fullmatch(value):
         return f"{match[1]}{redact_notify(match[2].strip(_QUOTES))}"
     return _QUERY_SECRET_OF_ONE.sub(r"\1***", _LOGIN_OF_ONE.sub("://***@", value))
@@ -112,24 +112,24 @@ def is_web(value: str) -> bool:
 
 
 def holds_login(value: str) -> bool:
-    """Return whether a value may have a login, which is whatever `redact_address` removes."""
+    """Return whether a value may contain a login, that is, whether `redact_address` changes it."""
     return redact_address(value) != value
 
 
 def holds_plain_login(value: str) -> bool:
-    """Return whether a value certainly has a login; other values may have colons and @ without one."""
+    """Return whether a value certainly contains a login; colons and @ may also occur without one."""
     return bool(_PLAIN_LOGIN.search(value))
 
 
 def holds_secret(key: str, value: str) -> bool:
-    """Return whether a setting has a password or token in plain text, rather than the name of a variable that has it.
+    """Return whether a setting contains a password or token in plain text, instead of ``${oc.env:NAME}``.
 
     Args:
         key: The setting. Everything in an HTTP address of ``notify`` but its host may be secret. In a command, and in
             settings that are not addresses, other colons and @ are usual.
         value: Its value as it is typed or composed, with interpolations unresolved.
     """
-    # If the password is a variable, an empty password remains.
+    # Without the variable, the password is empty.
     literal = _VARIABLE.sub(r"\1", value).replace(":@", "@")
     if key == "notify" and is_web(literal):
         return redact_notify(literal) != literal
@@ -139,7 +139,7 @@ def holds_secret(key: str, value: str) -> bool:
 
 
 def refuse_secret(key: str, value: str) -> None:
-    """Refuse a password or token in plain text: the list of processes and the queue would show it.
+    """Refuse a password or token in plain text, because lists of processes and a service's queue would show it.
 
     Raises:
         ConfigError: There is one. The message shows the value without it, and the variable to use.
@@ -156,7 +156,7 @@ def refuse_secret(key: str, value: str) -> None:
 
 
 def refuse_typed_secrets(words: Iterable[str]) -> None:
-    """Refuse overrides, as they are typed, that hold a password or token in plain text.
+    """Refuse typed overrides that contain a password or token in plain text.
 
     Raises:
         ConfigError: One of them does.
@@ -170,7 +170,7 @@ def refuse_typed_secrets(words: Iterable[str]) -> None:
 
 
 def redact_settings(settings: Any) -> Any:
-    """Remove the logins of all values of nested settings."""
+    """Remove the logins from all values of nested settings."""
     if isinstance(settings, dict):
         return {key: redact_settings(value) for key, value in settings.items()}
     if isinstance(settings, list | tuple):
@@ -179,7 +179,7 @@ def redact_settings(settings: Any) -> Any:
 
 
 def resolve_uri(uri: str | None) -> str:
-    """Return MLflow's tracking URI with an absolute path; None is the store that a plain ``mlflow ui`` here shows."""
+    """Return MLflow's tracking URI with an absolute path; None means the default store, as for ``mlflow ui``."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     hide_login(uri)
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):

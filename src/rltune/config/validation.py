@@ -1,4 +1,4 @@
-"""Turn composed settings into a typed `RunConfig`, and refuse settings with which no sweep can run.
+"""Convert composed settings to a typed `RunConfig`, and refuse settings with which no sweep can run.
 
 Imports nothing heavy, so that a typo on the command line is answered at once.
 """
@@ -23,7 +23,7 @@ from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
 from rltune.errors import ConfigError, choices, nearest
 
-# The fluent methods of RLlib's AlgorithmConfig. An algo file may have a section of arguments for each method.
+# The methods of RLlib's AlgorithmConfig for which an algo file may have a section with arguments.
 SECTIONS = (
     "api_stack",
     "checkpointing",
@@ -41,7 +41,7 @@ SECTIONS = (
     "rl_module",
     "training",
 )
-MAX_NAME = 100  # The length of a name in characters.
+MAX_NAME = 100  # Characters of a name.
 _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 WITH_VARIABLES = ("env.kwargs", "env.wrappers")  # ${oc.env:NAME} stays unresolved in these settings.
 T = TypeVar("T")
@@ -49,7 +49,7 @@ _EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a packag
 
 
 def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
-    """Turn composed settings into a checked `RunConfig`.
+    """Convert composed settings to a `RunConfig`, and check them.
 
     Args:
         raw: The settings that Hydra composed, or the content of a sweep's ``config.yaml``.
@@ -63,7 +63,7 @@ def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
 
 
 def _widen_ranges(config: RunConfig) -> RunConfig:
-    """Widen the ranges that a file of conf/tuned names, unless the user has changed them.
+    """Replace search ranges by the wider ones in a file of conf/tuned, unless the user has changed them.
 
     Raises:
         ConfigError: An entry is no pair of a range and a wider one.
@@ -80,7 +80,7 @@ def _widen_ranges(config: RunConfig) -> RunConfig:
 
 
 def check_whole(config: RunConfig) -> None:
-    """Refuse a `RunConfig` that was built in Python without all values: the defaults are in the YAML files.
+    """Refuse a `RunConfig` with missing values, which are not filled in here: the defaults are in YAML files.
 
     Raises:
         ConfigError: It is not a `RunConfig`, or a value is missing, has another type or lies outside of its bounds.
@@ -95,7 +95,7 @@ def check_whole(config: RunConfig) -> None:
 
 
 def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
-    """Turn composed settings into an instance of their schema.
+    """Convert composed settings to an instance of their dataclass, with checked types and bounds.
 
     Args:
         schema: A dataclass such as `RunConfig`, which declares the keys, their types and their bounds.
@@ -104,7 +104,7 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     Raises:
         ConfigError: A key is unknown or missing, or its value has another type or lies outside of its bounds.
     """
-    # A DictConfig that has a schema of its own would refuse the keys of `schema`.
+    # Merging a DictConfig that has another schema would fail.
     plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw
     try:
         typed: T = _build(schema, plain)
@@ -115,7 +115,7 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
 
 
 def _build(kind: Any, value: Any) -> Any:
-    """Build a value of a type from plain settings that need no conversion, in a tenth of OmegaConf's time.
+    """Build an instance of a type without conversions, ten times as fast as OmegaConf.
 
     Args:
         kind: A type of the schema: a dataclass, ``dict[str, Any]``, ``list[str]``, ``int | None``.
@@ -147,7 +147,7 @@ def _build(kind: Any, value: Any) -> Any:
 
 
 def _convert(schema: type[T], plain: Any) -> T:
-    """Let OmegaConf convert settings to the types of their schema, and resolve their interpolations.
+    """Build an instance of the schema with OmegaConf, which converts types and resolves interpolations.
 
     Raises:
         ConfigError: See `to_typed`.
@@ -181,7 +181,7 @@ def _convert(schema: type[T], plain: Any) -> T:
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
-    """Escape the interpolations of environment variables in the environment's arguments.
+    """Escape ``${oc.env:NAME}`` in the environment's arguments, so that OmegaConf does not resolve it.
 
     Their values may be secret. They are read when the environment is built, and are never written.
     """
@@ -190,12 +190,12 @@ def _escape_variables(plain: Any, key: str = "") -> Any:
     if isinstance(plain, list | tuple) and key.startswith(WITH_VARIABLES):
         return [_escape_variables(value, key) for value in plain]
     is_variable = isinstance(plain, str) and "${oc.env:" in plain and key.startswith(WITH_VARIABLES)
-    # An interpolation that is already escaped stays as it is, because escaping it twice would resolve it.
+    # A second backslash would undo the escape.
     return re.sub(r"(?<!\\)\$\{", r"\\${", plain) if is_variable else plain
 
 
 def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
-    """Find the existing key that was probably meant by an unknown one; None if none is close.
+    """Find the existing key that the user of an unknown key probably meant; None if no key is close.
 
     Args:
         key: The unknown key. Without a group it may stand for a key of any group, as ``lr`` does for ``space.lr``.
@@ -206,13 +206,13 @@ def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
     in_groups: dict[str, str] = {}
     if not group:
         paths = [path for path, _ in flatten_settings(settings) if "." in path and not path.startswith("hydra.")]
-        # The settings of the space and the budget come first, because their keys are typed most often.
+        # Keys of the space and the budget first, because users type them most often.
         paths.sort(key=lambda path: not path.startswith(("space.", "budget.")))
         in_groups = {path.rpartition(".")[2]: path for path in reversed(paths)}
-        # Keyword arguments of Python cannot have dots, so that `env_id` may mean `env.id`.
+        # `env_id` may mean `env.id`, because Python's keyword arguments have no dots.
         if spelled := next((path for path in paths if path.replace(".", "_") == last), None):
             return spelled
-    # There are so many keys in groups that some resemble any word, so a key without a group needs a closer match.
+    # The groups have so many keys that some resemble any word. So an unknown key without a group needs a closer match.
     close = nearest(last, [*siblings, *in_groups], 0.6 if group else 0.75)
     if close is None or close not in siblings:
         return close and in_groups[close]
@@ -221,11 +221,11 @@ def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
 
 @functools.cache
 def _make_structure(schema: type) -> DictConfig:
-    return cast(DictConfig, OmegaConf.structured(schema))  # OmegaConf.merge copies the cached structure.
+    return cast(DictConfig, OmegaConf.structured(schema))  # Safe to cache, as OmegaConf.merge copies it.
 
 
 def check_config(config: RunConfig) -> None:
-    """Refuse settings with which no sweep can run, beyond the bounds of single settings.
+    """Refuse combinations of settings with which no sweep can run; single values were checked before.
 
     Raises:
         ConfigError: Names the first key that is wrong, what is allowed and what to type.
@@ -270,7 +270,7 @@ def check_config(config: RunConfig) -> None:
 
 
 def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
-    """Refuse an algorithm or an environment that cannot be built from its file.
+    """Refuse an algo or env file with which neither an algorithm nor an environment can be built.
 
     Raises:
         ConfigError: Names the first key that is wrong, what is allowed and what to type.
@@ -287,7 +287,7 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
 
 
 def _check_storage(storage: str | None) -> None:
-    """Refuse a storage that is not the address of a bucket; whether the bucket exists is checked later."""
+    """Refuse a ``storage`` setting that is not a bucket's address; whether the bucket exists is checked later."""
     if storage is not None and not is_bucket(storage):
         buckets = " or ".join(f"{kind.example} ({kind.name})" for kind in BUCKETS.values())
         raise ConfigError(
@@ -298,7 +298,7 @@ def _check_storage(storage: str | None) -> None:
 
 
 def _list_texts(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text in nested settings and lists with its key."""
+    """Yield every string in nested settings and lists with its key."""
     if isinstance(settings, str):
         yield key, settings
     elif isinstance(settings, Mapping):
@@ -310,7 +310,7 @@ def _list_texts(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _check_trials_per_gpu(config: RunConfig) -> None:
-    """Refuse to share a GPU in two ways at once, or to measure trials that do not run in one process here."""
+    """Check ``resources.trials_per_gpu``: not together with other GPU settings, and ``auto`` only for local trials."""
     resources, trials = config.resources, config.resources.trials_per_gpu
     if trials is None:
         return
@@ -331,7 +331,7 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
 
 
 def _check_algo(algo: Mapping[str, Any]) -> None:
-    """Refuse an algo file without a name or a class, or with a section that RLlib's AlgorithmConfig lacks."""
+    """Refuse an algo file without a name or class, or with a section that RLlib's AlgorithmConfig does not have."""
     for key in ("name", "class"):
         if not isinstance(algo.get(key), str):
             raise ConfigError(
@@ -351,7 +351,7 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
 
 
 def _check_name(key: str, name: str | None) -> None:
-    """Refuse a name that cannot be part of a folder, a database URL and a registered model.
+    """Refuse a name that cannot be used in a path, a database URL and a registered model's name.
 
     A sweep's name may consist of those of its environment and algorithm and the time. Each of them must be far shorter
     than a file name may be (255 bytes).
