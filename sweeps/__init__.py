@@ -1,1 +1,1 @@
-"""In a checkout ``python -m sweeps.<command>`` is what ``rltune <command>`` is everywhere. Not part of the wheel."""
+"""Makes ``python -m sweeps.<command>`` work in a checkout, as ``rltune <command>`` does; not part of the wheel."""

@@ -92,12 +92,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its module."""
+    """Import a public name from its module when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rltune' has no attribute '{name}'; it has {', '.join(__all__)}")
     return getattr(importlib.import_module(f"rltune.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """The public names, for completion."""
+    """List the public names, for tab completion."""
     return __all__

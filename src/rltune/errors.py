@@ -1,4 +1,4 @@
-"""Define the errors that a person sees: what was wrong, what is allowed, what to type next.
+"""Errors for users, in three parts: what was wrong, what is allowed, what to type next.
 
 The driver and the workers raise them. The commands print them without a traceback and exit with the error's
 `exit_code`: 2 for a request that is wrong whenever it is typed, 75 for one that may succeed when it is typed again.
@@ -13,16 +13,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-EXIT_FAULT = 1  # The exit code for faults, and for a sweep that ends without a winner, whose reason is printed.
-EXIT_REQUEST = 2  # The exit code for a wrong request, which gives the same answer when it is typed again.
-EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h, the exit code for a command that may succeed later.
+EXIT_FAULT = 1  # For faults, and for a sweep that ends without a winner and prints why.
+EXIT_REQUEST = 2  # For a wrong request, which fails again if it is repeated.
+EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later.
 
-# Matches a setting and its value at the beginning of an error. A list, a mapping or a quoted text may contain blanks.
+# Matches a setting and its value at the beginning of an error; a list, a mapping or a quoted text may contain blanks.
 _SUBJECT = re.compile(r"""([\w.+@/-]+)=(\[.*?\]|\{.*?\}|'.*?'|".*?"|\S*?)(?=[:;,]?(?:\s|$))""")
 
 
 class RltuneError(Exception):
-    """A request that cannot be carried out, in three parts.
+    """Base class of errors for users, with three parts.
 
     Args:
         what: The key and the value that are wrong, or what failed.
@@ -37,7 +37,7 @@ class RltuneError(Exception):
         super().__init__("\n".join([what, *self._label_parts()]))
 
     def __reduce__(self) -> tuple[type[RltuneError], tuple[str, str, str]]:
-        """Keep the three parts when the error crosses a process boundary."""
+        """Pickle the three parts, so that the error survives the way to another process."""
         return type(self), (self.what, self.allowed, self.fix)
 
     @property
@@ -54,17 +54,17 @@ class RltuneError(Exception):
             return None
         for convert in (int, float):
             with contextlib.suppress(ValueError):
-                if math.isfinite(number := convert(match[2])):  # JSON has no infinite numbers and no NaN.
+                if math.isfinite(number := convert(match[2])):  # JSON has neither infinity nor NaN.
                     return number
         words: dict[str, bool | None] = {"true": True, "false": False, "null": None}
         return words.get(match[2].lower(), re.sub(r"^(['\"])(.*)\1$", r"\2", match[2]))
 
     def pretty(self) -> str:
-        """Return the three parts, one a line, as the commands print them."""
+        """Return the three parts, one per line, as commands print them."""
         return f"error: {self}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the parts for a program, as ``json=true`` and REST give them."""
+        """Return the parts as a dictionary, as ``json=true`` and the REST interface return them."""
         return {
             "error": self.what,
             "key": self.key or None,
@@ -79,21 +79,21 @@ class RltuneError(Exception):
 
 
 class UnexpectedError(RltuneError):
-    """An exception that nothing expects: a fault of rltune, or of code that it calls."""
+    """An unexpected exception, which is a fault of rltune or of code that it calls."""
 
     exit_code: ClassVar[int] = EXIT_FAULT
 
 
 class ConfigError(RltuneError):
-    """A setting that is unknown, out of range or at odds with another one."""
+    """A setting is unknown, out of range or in conflict with another one."""
 
 
 class ResourceError(RltuneError):
-    """A request for CPUs, GPUs or memory that this machine or cluster cannot meet."""
+    """The requested CPUs, GPUs or memory exceed what this machine or cluster has."""
 
 
 class StudyError(RltuneError):
-    """A sweep's folder or ledger that is missing, damaged or in use."""
+    """A sweep's folder or ledger is missing, damaged or in use."""
 
 
 class UnavailableError(RltuneError):
@@ -103,15 +103,15 @@ class UnavailableError(RltuneError):
 
 
 class StudyUnavailableError(StudyError, UnavailableError):
-    """A sweep's ledger, disk or bucket that does not work at the moment, or that another driver has."""
+    """A sweep's ledger, disk or bucket does not work at the moment, or another driver holds the sweep's lease."""
 
 
 class PolicyError(RltuneError):
-    """A policy that cannot be found, loaded or applied."""
+    """A policy cannot be found, loaded or used."""
 
 
-# Names in other libraries for rltune's settings, the closest setting first. Their spelling alone may suggest another
-# setting, as `n_steps` of Stable-Baselines3 resembles `num_epochs`.
+# What other libraries call rltune's settings, the closest setting first. By spelling alone, `n_steps` of
+# Stable-Baselines3 would be mistaken for `num_epochs`.
 OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "n_steps": ("train_batch_size_per_learner", "n_step", "rollout_fragment_length"),
     "n_envs": ("num_envs_per_env_runner",),
@@ -152,7 +152,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
-    """Describe what is allowed instead of ``name``: all known names, then the one that was meant, or the nearest."""
+    """List all allowed names for an error about ``name``, and ask whether the nearest one was meant."""
     names = sorted(known)
     close = meant or nearest(name, names)
     if not names:
@@ -162,13 +162,13 @@ def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the type of another library's exception and the first line of its message, if it has one."""
+    """Return the type of another library's exception and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 class NonFiniteError(RltuneError):
-    """A loss, a weight or a return that became NaN or infinite: the trial cannot recover.
+    """Raised if a loss, a weight or a return becomes NaN or infinite, from which a trial cannot recover.
 
     Args:
         what: Which number, and when.
@@ -184,7 +184,7 @@ class NonFiniteError(RltuneError):
 
 
 class RewardError(RltuneError):
-    """A reward that is NaN or infinite: a fault of the environment, and no divergence of what learns from it.
+    """Raised for a NaN or infinite reward, which is a fault of the environment and not a divergence of training.
 
     Args:
         what: Which reward, and when.

@@ -28,7 +28,7 @@ STATE_WORDS = {
 
 
 def spell_command(rest: str) -> str:
-    """Spell one of rltune's commands so that it can be typed here: as the one that runs was typed.
+    """Return the text of an rltune command for the user to type, ``rltune ...`` or ``python -m sweeps...``.
 
     Args:
         rest: Its name and what follows, such as ``resume sweep=first``.
@@ -37,7 +37,7 @@ def spell_command(rest: str) -> str:
 
 
 def find_program(command: str) -> str:
-    """Spell a command's program so that it runs in a shell without an active environment."""
+    """Return the program of a command with its path if needed, so that it runs without an active environment."""
     program, _, rest = command.partition(" ")
     folder = Path(sys.executable).parent
     if shutil.which(program) != str(folder / program) and (folder / program).exists():
@@ -47,7 +47,7 @@ def find_program(command: str) -> str:
 
 @functools.cache
 def _find_start() -> str:
-    """Return how this process was started by a command; in any other, as a notebook's, what there is to type."""
+    """Return how this process's command was started; in a notebook or script, what can be typed in a shell."""
     main = sys.modules["__main__"]
     module = getattr(getattr(main, "__spec__", None), "name", "")
     if module == "rltune.__main__":
@@ -56,20 +56,20 @@ def _find_start() -> str:
         return "python -m sweeps."
     if Path(getattr(main, "__file__", None) or "").name == "rltune":
         return "rltune "
-    found = importlib.util.find_spec("sweeps")  # Another project may have a package named sweeps.
+    found = importlib.util.find_spec("sweeps")  # Another package named sweeps may be installed.
     ours = Path(__file__).parents[2] / "sweeps" / "__init__.py"
     return "python -m sweeps." if found and found.origin == str(ours) else "rltune "
 
 
 def format_value(value: Any) -> str:
-    """Format a sampled value in three significant digits: ``0.0123``, ``1e-4``, ``0.9987``, ``[64,64]``."""
+    """Format a parameter's value with three significant digits: ``0.0123``, ``1e-4``, ``0.9987``, ``[64,64]``."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, (list, tuple)):
         return f"[{','.join(format_value(item) for item in value)}]"
     if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
-    if 0.9 < value < 1:  # A discount's digits show its distance from 1, because that is where discounts differ.
+    if 0.9 < value < 1:  # Discounts near 1 differ in their distance from 1, so its digits are shown.
         return f"{value:.{min(12, math.ceil(-math.log10(1 - value)) + 1)}f}".rstrip("0")
     if value and not 1e-3 <= abs(value) < 1e6:
         mantissa, exponent = f"{value:.2e}".split("e")
@@ -78,12 +78,12 @@ def format_value(value: Any) -> str:
 
 
 def format_params(params: Mapping[str, Any]) -> str:
-    """Format sampled values as one would type them: ``lr=0.0012 gamma=0.99``."""
+    """Format parameters as users type them: ``lr=0.0012 gamma=0.99``."""
     return " ".join(f"{name}={format_value(value)}" for name, value in params.items())
 
 
 def format_objective(value: float | None) -> str:
-    """Format a return in four significant digits; ``-`` for None and NaN, as before the first episode ends."""
+    """Format a return with four significant digits; None and NaN, as before the first episode ends, become ``-``."""
     if value is None or not math.isfinite(value):
         return "-"
     if abs(value) >= 1000:
@@ -92,12 +92,12 @@ def format_objective(value: float | None) -> str:
 
 
 def format_interval(row: Mapping[str, Any]) -> str:
-    """Format the interval from ``low`` to ``high``; ``-`` where there is none."""
+    """Format an interval, as in ``12 to 23.5``; ``-`` if it is unknown."""
     return "-" if row["low"] is None else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
 
 
 def format_difference(difference: Mapping[str, Any] | None) -> str:
-    """Format ``mean``, ``low`` and ``high`` of a difference: ``+17.8 (12 to 23.5)``; ``-`` where there is none."""
+    """Format a difference of means and its interval, as in ``+17.8 (12 to 23.5)``; ``-`` if it is unknown."""
     if difference is None:
         return "-"
     interval = "" if difference["low"] is None else f" ({format_interval(difference)})"
@@ -105,7 +105,7 @@ def format_difference(difference: Mapping[str, Any] | None) -> str:
 
 
 def format_state(state: str, is_live: bool) -> str:
-    """Return the one word for a trial's state.
+    """Return the word that users see for a trial's state in the ledger.
 
     Args:
         state: As the ledger has it, where RUNNING also is a trial that was interrupted.
@@ -115,7 +115,7 @@ def format_state(state: str, is_live: bool) -> str:
 
 
 def format_count(value: float) -> str:
-    """Format a number of steps: ``8,214``, ``45.2k``, ``1.2M``."""
+    """Format a number of environment steps: ``8,214``, ``45.2k``, ``1.2M``."""
     if value < 9_999.5:
         return f"{value:,.0f}"
     for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
@@ -125,12 +125,12 @@ def format_count(value: float) -> str:
 
 
 def format_number(number: float, name: str) -> str:
-    """Format a number of things: ``1 trial``, ``2 trials``, ``1.5 slots``."""
+    """Format a number with its noun in singular or plural: ``1 trial``, ``2 trials``, ``1.5 slots``."""
     return f"{number:,.10g} {name}{'' if number == 1 else 's'}"
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds as a person says them: ``45 s``, ``3 min 05 s``, ``1 h 12 min``."""
+    """Format a duration in seconds with units: ``45 s``, ``3 min 05 s``, ``1 h 12 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -140,7 +140,7 @@ def format_duration(seconds: float) -> str:
 
 
 def name_user() -> str:
-    """Return the name of who runs this; a container's user may have a number alone."""
+    """Return this process's user name, or the user's number, as in containers without names."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -148,25 +148,25 @@ def name_user() -> str:
 
 
 def first_line(reason: str | None) -> str:
-    """Return the first line of a reason: it says most, and a traceback may follow it."""
+    """Return the first line of a failure's reason, to which a traceback may be attached."""
     lines = (reason or "").strip().splitlines()
     return lines[0].strip() if lines else "no reason was recorded"
 
 
 def classify_failure(reason: str) -> str:
-    """Return the reason without its numbers, so that failures of one kind are equal: process, trial, step, address."""
+    """Remove numbers such as pids and addresses from a failure's reason, so that failures of one kind are equal."""
     return re.sub(r"\b(?=\w*\d)(0x[0-9a-f]+|[0-9a-f]{8,})\b|-?\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
 
 
 def format_clock(seconds: float) -> str:
-    """Format elapsed seconds as ``02:15`` or ``1:02:15``."""
+    """Format elapsed seconds as a clock: ``02:15`` or ``1:02:15``."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes:02d}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text, for terminals, pages and Markdown.
+    """A table of strings, to be shown in terminals, web pages and Markdown.
 
     Attributes:
         headings: The name of each column.
@@ -179,6 +179,6 @@ class TextTable:
     best: int | None = None
 
     def to_markdown(self) -> str:
-        """Return the table as Markdown."""
+        """Return the table in Markdown."""
         lines = [self.headings, tuple("---" for _ in self.headings), *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)

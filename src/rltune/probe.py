@@ -1,4 +1,4 @@
-"""Measure the best use of this machine: environments and CPUs of a trial, trials at once, and whether a GPU pays.
+"""Measure how trials use this machine best: environments, CPUs, trials at once, and whether a GPU pays off.
 
 Each trial trains in a worker process of its own, because neither its peak memory nor its thread pools can be given
 back. A worker warms up, waits for the others, measures, and then trains on until all have measured, so that trials side
@@ -41,18 +41,18 @@ from rltune.trial.gpu_memory import GpuUse, read_gpu_use
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-WORTH = 0.1  # More CPUs, environments or a GPU must gain at least this much: less is noise and costs other resources.
-MEMORY_FRACTION = 0.8  # The part of the memory that trials may use. Ray, the driver and the page cache use the rest.
-BUSY_LOAD = 0.5  # If the load for each CPU is higher, then other programs have probably slowed the measurements.
-START_S = 300.0  # The time-out for a worker to import RLlib, build, fill its replay memory and train one iteration.
-STOP_S = 20.0  # The time-out for a worker to close its environments and its Ray.
+WORTH = 0.1  # The least gain that justifies more CPUs, environments or a GPU; smaller differences may be noise.
+MEMORY_FRACTION = 0.8  # The part of the memory for trials; Ray, the driver and the page cache use the rest.
+BUSY_LOAD = 0.5  # A higher load for each CPU means that other programs have slowed the measurements.
+START_S = 300.0  # Time-out for a worker to import RLlib, fill its replay memory and train one iteration.
+STOP_S = 20.0  # Time-out for a worker to close its environments and Ray.
 ROW = "{:>6}  {:>5}  {:>11}  {:>7}  {:>4}  {:>11}  {:>9}"
 HEADER = ROW.format("trials", "envs", "env runners", "threads", "GPUs", "env steps/s", "memory")
 
 
 @dataclass(frozen=True)
 class Combination:
-    """How trials use the machine.
+    """A way to use the machine: how many environments, env runners, threads, trials and GPUs.
 
     Attributes:
         envs: Environments that step together in each process that samples.
@@ -70,7 +70,7 @@ class Combination:
 
     @property
     def cpus_per_trial(self) -> int:
-        """CPUs of each trial, as `rltune.cluster.resources.fit_share` counts them."""
+        """CPUs of each trial: its torch threads and its env runners."""
         return self.threads + self.env_runners
 
     @property
@@ -80,7 +80,7 @@ class Combination:
 
     @property
     def cost(self) -> tuple[int, ...]:
-        """Order combinations of about the same speed, the cheapest first."""
+        """The sort key for combinations of about the same speed, the cheapest lowest."""
         return self.gpus, self.cpus, self.cpus_per_trial, self.envs
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The measurements of the trials of one combination.
+    """The measured speed and memory of one combination.
 
     Attributes:
         combination: How they used the machine.
@@ -111,7 +111,7 @@ class Measurement:
 
 
 def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
-    """Turn composed settings into a checked `ProbeConfig`.
+    """Convert composed settings to a checked `ProbeConfig`.
 
     Raises:
         ConfigError: A key is unknown, missing, or its value is out of range.
@@ -127,7 +127,7 @@ def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
 def run_probe(
     config: ProbeConfig, typed: Sequence[str] = (), show: Callable[[str], None] = print
 ) -> tuple[bool, list[Measurement]]:
-    """Measure, show each result as a row of a table, and then what to type for one trial and for a sweep.
+    """Measure combinations, print a table row for each, and then the settings to type for the best ones.
 
     Ctrl-C ends the measurements after the first one; the rest of the output follows all the same.
 
@@ -169,7 +169,7 @@ def run_probe(
 
 
 def describe_results(config: ProbeConfig, results: Sequence[Measurement]) -> dict[str, Any]:
-    """Describe measurements as plain values: all of them, and the best for one trial and for a sweep."""
+    """Return the measurements and the best choices for one trial and for a sweep as plain values, for JSON."""
 
     def describe(result: Measurement | None) -> dict[str, Any] | None:
         if result is None:
@@ -184,7 +184,7 @@ def describe_results(config: ProbeConfig, results: Sequence[Measurement]) -> dic
 
 
 def measure_all(config: ProbeConfig, cpus: int, gpus: int) -> Iterator[Measurement]:
-    """Measure one trial over widths, then over env runners and threads, then several at once, then one on a GPU.
+    """Measure numbers of environments, then env runners, then threads, then concurrent trials, then a GPU.
 
     Each stage keeps the best of the stages before.
 
@@ -221,7 +221,7 @@ def measure_all(config: ProbeConfig, cpus: int, gpus: int) -> Iterator[Measureme
 
 
 def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
-    """List the values of each attribute of a `Combination` that varies, the smallest first.
+    """List the values to try for each varied attribute of a `Combination`, the smallest first.
 
     Raises:
         ResourceError: Not even the smallest values fit the machine.
@@ -229,10 +229,10 @@ def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
     """
     spec, env_runners = spec_of(config.env), config.env_runners
     check_rewards(spec, 0, config.env.vectorize)
-    if env_runners is None:  # The number of env runners doubles while a CPU is left for the trial's process.
+    if env_runners is None:  # Powers of two, as long as one CPU is left for the trial's process.
         env_runners = [0, *(2**n for n in range(cpus.bit_length()) if 2**n < cpus)]
     values = {"envs": config.widths, "env_runners": env_runners, "threads": config.threads}
-    if spec.rewards:  # Shaped rewards work only in the trial's own process.
+    if spec.rewards:  # Env runners cannot shape rewards.
         values["env_runners"] = [number for number in env_runners if number == 0]
     if not values["env_runners"] or min(values["env_runners"]) + min(config.threads) > cpus:
         raise ResourceError(
@@ -245,7 +245,7 @@ def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
 
 
 def choose(results: Iterable[Measurement]) -> Measurement | None:
-    """Choose the best: the cheapest of those within `WORTH` of the most steps per second; None without a result.
+    """Choose the cheapest combination whose speed is within `WORTH` of the fastest; None if nothing was measured.
 
     Trials at once are compared as measured, all together, because they share caches, memory and clock.
     """
@@ -256,7 +256,7 @@ def choose(results: Iterable[Measurement]) -> Measurement | None:
 
 
 def write_advice(config: ProbeConfig, results: Sequence[Measurement], cpus: int, typed: Sequence[str]) -> list[str]:
-    """Write the best use of the machine for one trial and for a sweep, each with the command to type.
+    """Write the recommended settings for one trial and for a sweep, each as a command to type.
 
     Raises:
         RltuneError: Nothing could be measured.
@@ -290,7 +290,7 @@ def write_advice(config: ProbeConfig, results: Sequence[Measurement], cpus: int,
 
 
 def list_overrides(result: Measurement, algo: Mapping[str, Any], cpus: int | None = None) -> list[str]:
-    """List what to type for trials like these.
+    """List the overrides with which a trial uses the machine as in a measurement.
 
     Args:
         result: The combination that was chosen.
@@ -311,7 +311,7 @@ def list_overrides(result: Measurement, algo: Mapping[str, Any], cpus: int | Non
 
 
 def _override(algo: Mapping[str, Any], section: str, name: str, value: Any) -> str:
-    """Write ``key=value``, with the plus that Hydra wants for a key that the file does not have."""
+    """Write an override ``key=value``, with Hydra's plus sign if the algo file does not have the key."""
     plus = "" if name in (algo.get(section) or {}) else "+"
     return f"{plus}algo.{section}.{name}={value}"
 
@@ -326,12 +326,12 @@ def _write_row(result: Measurement) -> str:
 
 
 class WorkerError(Exception):
-    """One combination could not be measured; others may."""
+    """Raised if one combination could not be measured; others may still work."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """The work of a measured worker: the values of a space that take most memory, and for how long it trains.
+    """What a measured worker process trains, and for how long.
 
     With 0 seconds only the memory is measured.
     """
@@ -344,7 +344,7 @@ class Task:
 
 
 def measure(config: ProbeConfig, combination: Combination) -> Measurement:
-    """Measure the trials of one combination at the same time.
+    """Train the trials of one combination at the same time, and measure their speed and memory.
 
     Raises:
         RltuneError: The algorithm cannot be configured, so no other combination can be measured either.
@@ -360,7 +360,7 @@ def measure(config: ProbeConfig, combination: Combination) -> Measurement:
 
 
 def measure_on_gpu(build: Build, space: Space, engine: str, threads: int) -> GpuUse:
-    """Measure what the values of a space that take most memory need of the first GPU, for trials_per_gpu=auto.
+    """Measure how much GPU memory the largest configuration of a space needs, for trials_per_gpu=auto.
 
     Raises:
         RltuneError: The algorithm cannot be configured, or not even one trial could be measured.
@@ -378,7 +378,7 @@ def measure_on_gpu(build: Build, space: Space, engine: str, threads: int) -> Gpu
 
 
 def build_combination(config: ProbeConfig, combination: Combination) -> tuple[Build, dict[str, Any]]:
-    """Put a combination into the algorithm's file.
+    """Insert a combination's numbers of environments and env runners into the algo file.
 
     Returns:
         What is built, and the values of ``algo.training`` that were set besides, so that the work stays the same.
@@ -392,7 +392,7 @@ def build_combination(config: ProbeConfig, combination: Combination) -> tuple[Bu
 
 
 def keep_work(config: AlgorithmConfig, wide: AlgorithmConfig) -> dict[str, Any]:
-    """Find the settings that keep an off-policy algorithm's updates per environment step as its file has them.
+    """Return settings that keep an off-policy algorithm's number of updates per environment step unchanged.
 
     DQN and SAC make one update for each round of sampling unless ``training_intensity`` says otherwise, so that a wider
     vector would look faster only because it learns less.
@@ -413,7 +413,7 @@ def keep_work(config: AlgorithmConfig, wide: AlgorithmConfig) -> dict[str, Any]:
 
 
 def _count_replayed_per_step(config: AlgorithmConfig) -> float:
-    """Count the transitions that are learned from for each environment step."""
+    """Compute the replay ratio: the number of replayed transitions for each environment step."""
     if config.training_intensity:
         return float(config.training_intensity * _compute_excess(config))
     sampled = config.get_rollout_fragment_length() * config.num_envs_per_env_runner * max(1, config.num_env_runners)
@@ -421,13 +421,13 @@ def _count_replayed_per_step(config: AlgorithmConfig) -> float:
 
 
 def _compute_excess(config: AlgorithmConfig) -> float:
-    """Compute by how much RLlib overshoots an intensity: RLlib counts the local runner even if it is idle (2.60)."""
+    """Return the factor by which RLlib exceeds ``training_intensity``: it counts the idle local runner, too (2.60)."""
     runners = int(config.num_env_runners)
     return (runners + 1) / runners if runners else 1.0
 
 
 def _run_workers(task: Task, trials: int = 1) -> list[dict[str, Any]]:
-    """Let trials train side by side, each in a process of its own, and return what each has measured.
+    """Train trials side by side, each in its own process, and return their measurements.
 
     Raises:
         WorkerError: A process could not measure, died or was not done in time.
@@ -449,7 +449,7 @@ def _run_workers(task: Task, trials: int = 1) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _start_worker(task: Task) -> Iterator[Connection]:
-    """Start a worker, and at the end kill it with its processes if it still lives."""
+    """Start a worker process; at the end of the context, kill it with its children if it is still running."""
     connection, theirs = Pipe()
     with theirs:
         process = subprocess.Popen(
@@ -458,10 +458,10 @@ def _start_worker(task: Task) -> Iterator[Connection]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Thread pools read OMP_NUM_THREADS once, when they are loaded. Ray sets it to a trial's CPUs in the same
-            # way.
+            # Ray sets OMP_NUM_THREADS to a trial's CPUs, too. It must be set before the start, because thread pools
+            # read it only once.
             env=os.environ | {"OMP_NUM_THREADS": str(task.threads)},
-            start_new_session=True,  # A Ctrl-C reaches only the driver, which then ends the worker's process group.
+            start_new_session=True,  # Ctrl-C reaches only the driver, which then kills the worker's processes.
         )
     try:
         with connection:
@@ -485,13 +485,13 @@ def _receive(worker: Connection, deadline: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train and measure in a worker process; the driver is at the other end of an open pipe."""
+    """Run a measured worker process, which receives its task through a pipe from the driver."""
     driver = Connection(int(sys.argv[1]))
     try:
         _work(driver.recv(), driver)
     except RltuneError as error:
         driver.send(error)
-    except Exception as error:  # An environment or RLlib may raise any exception; other combinations may work.
+    except Exception as error:  # Whatever an environment or RLlib raises, other combinations may work.
         driver.send(WorkerError(describe_exception(error)))
 
 
@@ -508,14 +508,14 @@ def _work(task: Task, driver: Connection) -> None:
 
     fallback = find_obstacle(config) if task.engine == "fast" else None
     engine = "rllib" if fallback else task.engine
-    os.environ.pop("OMP_NUM_THREADS", None)  # torch has read the variable, and Ray sets it for its own workers.
+    os.environ.pop("OMP_NUM_THREADS", None)  # torch has already read it; Ray sets it for its own workers.
     processes, on_gpu = count_env_runners(task.build.algo) + count_learners(task.build.algo), task.build.gpus > 0
     cluster = ClusterConfig(num_cpus=max(1, processes), num_gpus=int(on_gpu))
-    # The fast engine needs no Ray if it samples in its own process.
+    # Only remote env runners or learners and stock RLlib need Ray.
     with connect_ray(cluster) if engine == "rllib" or processes else contextlib.nullcontext():
         algorithm = build_algorithm(config, engine, task.build.precision)
         progress = read_result(algorithm.train())
-        while not progress.learner:  # Off-policy algorithms fill their replay memory first.
+        while not progress.learner:  # Until the replay memory is full enough to learn.
             progress = read_result(algorithm.train())
         driver.send({})
         driver.recv()
@@ -531,13 +531,13 @@ def _work(task: Task, driver: Connection) -> None:
             "gpu": read_gpu_use(torch.cuda) if on_gpu else None,
         }
         driver.send(answer)
-        while not driver.poll():  # The worker trains on while other trials are measured.
+        while not driver.poll():  # Keeps the machine busy while other trials are still measured.
             algorithm.train()
         algorithm.stop()
 
 
 def estimate_size(config: AlgorithmConfig) -> int:
-    """Estimate the memory of a configuration, to compare it with others: weights, and units times an update's rows."""
+    """Estimate a number that grows with a configuration's memory: network weights plus activations of one update."""
     model = config.model_config
     layers = [*(model.get("fcnet_hiddens") or []), *(model.get("head_fcnet_hiddens") or [])]
     rows = int(getattr(config, "minibatch_size", None) or config.total_train_batch_size)

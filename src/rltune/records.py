@@ -1,4 +1,4 @@
-"""Hold the values that rooms hand to each other: reports, checkpoints, trials, sweeps, runs in MLflow.
+"""Dataclasses that the packages exchange: reports, checkpoints, trials, sweeps, runs in MLflow.
 
 Typed, and without behaviour beyond reading themselves. Imports nothing of rltune.
 """
@@ -31,22 +31,22 @@ SCORED_EPISODES = 5
 
 
 class Direction(StrEnum):
-    """State which scores are better. Scores always keep their own sign."""
+    """Whether higher or lower scores are better. Scores are never negated."""
 
     MAX = "max"
     MIN = "min"
 
     @property
     def sign(self) -> int:
-        """1 if higher scores are better, and -1 if lower ones are: of scores times it, the higher one is better."""
+        """1 if higher scores are better, -1 if lower ones are; multiplied by it, higher scores are always better."""
         return 1 if self is Direction.MAX else -1
 
     def is_better(self, score: float, other: float) -> bool:
-        """Return whether a score is strictly better than another score."""
+        """Return whether a score is strictly better than another one."""
         return score > other if self is Direction.MAX else score < other
 
     def find_worst(self, scores: Iterable[float]) -> float | None:
-        """Return the worst of some scores; None without any."""
+        """Return the worst of several scores; None if there are none."""
         return min(scores, default=None) if self is Direction.MAX else max(scores, default=None)
 
 
@@ -58,13 +58,13 @@ WARM_START, TUNED, PORTFOLIO, SEARCHER, ENQUEUED = "warm_start", "tuned", "portf
 
 
 def trial_dir_of(kind: str, number: int) -> str:
-    """Return a trial's own folder, relative to the sweep's: ``trials/7``, ``certify/3``."""
+    """Return the folder of a trial or certification run relative to the sweep's: ``trials/7``, ``certify/3``."""
     return f"{kind}/{number}"
 
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """Hold what the ledger keeps of a checkpoint; one whose digest differs does not count.
+    """A checkpoint as recorded in the ledger; files with another digest are not this checkpoint.
 
     Attributes:
         path: Relative to the sweep's folder.
@@ -84,13 +84,13 @@ class CheckpointRecord:
     replay: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, as it travels through Tune."""
+        """Return the record as a dictionary, as workers send it to the driver."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Report:
-    """Hold one line of a trial's curve.
+    """One report of a trial, that is one point of its learning curve.
 
     Every trial reports at the same marks of its budget, so that like is compared with like. It trains by whole
     iterations, so that it has sampled somewhat more by then.
@@ -114,13 +114,13 @@ class Report:
 
     @property
     def env_steps(self) -> int:
-        """The environment steps that each seed had sampled by this report."""
+        """The environment steps that each seed had really sampled at this report, at least `nominal_steps`."""
         return self.nominal_steps + self.overshoot_steps
 
 
 @dataclass(frozen=True)
 class Check:
-    """Hold how a trial has come out against one constraint.
+    """The result of one constraint for one trial.
 
     Attributes:
         name: Of what is measured.
@@ -136,18 +136,18 @@ class Check:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the trial cannot win for it."""
+        """Whether the trial breaks the constraint, and therefore cannot win."""
         return not self.excess <= 0
 
     def __str__(self) -> str:
-        """What is wrong, where something is: ``train_s=75.2, not < 60``."""
+        """The broken constraint in words: ``train_s=75.2, not < 60``."""
         value = "unknown" if math.isnan(self.value) else f"{self.value:.6g}"
         return f"{self.name}={value}, not {self.bound}"
 
 
 @dataclass(frozen=True)
 class RunKey:
-    """Identify an MLflow run: of a trial, of the baseline, or of one certification seed of a configuration.
+    """Identifies the MLflow run of a trial, of the baseline, or of one certification seed of either.
 
     Attributes:
         trial: The trial's number; None for the baseline that the search did not try.
@@ -159,7 +159,7 @@ class RunKey:
 
     @property
     def name(self) -> str:
-        """Its name in MLflow: ``trial-007``, ``baseline``, ``trial-007-seed-1``. A person counts seeds from 1."""
+        """The run's name in MLflow: ``trial-007``, ``baseline`` or ``trial-007-seed-1``, with seeds from 1."""
         owner = BASELINE if self.trial is None else f"trial-{self.trial:03d}"
         return owner if self.seed_index is None else f"{owner}-seed-{self.seed_index + 1}"
 
@@ -171,7 +171,7 @@ class RunKey:
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """Hold one trial, or one run of a certification, as the ledger has it.
+    """One trial of the search, or one certification run, as recorded in the ledger.
 
     Attributes:
         number: Its number among those of its kind.
@@ -235,7 +235,7 @@ class TrialRecord:
 
     @property
     def is_infeasible(self) -> bool:
-        """Whether its values cannot win, whoever tries them again: it diverged, or no GPU has the memory."""
+        """Whether its parameter values can never win, because training diverged or no GPU has enough memory."""
         return self.diverged or (self.state == "FAIL" and (self.stop_reason or "").startswith(OUT_OF_MEMORY))
 
     def can_be_retried(self, env_steps: int) -> bool:
@@ -244,23 +244,23 @@ class TrialRecord:
 
     @property
     def broken(self) -> tuple[Check, ...]:
-        """The constraints that it breaks, once it has reported: with any, it cannot win. A failed one cannot anyway."""
+        """The constraints that the trial breaks, because of which it cannot win; empty before its first report."""
         is_judged = self.reports and self.state != "FAIL"
         return tuple(check for check in self.checks if check.is_broken) if is_judged else ()
 
     @property
     def breaks(self) -> str:
-        """The constraints that it breaks, in words; empty without one."""
+        """The broken constraints in words; empty if there are none."""
         return "; ".join(map(str, self.broken))
 
     @property
     def scores(self) -> dict[int, float]:
-        """Its score by nominal steps, as it was there; nothing before the first finite report."""
+        """The trial's finite scores, by nominal environment steps."""
         return {mark: score for mark, score in self.reports.items() if math.isfinite(score)}
 
     @property
     def score(self) -> float | None:
-        """What it is ranked by: that of its last report; of a run of the certification the mean of its returns.
+        """The score by which it is ranked: of the last report, or for a certification run the mean of its returns.
 
         None before the first finite report, or before the episodes were played.
         """
@@ -270,18 +270,18 @@ class TrialRecord:
 
     @property
     def run_key(self) -> RunKey:
-        """Its run in MLflow."""
+        """The key of its run in MLflow."""
         return RunKey(self.number) if self.kind == TRIALS else RunKey(self.of_trial, self.seed_index)
 
     @property
     def name(self) -> str:
-        """Its name for a person: ``trial 7``, or that of its run in MLflow for a run of the certification."""
+        """The name that users see: ``trial 7``, or for a certification run the name of its MLflow run."""
         return f"trial {self.number}" if self.kind == TRIALS else self.run_key.name
 
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """Hold what the ledger knows of a sweep as a whole.
+    """A sweep as recorded in the ledger: status, settings, versions, results.
 
     Attributes:
         name: Its name.
@@ -318,7 +318,7 @@ class SweepRecord:
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """Hold what somebody asks of a sweep's driver, whatever machine both are on.
+    """A user's request to a sweep's driver, which is sent through the ledger.
 
     Attributes:
         id: Its row in the ledger.
@@ -341,7 +341,7 @@ class SweepRequest:
 
 @dataclass(frozen=True)
 class TrialForSampler:
-    """Hold a trial that has ended as a sampler sees it.
+    """An ended trial in the form that a sampler reads.
 
     Attributes:
         state: COMPLETE, PRUNED or FAIL, in Optuna's sense.

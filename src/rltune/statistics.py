@@ -1,4 +1,4 @@
-"""Estimate from a few scores what others will be: interquartile mean, intervals, and how far two samples differ.
+"""Statistics for few scores: interquartile mean, confidence intervals and differences of means.
 
 Source of the formulas, where none is named: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
 Statistical Precipice". ``benchmarks/coverage.py`` simulates how often the intervals hold. This is NumPy, because
@@ -22,7 +22,7 @@ LEAST_EPISODES = 5  # An interval for a mean needs at least this many returns.
 
 
 def interquartile_mean(values: ArrayLike, axis: int = -1) -> Array:
-    """Average the middle half, so that neither a lucky nor a failed run decides (Agarwal et al. 2021, section 4.2).
+    """Average the middle half of the values, so that outliers do not decide (Agarwal et al. 2021, section 4.2).
 
     Args:
         values: Scores, in any shape.
@@ -37,7 +37,7 @@ def interquartile_mean(values: ArrayLike, axis: int = -1) -> Array:
 
 
 def median_interval(values: ArrayLike) -> tuple[float, float] | None:
-    """Bound the median of the population that a few values come from, whatever its distribution.
+    """Compute a confidence interval for a population's median from a few values, without assuming a distribution.
 
     The k-th lowest and the k-th highest of n values miss the median only where fewer than k of them lie on one side of
     it, as a fair coin shows it: 1 - 2 P(Binomial(n, 1/2) < k) of such intervals hold it, and more where values are
@@ -60,7 +60,7 @@ def median_interval(values: ArrayLike) -> tuple[float, float] | None:
 
 
 def mean_interval(returns: ArrayLike, direction: Direction = Direction.MAX) -> tuple[float, float] | None:
-    """Bound the mean of the population that the returns of some episodes come from.
+    """Compute a confidence interval for a policy's mean return from the returns of some episodes.
 
     Both ends are those of Student's t. A policy may fail in rare episodes, and a few returns may not show it. So the
     worse end is also that of Student's t after one more episode with the worst return, or with 0 if all returns are
@@ -83,22 +83,22 @@ def mean_interval(returns: ArrayLike, direction: Direction = Direction.MAX) -> t
 
 
 def _bound_mean(returns: Array) -> tuple[float, float]:
-    """Return the ends of the interval of `mean_interval` for returns, of which higher values are better."""
+    """Compute the interval of `mean_interval`, for returns of which higher ones are better."""
     low, high = _bound_by_student(returns)
     low_after_failure, _ = _bound_by_student(np.append(returns, min(0.0, returns.min())))
     return min(low, low_after_failure), min(high, float(returns.max()))
 
 
 def _bound_by_student(values: Array) -> tuple[float, float]:
-    """Return the ends of the 95% interval of Student's t for a mean."""
-    from scipy.special import stdtrit  # Importing SciPy takes a third of a second, which a check of settings avoids.
+    """Return the 95% confidence interval of a mean by Student's t."""
+    from scipy.special import stdtrit  # Imported here, because SciPy takes a third of a second.
 
     half = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean() - half), float(values.mean() + half)
 
 
 class Difference(NamedTuple):
-    """How far the means of two populations differ.
+    """The difference between the means of two populations, with its confidence interval.
 
     Attributes:
         mean: The difference of the samples' means.
@@ -111,17 +111,17 @@ class Difference(NamedTuple):
     high: float | None
 
     def is_better(self, direction: Direction) -> bool:
-        """Return whether the whole interval lies on the better side of zero."""
+        """Return whether the difference is significantly better: the whole interval is on the better side of zero."""
         worse_end = self.low if direction is Direction.MAX else self.high
         return worse_end is not None and direction.is_better(worse_end, 0.0)
 
     def is_worse(self, direction: Direction) -> bool:
-        """Return whether the whole interval lies on the worse side of zero."""
+        """Return whether the difference is significantly worse: the whole interval is on the worse side of zero."""
         return self.is_better(Direction.MIN if direction is Direction.MAX else Direction.MAX)
 
 
 def bound_difference(ours: Sequence[float], theirs: Sequence[float], num_compared: int = 1) -> Difference:
-    """Bound the difference of two means by Welch's t (Welch 1947), which lets the spreads differ.
+    """Compute a confidence interval for a difference of means by Welch's t-test, without assuming equal variances.
 
     Two samples that each consist of equal values give an interval without width.
 
@@ -137,7 +137,7 @@ def bound_difference(ours: Sequence[float], theirs: Sequence[float], num_compare
     errors = [float(values.var(ddof=1)) / len(values) for values in samples]
     if not sum(errors):
         return Difference(difference, difference, difference)
-    from scipy.special import stdtrit  # Importing SciPy takes a third of a second, which a check of settings avoids.
+    from scipy.special import stdtrit  # Imported here, because SciPy takes a third of a second.
 
     freedom = sum(errors) ** 2 / (errors[0] ** 2 / (len(ours) - 1) + errors[1] ** 2 / (len(theirs) - 1))
     half = float(stdtrit(freedom, 0.5 + find_level(num_compared) / 200)) * math.sqrt(sum(errors))
@@ -145,7 +145,7 @@ def bound_difference(ours: Sequence[float], theirs: Sequence[float], num_compare
 
 
 def find_level(num_compared: int) -> float:
-    """Return how many of a hundred intervals of `bound_difference` hold.
+    """Return the confidence level of `bound_difference` in percent, which is higher with more comparisons.
 
     If several samples are compared with the same one, then each of them may exclude zero by chance. So that one of them
     does in at most 5% of such comparisons, each end is missed in 5% divided by their number: 95% of the intervals hold

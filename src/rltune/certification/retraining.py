@@ -68,7 +68,7 @@ class Retraining:
         return Configuration(BASELINE, None, defaults | tuned, None, ())
 
     def choose_configurations(self, searched: Sequence[TrialRecord]) -> list[Configuration]:
-        """Choose the configurations to certify: baseline first, no values twice; none if no trial can win."""
+        """Choose the configurations to certify, without duplicates: the baseline, then the best trials."""
         ranked = rank_finalists(self._folder, searched, self._ledger.criteria.direction)
         playable = (finalist for finalist in ranked if _can_win(finalist.folder))
         finalists = list(itertools.islice(playable, max(1, self._top)))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 POLL_S = 1.0  # Seconds between two requests to the service for the state of a submitted sweep.
 WAITING = ("queued", "running")  # States in which a submitted sweep may not have a folder yet.
-COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command submit itself and not of a sweep.
+COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command submit that the sweep does not get.
 
 
 @dataclass
@@ -227,7 +227,7 @@ def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
         The description of the sweep, which has begun, or does not begin; None if it was not submitted.
     """
     was_printed = False
-    is_named = settings.storage or settings.study.storage  # Then the sweep can be read without a folder here.
+    is_named = settings.storage or settings.study.storage  # Such a sweep can be read without a local folder.
     while submission := find_submission(settings):
         has_begun = submission["state"] == "running" and not submission["starting"]
         is_waiting = submission["state"] in WAITING and not (has_begun and (submission["has_folder"] or is_named))

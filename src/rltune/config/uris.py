@@ -96,7 +96,7 @@ def redact_address(value: str) -> str:
 
 
 def redact_notify(value: str) -> str:
-    """Return only the host of an address or the name of a command in ``notify``: any other part may be secret."""
+    """Return only the host of the URL or the name of the command in ``notify``: any other part may be secret."""
     if match := _WEB.fullmatch(value):
         scheme, login, host, rest = match.groups()
         return f"{scheme}{host}/{HIDDEN}" if login or rest.strip("/") else value

@@ -43,7 +43,7 @@ SECTIONS = (
 )
 MAX_NAME = 100  # Characters of a name.
 _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
-WITH_VARIABLES = ("env.kwargs", "env.wrappers")  # ${oc.env:NAME} stays unresolved in these settings.
+WITH_VARIABLES = ("env.kwargs", "env.wrappers")  # Here ${oc.env:NAME} is resolved only in the workers.
 T = TypeVar("T")
 _EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
 

@@ -199,7 +199,7 @@ class Command:
         import hydra
         from hydra.core.hydra_config import HydraConfig
 
-        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Otherwise Hydra prints the error itself and exits with 1.
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Otherwise Hydra prints errors itself and exits with 1.
         store_schema(self.name, self.schema)
         use_own_dir()
         refuse_typed_secrets(words)

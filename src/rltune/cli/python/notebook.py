@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast
 
 
 def find_stream() -> TextIO | None:
-    """Return the stream of a sweep's console: the cell of a notebook; elsewhere None, which is standard output."""
+    """Return the stream for the sweep's console: the notebook's cell; None (standard output) outside of notebooks."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if not hasattr(shell, "kernel"):
         return None

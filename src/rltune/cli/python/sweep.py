@@ -91,7 +91,7 @@ class Sweep:
 
     @property
     def status(self) -> str:
-        """The state: ``complete``, ``stopped`` (the wall time is over), ``interrupted``, ``failed`` or ``running``."""
+        """The sweep's state: ``complete``, ``stopped`` (wall time over), ``interrupted``, ``failed`` or ``running``."""
         return self.view.status
 
     @property
@@ -114,7 +114,7 @@ class Sweep:
 
     @property
     def front(self) -> pd.DataFrame:
-        """A data frame with the complete trials that no other trial beats in both objectives, the highest score first.
+        """The Pareto front: a data frame of the complete trials that no other trial beats in both objectives.
 
         Columns: ``trial``, ``score``, one of the second objective's name, and one for each parameter.
 
