@@ -1,1 +1,1 @@
-"""The pipeline of a sweep, from the request to the champion."""
+"""Run a sweep from the request to the registered champion; this code runs in the driver process."""

@@ -1,4 +1,4 @@
-"""Follow the running trials between their reports, and draw the sweep on the driver's console. Runs in the driver."""
+"""Show a sweep on the driver's console, with the progress that trials make between their reports."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rltune.trial.supervisor import read_steps
 from rltune.views.console import Console
 from rltune.views.sweep_view import DriverState, Episodes, SweepView
 
-MAX_SHARE = 0.05  # Drawing may take at most this share of the driver's time.
+MAX_SHARE = 0.05  # The share of the driver's time that drawing may take.
 logger = logging.getLogger("rltune")
 
 
 class Heartbeats:
-    """Keeps the environment steps that the heartbeats of the trials have last reported.
+    """The progress of running trials between reports, in environment steps, from the trials' heartbeats.
 
     Args:
         sweep: The sweep's folder, as in the trials' assignments.
@@ -29,17 +29,17 @@ class Heartbeats:
         self._steps: dict[str, int] = {}
 
     def update(self) -> None:
-        """Read the heartbeats from Ray's head. While the head is away, this waits for a minute or raises an error."""
+        """Read the heartbeats from Ray's head. While the head is down, this waits for a minute or raises an error."""
         self._steps = read_steps(self._sweep, list(self._live))
 
     def read(self) -> Mapping[str, int]:
-        """Return the environment steps of each seed, by the folder of each running trial that has begun to step."""
+        """Return the environment steps of each running trial, per seed, by the trial's folder."""
         steps = self._steps
         return {folder: steps[folder] for folder in list(self._live) if folder in steps}
 
 
 class Display:
-    """Reads the sweep's view, adds the state that only the driver has, and draws both.
+    """Draws the sweep on the console: its state in the ledger, and what only the driver knows, such as free slots.
 
     Args:
         ledger: The sweep's ledger.
@@ -63,7 +63,7 @@ class Display:
         self._due_s = 0.0
 
     def draw(self) -> None:
-        """Draw the present state, unless the pause after the last drawing, see `MAX_SHARE`, has not passed."""
+        """Draw the sweep's current state, unless the last drawing was too recent, see `MAX_SHARE`."""
         began_s = self.clock()
         if began_s < self._due_s:
             return
@@ -72,18 +72,18 @@ class Display:
                 self._heartbeats.read(), self._slots.count, self._slots.describe_wait(), self._episodes
             )
             self._view = view = SweepView.read(self._ledger, self._view, driver)
-        except Exception as error:  # The recorder reports a ledger that does not answer for a moment.
+        except Exception as error:  # For example, the ledger does not answer; the recorder reports that.
             logger.debug("the sweep could not be read to be drawn", exc_info=error)
         else:
             self._console.draw(view)
         self._due_s = self.clock() + (self.clock() - began_s) / MAX_SHARE
 
     def show_episodes(self, name: str, done: int, total: int) -> None:
-        """Show how many of a policy's episodes are done after all training; see `Episodes`."""
+        """Set how many episodes of the final evaluations have been played; see `Episodes`."""
         self._episodes = Episodes(name, done, total)
 
     def close(self) -> None:
-        """Draw the last changes, and remove the live table."""
+        """Draw the final state, and remove the live table."""
         self._due_s = 0.0
         self.draw()
         self._console.close()

@@ -41,19 +41,19 @@ from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import STOP, TrialRecord, trial_dir_of
 from rltune.views.sweep_view import SweepView
 
-LEAVE_S = 12.0  # The longest time for the end of a sweep that has lost the cluster's head node.
+LEAVE_S = 12.0  # The time limit after the loss of the cluster's head node.
 logger = logging.getLogger(__name__)
 
 
 def end_sweep(sweep: OpenSweep) -> Outcome:
-    """End a sweep, within seconds if the end is urgent.
+    """End a sweep and return its outcome; takes only seconds after a signal or a lost cluster.
 
     If the cluster's head was lost meanwhile, another thread ends the sweep and then the process, and this waits for it.
 
     Raises:
         LeaseLostError: Another driver has taken the sweep over.
     """
-    sweep.ending.acquire()  # The lock for the end is never released, because a sweep ends once.
+    sweep.ending.acquire()  # Never released, because a sweep ends only once.
     try:
         return _end(sweep)
     finally:
@@ -61,7 +61,7 @@ def end_sweep(sweep: OpenSweep) -> Outcome:
 
 
 def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
-    """Go through the steps of the end.
+    """Choose the winner, register it, save and publish the outcome, and mark the end in the ledger.
 
     Args:
         sweep: The sweep.
@@ -84,14 +84,14 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
     ledger.check_lease()
     publish_outcome(sweep, records, outcome, certification)
     _drop_training_states(sweep, outcome)
-    if sweep.stopper.signal == signal.SIGINT:  # A service must not resume a sweep that a person has stopped by Ctrl-C.
+    if sweep.stopper.signal == signal.SIGINT:  # Recorded as a request to stop, so that a service does not resume it.
         ledger.add_request(STOP, {}, describe_user(), is_taken=True)
     ledger.change_sweep(status=outcome.status)
     return outcome
 
 
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
-    """Select the best policy: the certified one, else the best of the finalists on fresh episodes.
+    """Select the winning policy: the best certified one, else the best finalist on fresh episodes.
 
     After a signal, or without the cluster's head, there is no time for evaluation, and the best of the search wins.
 
@@ -107,11 +107,11 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     if stopper.is_urgent():
         try:
             return next(rank_finalists(folder, records, direction), None), None
-        except StoreError:  # The storage is unreachable, and an urgent end cannot wait for it.
+        except StoreError:  # The storage is down, and an urgent end cannot wait for it.
             return None, None
     is_retrained = False
     if sweep.retraining:
-        sweep.tracker.wait_until_sent()  # The certification contains the ids of MLflow runs.
+        sweep.tracker.wait_until_sent()  # The certification needs the ids of the MLflow runs.
         is_retrained, certification = sweep.retraining.judge(records)
         if certification:
             certification, winner = measure_policies(
@@ -144,7 +144,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
 def register_winner(
     sweep: OpenSweep, winner: Finalist | None, certification: Certification | None
 ) -> dict[str, Any] | None:
-    """Register the winner in MLflow.
+    """Register the winner as a model in MLflow.
 
     Returns:
         The registered version, as in the summary; None without a winner, in an interrupted sweep, or if nothing is
@@ -166,7 +166,7 @@ def save_outcome(
     certification: Certification | None,
     model: dict[str, Any] | None,
 ) -> Outcome:
-    """Save the outcome in ``summary.json``, and everything except the status in the ledger."""
+    """Save the outcome in ``summary.json`` and in the ledger, where only the final status is still missing."""
     ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.folder
     wall_s = ledger.sweep().wall_s + time.monotonic() - sweep.context.began
     trials = count_states(records)
@@ -219,8 +219,8 @@ def _exit_code(sweep: OpenSweep, has_winner: bool) -> int:
 
 
 def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
-    """Drop the latest states of whole trials whose best policy MLflow has, but not of the winner and the finalists."""
-    if sweep.stopper.is_urgent():  # If the end is urgent, then a later driver drops these states.
+    """Delete the training states of complete trials whose best policy MLflow has, except for winner and finalists."""
+    if sweep.stopper.is_urgent():  # The next driver deletes them.
         return
     winner = str((outcome.winner or {}).get("checkpoint"))
     direction = sweep.plan.criteria.direction
@@ -231,13 +231,13 @@ def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
 
 
 def watch_head(sweep: OpenSweep) -> None:
-    """End the sweep and its process if the head of the cluster that it has joined is lost."""
+    """Watch the head node of a joined cluster, and end the sweep and this process if it is lost."""
     if sweep.config.cluster.address is not None:
         sweep.housekeeping.add(INTERVAL_S, HeadWatch(lambda: leave_without_head(sweep)).check)
 
 
 def leave_without_head(sweep: OpenSweep) -> None:
-    """End the sweep, and the process within `LEAVE_S`.
+    """End the sweep and this process after the loss of the head node, in at most `LEAVE_S`.
 
     Ray holds every thread that calls it without a head, for a minute, and then ends the process by itself. So another
     thread ends the sweep, and the process is not left to Ray. A main thread that has begun the end already needs no
@@ -254,7 +254,7 @@ def leave_without_head(sweep: OpenSweep) -> None:
 
 
 def _end_without_head(sweep: OpenSweep) -> None:
-    """End the sweep and leave its folder as every other end of a driver does."""
+    """End the sweep without any call into Ray, store the results, and release the lease."""
     folder = sweep.folder
     how = make_resume_command(folder)
     try:

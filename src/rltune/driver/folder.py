@@ -1,4 +1,4 @@
-"""Make a sweep's folder, hold the sweep's lease, and store the folder's files. Runs in the driver."""
+"""Make a sweep's folder, hold the sweep's lease, and store the folder's files in the bucket."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from rltune.trial.shared_store import leave_token
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
 
-BEGUN = (MARK, SETTINGS)  # The files that are stored at a sweep's start. A folder with settings belongs to a sweep.
+BEGUN = (MARK, SETTINGS)  # Uploaded first: other machines recognize a sweep by its settings file.
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
 logger = logging.getLogger("rltune")
 
 
 @dataclass(frozen=True)
 class SweepContext:
-    """One driver's work on a sweep, as it is known before anything is opened.
+    """What a driver knows about a sweep before it opens the ledger: plan, folder, command.
 
     Attributes:
         plan: The sweep that is run.
@@ -74,26 +74,26 @@ class SweepContext:
         return self.plan.config
 
     def open_store(self) -> Store:
-        """Open the sweep's store; its name there stays when its folder is renamed."""
+        """Open the sweep's checkpoint store; in a bucket, the sweep's files stay under its original name."""
         address = make_address(self.config.storage, self.config.name or self.name) if self.config.storage else None
         return open_store(self.folder, address)
 
     def is_folder_shared(self) -> bool:
-        """Return whether nodes of a cluster that the sweep has joined use its folder itself."""
+        """Return whether the nodes of a joined cluster use the sweep's folder on a shared disk, and not a bucket."""
         return self.config.cluster.address is not None and self.open_store().is_shared_folder
 
 
 class RedactingFormatter(logging.Formatter):
-    """Format a record, its traceback included, without logins."""
+    """Formats log records, including their tracebacks, without passwords."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format it."""
+        """Format a log record."""
         return redact(super().format(record))
 
 
 @contextlib.contextmanager
 def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
-    """Open a sweep's ledger and hold its lease; end the processes that an earlier driver left running.
+    """Open a sweep's ledger and hold its lease; first kill processes that an earlier, dead driver left running.
 
     The folder of a new sweep is made first.
 
@@ -101,7 +101,7 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
         StudyError: The folder is another sweep's, or the ledger is missing, damaged, or of another sweep.
         StudyUnavailableError: Another driver has the lease.
     """
-    # SQLAlchemy is imported only now, so that a new sweep imports it while Ray starts.
+    # Imported only now, because SQLAlchemy's import then overlaps with Ray's start.
     from rltune.ledger.lease import take_lease
     from rltune.ledger.storage import set_journal, start_ledger
 
@@ -111,7 +111,7 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
     ledger = start_ledger(context.config.study.storage, folder, new=not context.resumed)
     with contextlib.closing(ledger), take_lease(ledger) as lease:
         if not context.resumed:
-            ledger.require_new()  # Another driver may have started the sweep meanwhile.
+            ledger.require_new()  # Fails if another driver has started the sweep meanwhile.
         set_journal(ledger, context.is_folder_shared())
         if lease.previous:
             end_stale_processes(lease.previous.sessions)
@@ -120,7 +120,7 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a new sweep's folder, or take one that a killed driver had only begun to make.
+    """Make the folder of a new sweep; a folder that a killed driver has only begun to fill is used again.
 
     Raises:
         StudyError: Another sweep has it.
@@ -136,7 +136,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
-    """Write the settings into the sweep's folder, keep the sweep's log meanwhile, and store the results at the end.
+    """Write the settings to the sweep's folder, log to ``sweep.log``, and upload the results at the end.
 
     Args:
         context: The driver's work.
@@ -148,9 +148,9 @@ def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
     assert ledger.lease is not None
     folder, config, store = context.folder, context.config, context.open_store()
     with contextlib.ExitStack() as stack:
-        stack.callback(forget_clients)  # A later sweep of this process then gets clients with the usual time-outs.
+        stack.callback(forget_clients)  # The next sweep in this process then gets clients without a deadline.
         ledger.lease.note_sessions(list_sessions())
-        # The settings contain the sweep's name, by which the store finds its files even if the folder is renamed.
+        # The name is stored too, because the bucket keeps the sweep's files under it even if the folder is renamed.
         write_settings(folder, replace(config, name=config.name or context.name, take_over=False))
         if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
@@ -179,19 +179,19 @@ def _log_to_file(path: Path) -> Iterator[None]:
 
 
 def _clear_leftovers(folder: Path) -> None:
-    """Remove Tune's own folder, which a killed driver leaves."""
+    """Remove the temporary folder of Ray Tune that a killed driver has left behind."""
     shutil.rmtree(folder / ".tune", ignore_errors=True)
 
 
 def leave_folder(folder: Path, ledger: Ledger) -> None:
-    """Clean up a driver's folder and release its lease, if its process ends before its context managers can."""
+    """Clean up and release the lease in a process that exits without closing its context managers."""
     if ledger.lease and not ledger.lease.is_lost:
         _clear_leftovers(folder)
         ledger.lease.release()
 
 
 def make_name_taken_error(name: str, folder: Path) -> StudyError:
-    """Describe a name that another sweep has."""
+    """Make the error for a new sweep whose name is already taken."""
     return StudyError(
         f"name={name}: {folder} exists",
         "a name of its own for each sweep",
@@ -200,7 +200,7 @@ def make_name_taken_error(name: str, folder: Path) -> StudyError:
 
 
 def store_results(context: SweepContext, ledger: Ledger) -> None:
-    """Store the ledger and the results for other machines; print what could not be stored.
+    """Upload the ledger and the results to the bucket; print what could not be uploaded.
 
     A driver that has lost its lease stores nothing: the files are another driver's.
     """
@@ -209,7 +209,7 @@ def store_results(context: SweepContext, ledger: Ledger) -> None:
     folder, store = context.folder, context.open_store()
     if ledger.lease is None or ledger.lease.is_lost:
         return
-    if not store.address:  # Without a bucket, the sweep's folder is already the store.
+    if not store.address:  # Without a bucket, nothing has to be uploaded.
         return
     files = {name: name for name in _find_files(folder, RESULTS)}
     draft, problem = folder / f".{LEDGER}", ""

@@ -1,4 +1,4 @@
-"""Run the chores of a driver in one thread. Runs in the driver."""
+"""Run periodic functions, the chores, in one thread of the driver."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-CLOSE_S = 2.0  # When the housekeeping ends, it waits at most this long for a running chore.
+CLOSE_S = 2.0  # The longest wait for a running chore when the housekeeping ends.
 logger = logging.getLogger("rltune")
 Chore = Callable[[], object]
 
 
 class Housekeeping:
-    """Runs chores one after the other, each at its own interval, until the context manager is left.
+    """Calls functions periodically in one thread, each at its own interval, while the context is open.
 
     A chore must be bounded in time, because it delays all others. An exception is logged and ends nothing; it is logged
     again only after the chore has succeeded in between.
@@ -40,7 +40,7 @@ class Housekeeping:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Start no further chore, and wait for the running chore; a chore that hangs is left behind."""
+        """Start no further chore, and wait for the running one for a moment; a chore that hangs is abandoned."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -48,7 +48,7 @@ class Housekeeping:
             self._thread.join(CLOSE_S)
 
     def add(self, interval_s: float, chore: Chore) -> None:
-        """Add a chore, which is due at once.
+        """Add a periodic function, which is called for the first time at once.
 
         Args:
             interval_s: The pause between two runs, in seconds.

@@ -1,4 +1,4 @@
-"""Open all that a driver needs while a sweep runs, and close it whatever happens. Runs in the driver."""
+"""Open the ledger, study, trackers and console that a driver needs, and close them whatever happens."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from rltune.search.samplers import get_traits
 from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, replay_reports
 from rltune.views.console import Console
 
-FLUSH_S = 20.0  # The end of a sweep drops checkpoints for at most this long; the next driver drops the rest.
-TICK_S = 0.5  # The pause between two runs of a chore that takes no time.
+FLUSH_S = 20.0  # How long the end of a sweep deletes checkpoints at most; the next driver deletes the rest.
+TICK_S = 0.5  # Seconds between two runs of a fast chore.
 INBOX_S = 1.0
 HEARTBEATS_S = SLOTS_S = 2.0
 
 
 class OpenSweep:
-    """A sweep whose ledger, study, trackers and console are open.
+    """A sweep in its driver, with open ledger, study, trackers and console.
 
     Args:
         context: The driver's work; the sweep's folder exists.
@@ -90,7 +90,7 @@ class OpenSweep:
         self._add_chores()
 
     def is_certified(self) -> bool:
-        """Whether certification has nothing left to train."""
+        """Whether all certification runs have ended; also True without certification."""
         return self.retraining is None or self.retraining.is_done(self.ledger.trials.records())
 
     def _build_rule(self) -> StoppingRule:
@@ -99,10 +99,10 @@ class OpenSweep:
         return build_stopping_rule(scheduler.kind, scheduler.args, self.config.budget.env_steps, direction)
 
     def _recover(self) -> None:
-        """Bring the ledger and the checkpoints up to date after an earlier driver."""
+        """Update the trials in the ledger and drop stray checkpoints, if an earlier driver was killed."""
         notes = recover_trials(self.ledger, self.rule, self.config.budget.env_steps)
         self.plan = self.plan.with_notes(*notes)
-        # A driver that was killed may have left checkpoints that the ledger does not name.
+        # A killed driver may have saved checkpoints without recording them in the ledger.
         self.retention.drop_unnamed([*self.ledger.trials.records(), *self.ledger.runs.records()])
 
     def _open_study(self) -> OptunaStudy:
@@ -111,7 +111,7 @@ class OpenSweep:
         return OptunaStudy(self.ledger.trials, view, self.plan.space.distributions(), self.plan.earlier)
 
     def _check_ownership(self) -> None:
-        """Refuse to go on if another driver has the sweep, even one that goes on with a copy of the ledger.
+        """Raise an error if another driver has taken the sweep over, in this ledger or in a copy of it elsewhere.
 
         Raises:
             StudyError: Another driver has taken the sweep over, or the storage cannot be used.
@@ -121,11 +121,11 @@ class OpenSweep:
             raise make_distant_ledger_error(self.folder)
 
     def _add_chores(self) -> None:
-        """Add the chores of every phase of a sweep."""
+        """Add the periodic functions that run from the sweep's start to its end."""
         spent_steps, traits = self.stopper.env_steps, get_traits(self.config.searcher.kind)
 
         def is_time_to_import() -> bool:
-            # Two imports at once would slow each other down, because the threads of one process share its time.
+            # Not while trackers open, which imports MLflow: imports in two threads of one process slow each other down.
             return self.stopper.env_steps > spent_steps and not self.tracker.opening
 
         imports = ImportAhead((*traits.imports, *NEEDED_AT_END), is_time_to_import)
@@ -138,13 +138,13 @@ class OpenSweep:
             self.housekeeping.add(HEARTBEATS_S, self.heartbeats.update)
 
     def show_warnings(self) -> None:
-        """Show the trackers' new warnings to the user."""
+        """Print new warnings of the trackers on the console."""
         for warning in self.tracker.warnings():
             self.console.note(warning)
 
 
 def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[str]:
-    """Reopen the failed trials that a user wants to be retried, and end or interrupt those that are left RUNNING.
+    """Reopen failed trials that users want to retry, and end or interrupt those that a dead driver left RUNNING.
 
     A report is committed before its consequences. A trial whose last report ended it must not go on: one that had to
     stop at a rung would be let through, and one with its whole budget would repeat the steps since its last checkpoint.
@@ -171,13 +171,13 @@ def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[s
     for table in (ledger.trials, ledger.runs):
         for record in table.records():
             if record.state == "RUNNING" and not record.stop_reason:
-                table.interrupt(record.number)  # The trial counts as interrupted until a worker continues it.
+                table.interrupt(record.number)  # The next worker that continues the trial sets it to RUNNING again.
     return notes
 
 
 @contextlib.contextmanager
 def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> Iterator[OpenSweep]:
-    """Open a sweep; leave no run RUNNING and no connection open, whatever happens.
+    """Open a sweep, and at the end of the context leave no MLflow run in the state RUNNING and no connection open.
 
     If the lease is lost, another driver works on the sweep, and everything that both of them use is left as it is.
 
@@ -201,7 +201,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
                 if ledger.has_lost_lease():
                     sweep.tracker.abandon()
                 else:
-                    # After a sweep's proper end, closing its tracker again has no effect.
+                    # Has no effect after a proper end, which has closed the trackers before.
                     sweep.tracker.close(status, timeout_s=5.0)
     finally:
         sweep.retention.drop_pending(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
@@ -210,7 +210,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
 
 
 def _watch_cluster(sweep: OpenSweep) -> contextlib.AbstractContextManager[object]:
-    """Ask a joined Ray what has changed, in its own thread: without Ray's head, each question takes a minute."""
+    """Poll a joined cluster for changes in a separate thread, because calls hang for a minute without its head."""
     if sweep.config.cluster.address is None:
         return contextlib.nullcontext()
     update_slots = functools.partial(update_from_cluster, sweep.slots)

@@ -1,4 +1,4 @@
-"""Check a sweep's settings before the first trial, the cheapest checks first, and plan the sweep.
+"""Check a sweep's settings before the first trial, the cheapest checks first, and make its plan.
 
 An invalid name is reported before anything heavy is imported, and nothing is written. Runs in the driver.
 """
@@ -54,7 +54,7 @@ LOCAL_LEDGER = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep that can run.
+    """A checked sweep: its settings, and everything that is derived from them before the first trial.
 
     Attributes:
         config: The settings.
@@ -78,24 +78,24 @@ class Plan:
 
     @property
     def criteria(self) -> Criteria:
-        """The criteria by which trials are judged."""
+        """The criteria by which trials are compared, from the settings."""
         return read_criteria(asdict(self.config))
 
     @property
     def objective(self) -> Objective:
-        """The quantity that scores measure."""
+        """The objective that scores measure."""
         return Objective.from_settings(self.build.env.objective)
 
     def with_notes(self, *notes: str) -> Plan:
-        """Return the plan with further notes."""
+        """Return a copy of the plan with further notes for the user."""
         return replace(self, notes=(*self.notes, *notes))
 
     def share_of(self, *nodes: Machine) -> Share:
-        """Return a trial's share of this machine, or of a cluster."""
+        """Return the CPUs and GPUs of each trial on this machine or on the nodes of a cluster."""
         return fit_share(self.request, *nodes)
 
     def seeds(self, number: int) -> list[int]:
-        """Return a trial's seeds, one per replicate, from the sweep's seed and the trial's number."""
+        """Return the seeds of a trial, one for each replicate, derived from the sweep's seed and the trial's number."""
         return derive_trial_seeds(self.config.seed, number, self.config.replicates)
 
     def certification_seeds(self) -> list[int]:
@@ -104,13 +104,13 @@ class Plan:
         return derive_certification_seeds(self.config.seed, self.config.certify.seeds or 0, searched)
 
     def sampler(self, number: int) -> BaseSampler:
-        """Return the sampler of a trial, seeded from the sweep's seed and the trial's number."""
+        """Return the Optuna sampler for a trial, seeded from the sweep's seed and the trial's number."""
         seed = derive_sampler_seed(self.config.seed, number)
         searcher = self.config.searcher
         return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional, self.config.seed)
 
     def fixed_values(self, number: int) -> tuple[dict[str, Any], str]:
-        """Return the fixed values of a trial, by label, and their origin; the sampler draws the other values.
+        """Return the values that are fixed for a trial, such as a warm start's, and their origin.
 
         A grid tries each of its points once, so it ignores warm starts that are not points of the grid.
         """
@@ -128,12 +128,12 @@ class Plan:
         return given, PORTFOLIO
 
     def assignment_build(self) -> dict[str, Any]:
-        """Return `build` as plain values, for the workers."""
+        """Return `build` as plain dictionaries, for the workers' assignments."""
         return {**vars(self.build), "algo": dict(self.build.algo), "env": self.build.env.to_dict()}
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
-    """Describe as plain values what a sweep would do at most."""
+    """Describe the size of a sweep as plain values: its trials, environment steps and certification runs."""
     config, certify = plan.config, plan.config.certify
     steps_per_trial = config.budget.env_steps * config.replicates
     search_steps = min(config.budget.trials * steps_per_trial, config.budget.total_env_steps or math.inf)
@@ -153,7 +153,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
 
 
 def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
-    """Run the cheap checks: names, ranges, resources, the environment, storage and tracking.
+    """Run the checks that take no RLlib: names, ranges, resources, environment, storage and tracking.
 
     Args:
         config: The settings.
@@ -191,7 +191,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
 
 
 def _make_request(config: RunConfig) -> Request:
-    """Make a trial's request for resources, and check that this machine can fulfill it."""
+    """Make the request for each trial's resources, and check that this machine can fulfill it."""
     request = Request(
         cpus=config.resources.cpus_per_trial,
         gpus=_compute_gpus(config.resources),
@@ -209,10 +209,10 @@ def _make_request(config: RunConfig) -> Request:
 
 
 def _check_places(config: RunConfig) -> None:
-    """Check that the sweep's folder, ledger and storage can be written."""
+    """Check that the sweep's folder, its ledger's database and its bucket can be written."""
     _check_writable(Path(config.output_dir).expanduser().absolute())
     if config.study.storage:
-        from rltune.ledger.database import check_storage  # Importing SQLAlchemy takes a moment.
+        from rltune.ledger.database import check_storage  # Imported here, because SQLAlchemy loads slowly.
 
         check_storage(config.study.storage)
     if config.storage:
@@ -220,7 +220,7 @@ def _check_places(config: RunConfig) -> None:
 
 
 def _check_env(config: RunConfig) -> EnvSpec:
-    """Check the environment, its objective and its actions."""
+    """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it."""
     spec = specify_env(config.env, config.objective)
     env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
     check_rewards(spec, env_runners, vectorize)
@@ -231,7 +231,7 @@ def _check_env(config: RunConfig) -> EnvSpec:
 
 
 def _describe_few_steps(config: RunConfig) -> str | None:
-    """Describe a budget below that for which the tuned settings were published; None if there is none."""
+    """Return a note if the budget is smaller than the one for which tuned settings were published; else None."""
     published, budget = config.published.env_steps, config.budget.env_steps
     if published is None or published <= budget:
         return None
@@ -242,7 +242,7 @@ def _describe_few_steps(config: RunConfig) -> str | None:
 
 
 def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int) -> str | None:
-    """Describe a stopping rule whose first decision comes before any episode may have ended; None without one."""
+    """Return a note if the stopping rule may judge trials before their first episode has ended; else None."""
     fraction = config.scheduler.args.get("grace_fraction")
     time_limit = find_time_limit(spec)
     if config.scheduler.kind == "none" or fraction is None or time_limit is None:
@@ -259,7 +259,7 @@ def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int) 
 
 
 def _compute_gpus(resources: ResourcesConfig) -> float:
-    """Return a trial's GPUs, or its part of a GPU: a whole one until the part is measured."""
+    """Return the GPUs of each trial, or its fraction of a GPU: 1 until `measure_share` has measured it."""
     trials = resources.trials_per_gpu
     if trials is None:
         return resources.gpus_per_trial
@@ -267,7 +267,7 @@ def _compute_gpus(resources: ResourcesConfig) -> float:
 
 
 def measure_share(plan: Plan) -> Plan:
-    """Measure the part of a GPU that a trial needs if resources.trials_per_gpu=auto, and add a note about it.
+    """Measure how many trials fit on a GPU if resources.trials_per_gpu=auto, and add a note on the result.
 
     The number becomes the sweep's own setting, so that a resume uses it, too.
 
@@ -289,7 +289,7 @@ def measure_share(plan: Plan) -> Plan:
 
 
 def fit_sizes(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """Settle the numbers that follow from others: the trials of a grid, and the size of the certification.
+    """Compute settings that follow from others: the number of trials of a grid, and the size of the certification.
 
     Args:
         config: The settings.
@@ -302,7 +302,7 @@ def fit_sizes(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
 
 
 def _fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """End the search after the last point of its grid."""
+    """Limit the number of trials to the number of points in a grid search."""
     if not get_traits(config.searcher.kind).is_grid:
         return config, ()
     trials, points = config.budget.trials, build_search_space(config.algo, config.space).count_points()
@@ -314,9 +314,9 @@ def _fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
 
 
 def _check_writable(folder: Path) -> None:
-    """Check that the nearest folder that exists lets us create the rest."""
+    """Check that a folder, or the nearest parent that exists, can be written."""
     parent = next(path for path in (folder, *folder.parents) if path.exists())
-    try:  # Writing a file is the only sure test: a file system may be read-only, and root may ignore permissions.
+    try:  # Only writing a file is a reliable test: the file system may be read-only, and root ignores permissions.
         tempfile.TemporaryFile(dir=parent).close()
     except OSError as error:
         raise ConfigError(
@@ -327,7 +327,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def preflight(plan: Plan) -> tuple[str, ...]:
-    """Run the check that needs RLlib: the configuration builds at the ends of the space. Compile the kernels.
+    """Run the checks that need RLlib: build the configs at the corners of the space, and compile the kernels.
 
     Returns:
         Notes on what the fast engine leaves to stock RLlib, in some trials or in all.

@@ -17,8 +17,8 @@ PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-co
 
 
 def record_start(sweep: OpenSweep) -> None:
-    """Record that the sweep runs, its folder and settings, and at its first start the versions and the command."""
-    # The folder may have been moved, and resuming may have changed the settings.
+    """Record in the ledger that the sweep runs, with its settings, and at its first start also versions and command."""
+    # Written at every start, because the folder may have been moved and a resume may have changed settings.
     folder, config = str(sweep.folder), format_settings(sweep.config)
     sweep.ledger.change_sweep(status="running", folder=folder, config=config)
     if sweep.ledger.sweep().began is None:
@@ -31,7 +31,7 @@ def record_start(sweep: OpenSweep) -> None:
 
 
 def list_versions() -> dict[str, str]:
-    """List the versions of Python and of the packages that a sweep depends on."""
+    """List the versions of Python and of the packages that influence a sweep's results."""
     versions = {"python": sys.version.split()[0]}
     for name in PACKAGES:
         try:
@@ -42,7 +42,7 @@ def list_versions() -> dict[str, str]:
 
 
 def read_git_commit() -> str:
-    """Return the git commit of the working directory; empty outside a repository."""
+    """Return the git commit of the working directory; empty outside of a repository."""
     try:
         result = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

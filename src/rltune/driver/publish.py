@@ -26,14 +26,14 @@ from rltune.views.next_steps import describe_end
 from rltune.views.page import describe_verdict
 from rltune.views.sweep_view import read_folder
 
-# MLflow's page shows a file as a table if the run has this tag, which MLflow's log_table would set.
+# The tag that MLflow's log_table would set, with which MLflow's page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE_NAME}.json", "type": "table"}])}
-CRASH_CLOSE_S = 12.0  # The longest time that trackers, the notification among them, delay the end after an error.
-RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # The MLflow status of a sweep's run; default FINISHED.
+CRASH_CLOSE_S = 12.0  # How long the trackers may delay the exit after an error, including the user's notification.
+RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # The status of the sweep's MLflow run; otherwise FINISHED.
 
 
 def start_console(sweep: OpenSweep) -> None:
-    """Show the trials of earlier drivers, and the notes on the sweep that is about to start."""
+    """Draw the trials of earlier drivers on the console, and print the notes of the sweep's plan."""
     versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
     logging.getLogger(SWEEP_LOGGER).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
     sweep.display.draw()
@@ -52,7 +52,7 @@ def start_console(sweep: OpenSweep) -> None:
 def publish_outcome(
     sweep: OpenSweep, records: Sequence[TrialRecord], outcome: Outcome, certification: Certification | None
 ) -> None:
-    """Publish the outcome: in MLflow with the sweep's report, and as the console's final description.
+    """Publish the sweep's outcome: report and summary in MLflow, and a closing description on the console.
 
     Args:
         sweep: The sweep. Its trackers and its console are closed.
@@ -66,12 +66,12 @@ def publish_outcome(
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
     pages = None
-    if sweep.config.report and not is_urgent:  # Writing a report takes seconds, so an urgent end skips it.
+    if sweep.config.report and not is_urgent:  # Takes seconds, too long after a signal.
         pages = html.try_report(folder, sweep.ledger, console.note, outcome.status)
     if pages:
         tracker.artifact(pages, html.FOLDER)
     _describe_sweep(sweep, outcome, has_report=bool(pages))
-    # The ledger is read before the trackers are closed: an error afterwards could reach no user.
+    # Read before the trackers are closed, so that trackers can still report an error of the ledger.
     view, waiting = read_folder(folder, sweep.ledger, outcome.status), len(sweep.ledger.read_requests(ENQUEUE))
     is_certified = sweep.is_certified()
     timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
@@ -88,9 +88,9 @@ def publish_outcome(
 
 
 def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
-    """Notify trackers and users that an error has ended the sweep; the error is the reason of the outcome."""
+    """Tell trackers and the user's ``notify`` address that an error has ended the sweep, with the error as reason."""
     folder, counts = sweep.folder, dict[str, int]()
-    with contextlib.suppress(Exception):  # The ledger itself may have caused the error.
+    with contextlib.suppress(Exception):  # The error may have come from the ledger.
         counts = count_states(sweep.ledger.trials.records())
     reason = redact(describe_exception(error))
     exit_code = error.exit_code if isinstance(error, RltuneError) else EXIT_NONE
@@ -101,7 +101,7 @@ def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
-    """Publish the certification in MLflow: a table in the sweep's run, metrics and tags in its configurations' runs."""
+    """Log the certification to MLflow: a table in the sweep's run, metrics and tags in the configurations' runs."""
     tracker = sweep.tracker
     for path in write_table(certification, sweep.folder):
         tracker.artifact(path)
@@ -112,20 +112,20 @@ def _publish_certification(sweep: OpenSweep, certification: Certification) -> No
         tags = {"rltune.certified": certification.verdict(configuration) or "yes"}
         if configuration.name == BASELINE:
             tracker.describe(RunKey(None), metrics, tags)
-            tags = tags | {"rltune.configuration": BASELINE}  # The tag marks a trial that is also the baseline.
+            tags = tags | {"rltune.configuration": BASELINE}  # Marks a trial with the baseline's values.
         if configuration.trial is not None:
             tracker.describe(RunKey(configuration.trial), metrics, tags)
     best = certification.best()
-    assert best.median is not None  # A configuration without a run cannot win.
+    assert best.median is not None  # A configuration without a successful run cannot win.
     tracker.describe(None, {"certified_score": best.median}, {"rltune.winner": best.name} | SHOWN_AS_TABLE)
 
 
 def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> None:
-    """Describe the sweep in MLflow: the winner and its certainty, and links to trials, report and model."""
+    """Write the description of the sweep's MLflow run: who won, how certain that is, and links."""
     folder, model = sweep.folder, outcome.model
     try:
         lines = [describe_verdict(read_folder(folder, sweep.ledger, outcome.status)), ""]
-    except Exception as error:  # A sweep must not fail because its description in MLflow cannot be written.
+    except Exception as error:  # A missing description must not fail the sweep.
         sweep.console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
         lines = []
     lines.append("- trials: [their charts]({trials}), after a click on the + beside the sweep's name")
@@ -139,7 +139,7 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
 
 
 def _find_mlflow_address(sweep: OpenSweep) -> str | None:
-    """Return MLflow's address for the final description, without a login; None without tracking."""
+    """Return MLflow's address without a login, for the closing description; None without MLflow."""
     if not sweep.tracker.has_mlflow:
         return None
     return redact_address(resolve_uri(sweep.config.tracking.uri))

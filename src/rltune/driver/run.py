@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
     from rltune.ledger.outcome import Outcome
 
-LEAVE_S = 20.0  # The time in which a driver that has lost its lease must end.
-PREFLIGHT_S = 300.0  # The shortest time-out of RLlib's checks before a sweep, which include importing RLlib.
+LEAVE_S = 20.0  # How long a driver that has lost its lease may take to exit.
+PREFLIGHT_S = 300.0  # The shortest time-out of the checks with RLlib, which include its import.
 
 
 def run_sweep(
     config: RunConfig, *, stream: TextIO | None = None, trainable: type | None = None, typed: str | None = None
 ) -> Outcome:
-    """Search, certify, register and report.
+    """Run a sweep: search, certify the winner, register it, and write the report.
 
     Args:
         config: The sweep's settings; see `rltune.config.validation.parse_config`.
@@ -125,7 +125,7 @@ def resume_sweep(
 
 
 def drive(context: SweepContext) -> Outcome:
-    """Go through the steps of a sweep.
+    """Take a sweep's lease, start Ray, open the sweep, run its trials and end it.
 
     Raises:
         RltuneError: A check has failed, another driver works on the sweep, or the disk or the storage does not work.
@@ -139,15 +139,15 @@ def drive(context: SweepContext) -> Outcome:
         leaving.daemon = True
         stack.callback(leaving.cancel)
         ledger = None
-        if context.resumed:  # Processes that a killed driver left running are ended before new ones start.
+        if context.resumed:  # Taking the lease kills processes of a dead driver, before this driver starts its own.
             ledger = stack.enter_context(hold_sweep(context))
             withdraw_stops(ledger)
         context = replace(context, plan=plan.measure_share(context.plan))
         context, nodes = stack.enter_context(_start_ray(context))
-        # An autoscaler may add nodes that are larger than the present ones.
+        # With an autoscaler, nodes that come later may be larger than the present ones.
         share = context.plan.share_of(*(() if context.config.cluster.autoscale else nodes))
         slots = Slots(share.bundles, context.plan.request.limit, nodes, context.config.cluster.autoscale)
-        ledger = ledger or stack.enter_context(hold_sweep(context))  # A new sweep's folder is made after all checks.
+        ledger = ledger or stack.enter_context(hold_sweep(context))  # A failed check leaves no new folder behind.
         stack.enter_context(open_folder(context, ledger))
 
         from rltune.driver.open_sweep import open_sweep
@@ -159,7 +159,7 @@ def drive(context: SweepContext) -> Outcome:
 
 
 def _search_and_end(sweep: OpenSweep) -> Outcome:
-    # These modules are imported only now, so that a typo in the request is answered before Ray is imported.
+    # Imported only now, so that errors in the settings are reported without waiting for Ray's import.
     from rltune.driver.end import end_sweep, watch_head
     from rltune.driver.provenance import record_start
     from rltune.driver.publish import notify_users_of_crash, start_console
@@ -175,7 +175,7 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
         if not (SweepView.read(sweep.ledger).is_searched and sweep.is_certified()):
             run_trials(sweep)
         return end_sweep(sweep)
-    except LeaseLostError:  # Another driver continues the sweep.
+    except LeaseLostError:  # Another driver has taken the sweep over and publishes its outcome.
         raise
     except Exception as error:
         notify_users_of_crash(sweep, error)
@@ -184,7 +184,7 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
 
 @contextlib.contextmanager
 def _start_ray(context: SweepContext) -> Iterator[tuple[SweepContext, Sequence[Machine]]]:
-    """Start or join Ray, and run the checks that need RLlib meanwhile.
+    """Start a local Ray or join a cluster, and meanwhile run the checks that need RLlib.
 
     Yields:
         The context with the notes of the checks, and the nodes of the cluster.
@@ -194,14 +194,13 @@ def _start_ray(context: SweepContext) -> Iterator[tuple[SweepContext, Sequence[M
     """
     cluster = context.config.cluster
     modules = [] if context.trainable else worker_imports(str(context.plan.build.algo["class"]))
-    # The fork server is closed before the thread is joined, because the thread may wait for the fork server's answer if
-    # Ray does not start.
+    # The order matters: closing the fork server ends the call that the thread may still wait for if Ray does not start.
     with (
         ThreadPoolExecutor(1) as thread,
         acquire_fork_server(bool(modules) and can_fork_workers(cluster)) as server,
     ):
         thread.submit(_import_modules)
-        # The check registers classes with Ray. While Ray is starting, only another process can do that safely.
+        # The check registers classes with Ray, which while Ray is starting only another process can do safely.
         checked = thread.submit(_check, context, server) if server else None
         with connect_ray(cluster, modules, server) as nodes:
             context = checked.result() if checked else _check(context, None)
@@ -210,7 +209,7 @@ def _start_ray(context: SweepContext) -> Iterator[tuple[SweepContext, Sequence[M
 
 
 def _import_modules() -> None:
-    """Import what the sweep needs, while Ray starts."""
+    """Import slow modules in a thread while Ray starts."""
     import alembic.command  # noqa: F401  Optuna needs alembic to make a ledger.
 
     import rltune.driver.end
@@ -218,11 +217,11 @@ def _import_modules() -> None:
 
 
 def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
-    """Run the checks that need RLlib, and add their notes to the plan."""
+    """Run the checks that need RLlib, in a subprocess if possible, and add their notes to the plan."""
     stall_s, call_in_subprocess = context.config.failures.stall_s, None
     if server is None:
         notes = plan.preflight(context.plan) or ()
-    else:  # The check imports RLlib without reporting progress, so a short `stall_s` does not apply.
+    else:  # A call without progress reports: the time-out must cover the import of RLlib.
         notes = server.call(plan.preflight, context.plan, patience_s=max(PREFLIGHT_S, stall_s)) or ()
         call_in_subprocess = functools.partial(server.call, patience_s=stall_s)
     return replace(context, plan=context.plan.with_notes(*notes), call_in_subprocess=call_in_subprocess)
@@ -230,7 +229,7 @@ def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
 
 @contextlib.contextmanager
 def _explain_interrupt(context: SweepContext) -> Iterator[None]:
-    """Print how to go on if a signal ends the process: one before the trials, or a second one."""
+    """On an interrupt, print how to resume the sweep or that there is nothing to resume."""
     try:
         yield
     except (

@@ -1,4 +1,4 @@
-"""End a sweep cleanly after SIGINT, SIGTERM or SIGHUP."""
+"""Let signals such as SIGINT and SIGTERM end a sweep cleanly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from rltune.errors import UnavailableError
 
-# The exit codes of commands that a signal has ended.
+# Exit codes of commands that were ended by a signal.
 INTERRUPTED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 _last_words: list[Callable[[UnavailableError], object]] = []
 
@@ -46,7 +46,7 @@ def stop_on_signals(request: Callable[[str, int], None]) -> Iterator[None]:
         if seen and number != signal.SIGHUP:
             raise KeyboardInterrupt(number)
         seen = True
-        request("interrupted", number)  # A repeated request changes nothing.
+        request("interrupted", number)  # Further requests have no effect.
 
     with handle_signals(handle, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
@@ -54,7 +54,7 @@ def stop_on_signals(request: Callable[[str, int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handle_signals(handle: Callable[[int], None], *numbers: signal.Signals) -> Iterator[None]:
-    """Call a function with the number of each signal that arrives meanwhile.
+    """Call a function with the number of each signal that arrives while the context is open.
 
     SIGHUP, which a closed terminal sends, stays ignored under nohup. Only the main thread may set handlers: another
     thread's sweep ends by its budget.
@@ -82,7 +82,7 @@ def handle_signals(handle: Callable[[int], None], *numbers: signal.Signals) -> I
 
 
 def _leave_terminal() -> None:
-    """Discard output to a closed terminal, because each write to it would raise an OSError."""
+    """Redirect output to /dev/null if the terminal was closed, because writing to it would raise an OSError."""
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode):

@@ -1,4 +1,4 @@
-"""Decide how a command starts a sweep: anew, from the state in which it was left, or not at all.
+"""Decide whether a command starts a new sweep, resumes an existing one, or has nothing to do.
 
 Nothing is written, except that the state of a sweep which another machine has stored is fetched. Runs in the driver.
 """
@@ -32,13 +32,13 @@ from rltune.records import RETRY
 if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
 
-AUTO = "auto"  # With this value, `resume` starts a new sweep or resumes an existing one.
+AUTO = "auto"  # resume=auto starts a new sweep or resumes an existing one.
 ENDED = ("complete", "stopped", "failed")
-LOCAL = "local"  # With this value, a resume uses a Ray on this machine, because null would mean no change.
+LOCAL = "local"  # cluster.address=local stands for a local Ray in a resume, where null means no change.
 
 
 def find_begun(config: RunConfig) -> Path | None:
-    """Find the folder of the sweep that a request names; None if the sweep does not exist yet.
+    """Find the folder of an existing sweep with the name in the settings; None if there is no such sweep.
 
     A sweep that is only in the storage, as for a job on a fresh disk, is fetched.
 
@@ -55,7 +55,7 @@ def find_begun(config: RunConfig) -> Path | None:
 
 
 def check_request(config: RunConfig) -> tuple[Plan, Path]:
-    """Check what can be checked without Ray: what the sweep will do, and its folder, which must not exist yet.
+    """Check a new sweep's settings as far as possible without Ray, and that its name is free.
 
     Raises:
         RltuneError: The request cannot be carried out.
@@ -63,7 +63,7 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
     plan = make_plan(config)
     name = make_sweep_name(config)
     folder = sweep_folder_of(config, name)
-    if config.resume == AUTO:  # With resume=auto, an existing sweep is resumed.
+    if config.resume == AUTO:  # An existing sweep would be resumed.
         return plan, folder
     if folder.exists() and not is_half_made(folder):
         raise make_name_taken_error(name, folder)
@@ -77,7 +77,7 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
 
 
 def check_new_or_begun(config: RunConfig) -> tuple[Plan, Path]:
-    """Check a request as `check_request` does; with ``resume=auto`` it may be for a sweep that exists here.
+    """Check settings as `check_request` does; with ``resume=auto``, the sweep may already exist on this machine.
 
     A sweep that is only in remote storage is not fetched, because a check leaves nothing behind.
 
@@ -92,7 +92,7 @@ def check_new_or_begun(config: RunConfig) -> tuple[Plan, Path]:
 
 
 def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool]:
-    """Refuse settings with which a sweep that exists cannot go on.
+    """Compare the settings of a command with those of an existing sweep, and refuse what a resume cannot change.
 
     Args:
         folder: The sweep's folder.
@@ -111,7 +111,7 @@ def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool
 
 
 def find_end(folder: Path, config: RunConfig) -> Outcome | None:
-    """Find how a sweep has ended; None if there is something left to do.
+    """Return the outcome of a sweep that has ended; None if the sweep has something left to do.
 
     The ledger decides, because a summary may be of an earlier end, before the sweep was extended. A driver that was
     killed before it stored the ledger in remote storage has left that to do.
@@ -130,18 +130,18 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
             if ledger.read_requests(RETRY):
                 return None
     except StudyError:
-        return None  # When the driver opens the ledger later, it creates it or raises an error with the reason.
+        return None  # The driver creates a missing ledger, or reports what is wrong with it.
     driver = read_stored_driver(find_store(folder))
     if driver and not driver.ended:
         return None
     outcome = load_outcome(folder) if status in ENDED else None
     if outcome and any(record.state == "RUNNING" for record in records):
-        return None  # Trials that an error left unfinished go on, with a new wall time.
+        return None  # A resume continues trials that an error has interrupted.
     return outcome
 
 
 def require_changeable(changes: Mapping[str, Any]) -> None:
-    """Refuse changes of settings that a sweep keeps.
+    """Refuse to change settings that a resume cannot change.
 
     Raises:
         StudyError: A key is not in conf/resume.yaml.
@@ -155,7 +155,7 @@ def require_changeable(changes: Mapping[str, Any]) -> None:
 
 
 def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> RunConfig:
-    """Apply the changes of a resume to a sweep's settings.
+    """Return a sweep's settings with the changes of a resume.
 
     Args:
         folder: The sweep's folder.
@@ -167,7 +167,7 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     """
     settings = read_settings(folder, for_resume=True)
     addresses = _drop_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
-    certify = settings["certify"]  # If the certification's size follows from the number of trials, it grows with them.
+    certify = settings["certify"]  # A size that followed from the number of trials follows it again.
     is_fitted = (certify["top"], certify["seeds"]) == size_certification(settings["budget"]["trials"])
     fitted = {"certify": {"top": None, "seeds": None}} if is_fitted else {}
     given = _drop_none(changes)
@@ -190,6 +190,6 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
 
 
 def _drop_none(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop the changes that stand for none, at any depth."""
+    """Remove all None values from nested settings, in which they stand for no change."""
     nested = {key: _drop_none(value) if isinstance(value, Mapping) else value for key, value in changes.items()}
     return {key: value for key, value in nested.items() if value is not None and value != {}}

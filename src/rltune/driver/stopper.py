@@ -1,4 +1,4 @@
-"""Stop a whole sweep early: after a budget is spent, a signal, or a failure. Runs in the driver."""
+"""Stop a whole sweep early: at the end of a budget, after a signal or after a failure. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rltune.trial.supervisor import STOP_FILE
 if TYPE_CHECKING:
     from rltune.ledger.lease import Lease
 
-GRACE_S = 8.0  # The time that trials have to save their state after a stop request.
-EXIT_S = 9.5  # The time between a signal and the exit of the driver.
+GRACE_S = 8.0  # Seconds that trials have to save their state after a stop request.
+EXIT_S = 9.5  # Seconds from a signal to the driver's exit.
 
 
 class SweepStopper(Stopper):
-    """Ends a sweep early, and holds the reason and the deadline. All threads of the driver share it.
+    """Decides that a sweep ends early, with reason and deadline; shared by all threads of the driver.
 
     Args:
         store: The sweep's store, in which trials look for the stop file.
@@ -38,7 +38,7 @@ class SweepStopper(Stopper):
 
     def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0, lease: Lease | None = None) -> None:
         self._store, self._lease = store, lease
-        self.lease_lost = False  # Whether another driver has the lease. Then the stop file belongs to that driver.
+        self.lease_lost = False  # After that, the stop file is the new driver's.
         self.on_lease_lost: Callable[[], None] = lambda: None
         self.clear()
         self._config = config
@@ -48,9 +48,9 @@ class SweepStopper(Stopper):
         self.env_steps = spent_steps
         self.reason: str | None = None
         self.signal: int | None = None
-        self.interrupted = False  # Whether the cause of the end may be temporary, so that the exit code is 75.
-        self.head_gone = False  # Whether the cluster's head node is lost, so that Ray answers no calls.
-        self.active_trial_dirs: set[str] = set()  # The folders of trials that are running and have a state to save.
+        self.interrupted = False  # The same command may succeed later: exit code 75.
+        self.head_gone = False  # Ray does not answer without the cluster's head.
+        self.active_trial_dirs: set[str] = set()  # The folders of running trials, which have a state to save.
         if lease:
             lease.on_lost = self.lose_lease
             if lease.is_lost:
@@ -61,7 +61,7 @@ class SweepStopper(Stopper):
         return {}
 
     def request(self, reason: str, signal: int | None = None) -> None:
-        """Ask the trials to save their state and hand back.
+        """Ask all running trials, by a stop file, to save their training state and stop.
 
         A second request changes nothing, except that a signal leaves only seconds to a sweep that a budget has ended.
 
@@ -76,18 +76,17 @@ class SweepStopper(Stopper):
             self._deadline = time.monotonic() + GRACE_S
             if self.is_urgent():
                 self._store.client.set_deadline(EXIT_S - 0.5)
-            # If the disk is full or the storage unreachable, then trials do not see the stop file, and are killed at
-            # the deadline.
+            # On a full disk or without the storage, trials do not see the stop file and are killed at the deadline.
             with contextlib.suppress(OSError, StoreError):
                 self._store.write(STOP_FILE, b"", is_quick=True)
 
     def interrupt(self, reason: str) -> None:
-        """Request the end because of a failure that may be gone when the same command is typed again."""
+        """Stop the sweep for a temporary failure, after which the same command can resume it."""
         self.interrupted = True
         self.request(reason)
 
     def lose_lease(self) -> None:
-        """Give up on all trials at once, without asking them to save: another driver has taken the sweep over.
+        """Abandon all trials at once, without saving, because another driver has taken the sweep over.
 
         Called from any thread.
         """
@@ -95,24 +94,24 @@ class SweepStopper(Stopper):
         self.on_lease_lost()
 
     def lose_head(self) -> None:
-        """Request the end because the cluster's head is gone; called from another thread."""
+        """Stop the sweep because the cluster's head node is lost; called from another thread."""
         self.head_gone = True
         self.request("the cluster's head is gone")
 
     def is_urgent(self) -> bool:
-        """Whether only seconds are left for the steps after the trials, as after a signal."""
+        """Return whether the rest of the sweep has to take seconds, as after a signal or the loss of the head node."""
         return self.signal is not None or self.head_gone or self.lease_lost
 
     def is_requested(self) -> bool:
-        """Whether an end was requested."""
+        """Return whether the sweep was asked to stop."""
         return self.reason is not None
 
     def left_s(self) -> float:
-        """Return the seconds that are left for the end after a signal; at least 1, because MLflow may be starting."""
+        """Return the seconds until the driver must exit after a signal; at least 1, because MLflow may be starting."""
         return max(1.0, self._deadline - GRACE_S + EXIT_S - time.monotonic())
 
     def check_wall_time(self) -> None:
-        """Request the end when the sweep's wall time is spent."""
+        """Stop the sweep when its wall time is used up."""
         budget, now = self._config.budget, time.monotonic()
         if self._began is None and self.active_trial_dirs:
             self._began = now
@@ -121,19 +120,19 @@ class SweepStopper(Stopper):
             self.request("budget.wall_time_s is spent")
 
     def has_spent_steps(self) -> bool:
-        """Whether the search has spent its environment steps; then no trial starts, and running trials go on."""
+        """Return whether ``budget.total_env_steps`` is used up; then no trial starts, but running trials continue."""
         return has_spent_steps(self._config, self.env_steps)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Stop a trial whose sweep another driver has taken over, before it trains on; Tune asks after each result."""
+        """Return whether Tune has to stop a trial, because the lease is lost; Tune asks after each result."""
         return self._lease is not None and not self._lease.is_held()
 
     def stop_all(self) -> bool:
-        """Return whether Tune shall end trials that are unfinished at the deadline; Tune asks after each event."""
+        """Return whether Tune has to end all trials, because the deadline has passed; Tune asks after each event."""
         return self.is_requested() and (not self.active_trial_dirs or time.monotonic() > self._deadline)
 
     def clear(self) -> None:
-        """Remove the stop file, unless it is another driver's."""
+        """Delete the stop file, unless another driver now owns it."""
         if self.lease_lost:
             return
         with contextlib.suppress(OSError, StoreError):

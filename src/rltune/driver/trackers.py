@@ -1,4 +1,4 @@
-"""Import, check and open a sweep's trackers. Runs in the driver."""
+"""Import, check and open the trackers, such as MLflow, that a sweep is logged to. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_trackers(config: RunConfig) -> None:
-    """Refuse trackers that cannot work.
+    """Import the trackers of ``tracking.kinds``, and check that they work with the sweep's settings.
 
     Raises:
         RltuneError: A tracker cannot be imported or does not work with the settings, or two have the same name.
@@ -44,7 +44,7 @@ def check_trackers(config: RunConfig) -> None:
 
 @contextmanager
 def _naming(tracker: type[Tracker]) -> Iterator[None]:
-    """Name the class in the error, because a user's own may raise anything."""
+    """Turn any exception of a user's tracker class into an error that names the class."""
     try:
         yield
     except RltuneError:
@@ -73,7 +73,7 @@ def _import_tracker(kind: str) -> type[Tracker]:
 
 
 def open_trackers(sweep: OpenSweep) -> Feeds:
-    """Open a sweep's trackers; each gets a feed that delivers the ledger to it."""
+    """Open a sweep's trackers, each with a feed that delivers the ledger's reports to it."""
     config, description = sweep.config, _describe(sweep)
     trackers: list[Tracker] = []
     for tracker in _import_trackers(config):
@@ -87,7 +87,7 @@ def open_trackers(sweep: OpenSweep) -> Feeds:
 
 
 def _describe(sweep: OpenSweep) -> SweepDescription:
-    """Describe the sweep to its trackers: its settings, versions and folder."""
+    """Make the description of the sweep that trackers get: its settings, versions and folder."""
     config = sweep.config
     return SweepDescription(
         name=sweep.name,
@@ -96,7 +96,7 @@ def _describe(sweep: OpenSweep) -> SweepDescription:
         ledger=sweep.ledger,
         experiment=config.tracking.experiment or config.env.name,
         uri=config.tracking.uri,
-        params={  # The columns that distinguish sweeps in MLflow's table.
+        params={  # The parameters by which MLflow's table tells sweeps apart.
             "algo": config.algo["name"],
             "env": config.env.id,
             "searcher": config.searcher.kind,

@@ -1,4 +1,4 @@
-"""Choose the configurations that a search tries first, and the trials of earlier sweeps from which it learns."""
+"""Choose the configurations that a search tries first, and the earlier sweeps' trials that its sampler learns from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAME = (
 
 
 def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
-    """Collect the configurations to try first, and notes on the values of them that cannot be tried.
+    """Collect the configurations to try first, and notes on values in them that the search space excludes.
 
     The configurations of ``warm_start`` come first. The algorithm file's own values, which are the tuned ones if
     conf/tuned has the pair, come last.
@@ -55,7 +55,7 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
                 continue
             notes.append(f"warm start {number}: {name}={value} {problem}")
         starts.append(start)
-    # These values come from a file and not from the user, so values outside of their ranges need no note.
+    # Values outside of their ranges need no note here, because they come from a file and not from the user.
     start = space.active_values({name: value for name, value in in_file.items() if name in dimensions})
     if start and start not in starts:
         starts.append(start)
@@ -65,7 +65,7 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
 def collect_portfolio(
     config: RunConfig, space: Space, tried: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
-    """Collect the configurations of ``portfolio`` that lie in the space, and a note on the others.
+    """Collect the configurations of ``portfolio`` that lie in the search space, and a note on the others.
 
     Parameters that are not searched stay as they are set. Searched ones that a configuration lacks have the value of
     the algorithm file. A grid has no portfolio, because it tries each of its points anyway.
@@ -100,7 +100,7 @@ def collect_portfolio(
 
 
 def _check_names(config: RunConfig, key: str, values: Any) -> None:
-    """Refuse a configuration that is no mapping, or that names an argument that the algorithm file does not have."""
+    """Refuse a configuration that is not a mapping, or that has an argument which the algorithm file lacks."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{key}={values} is no mapping", "values by name", "'warm_start=[{lr: 1e-3}]'")
     for name in values:
@@ -110,7 +110,7 @@ def _check_names(config: RunConfig, key: str, values: Any) -> None:
 def collect_earlier_trials(
     config: RunConfig, space: Space, resumed: bool = False
 ) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
-    """Collect the trials of ``searcher.from_sweeps`` that fit into this sweep's space, and notes on their numbers.
+    """Collect the trials of ``searcher.from_sweeps`` that fit into the search space, and notes on how many do.
 
     Args:
         config: The settings.
@@ -152,7 +152,7 @@ def collect_earlier_trials(
 
 
 def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialRecord]]:
-    """Read an earlier sweep's settings and trials.
+    """Read the settings and trials of an earlier sweep, and check that it trained the same task.
 
     Raises:
         ConfigError: It trained something else.
@@ -161,7 +161,7 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
     folder = SweepRef(name, config.output_dir, config.storage).folder(FROM_SWEEPS)
     try:
         settings = parse_config(read_settings(folder))
-    except ConfigError as error:  # The settings were written by another version of rltune.
+    except ConfigError as error:  # Written by another version of rltune.
         raise StudyError(
             f"{FROM_SWEEPS}=[{name}]: its settings cannot be read: {error.what}",
             "sweeps that this version of rltune shows",
@@ -177,14 +177,14 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
                 "sweeps whose algorithm, environment and objective are this one's",
                 f"leave {name} out of {FROM_SWEEPS}",
             )
-    from rltune.ledger.storage import open_ledger  # Importing SQLAlchemy takes a moment.
+    from rltune.ledger.storage import open_ledger  # Imported here, because SQLAlchemy loads slowly.
 
     with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
         return settings, ledger.trials.records()
 
 
 def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, space: Space) -> TrialRecord | None:
-    """Convert an earlier sweep's trial to this sweep's space and budget; None if the trial does not fit."""
+    """Convert a trial of an earlier sweep to this sweep's space and budget; None if it does not fit."""
     if record.state in ("RUNNING", "FAIL"):
         return None
     searched = {dimension.name for dimension in space.dimensions}
@@ -207,20 +207,20 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
         env_steps=min(budget, record.env_steps),
         train_s=record.train_s * min(1.0, budget / max(1, record.env_steps)),
     )
-    if placed.score is None and not placed.diverged:  # The earlier trial has no report within this sweep's budget.
+    if placed.score is None and not placed.diverged:  # It has no report within this sweep's budget.
         return None
     return read_criteria(asdict(config)).judge(placed)
 
 
 def _list_differences(earlier: RunConfig, config: RunConfig, space: Space) -> list[str]:
-    """List the arguments of the algorithm that differ between two sweeps and that neither of them searches."""
+    """List the arguments of the algorithm that differ between two sweeps and are searched by neither."""
     names = list_arguments(config.algo).keys() - {*space.names, *earlier.space}
     before, now = _read_values(earlier.algo, names), _read_values(config.algo, names)
     return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
 
 
 def _read_values(algo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the algorithm file's values of those arguments that it has under an unambiguous name."""
+    """Return the values of arguments in the algorithm file; names that are missing or ambiguous are skipped."""
     values: dict[str, Any] = {}
     for name in names:
         with contextlib.suppress(ConfigError):

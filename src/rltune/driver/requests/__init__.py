@@ -1,1 +1,1 @@
-"""Send requests to a running sweep and watch it, through its ledger, from any machine that can read the ledger."""
+"""Send requests to a running sweep, and watch it, through its ledger; works from any machine."""

@@ -1,4 +1,4 @@
-"""Stop a sweep, enqueue a configuration or retry failed trials, wherever the sweep runs.
+"""Stop a sweep, enqueue a configuration or retry failed trials, from any machine that can read the sweep's ledger.
 
 A request is a row of the sweep's ledger, which the sweep's driver reads about once a second (`inbox`). Runs anywhere.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stop_sweep(ref: SweepRef, *, wait: bool = True, stream: TextIO | None = None) -> str:
-    """End a running sweep cleanly, as Ctrl-C in its own terminal does: the latest training states are kept.
+    """Stop a running sweep cleanly, as Ctrl-C in its terminal does: trials save their training states.
 
     Args:
         ref: The sweep; see `rltune.driver.requests.handle.open_handle`.
@@ -55,7 +55,7 @@ def stop_sweep(ref: SweepRef, *, wait: bool = True, stream: TextIO | None = None
 
 
 def _make_unstopped_error(sweep: SweepHandle, request: int, driver: str) -> StudyError:
-    """Explain that a driver ended without having ended its sweep, and withdraw the request to stop."""
+    """Make the error for a driver that died before it could stop; the unanswered stop request is withdrawn."""
     if sweep.find_driver():
         return StudyError(
             f"sweep={sweep.name}: another driver has started since and was not asked to stop",
@@ -71,7 +71,7 @@ def _make_unstopped_error(sweep: SweepHandle, request: int, driver: str) -> Stud
 
 
 def enqueue_configuration(ref: SweepRef, values: Mapping[str, Any], *, stream: TextIO | None = None) -> str:
-    """Enqueue a configuration as the sweep's next trial, which counts in its budget.
+    """Enqueue a configuration as the sweep's next trial, which counts towards ``budget.trials``.
 
     If the sweep does not run, then the configuration waits for the next resume.
 
@@ -93,7 +93,7 @@ def enqueue_configuration(ref: SweepRef, values: Mapping[str, Any], *, stream: T
         spent = sweep.compute_spent()
         larger = spent.spell_larger(num_waiting + 1)
         driver = sweep.find_driver()
-        # Without the sweep's folder, only the settings at its start are known, and its budget may have grown since.
+        # Without the folder, only the original settings are known, and a resume may have increased the budget since.
         if driver and sweep.folder and (reason := spent.explain(num_waiting)):
             raise StudyError(
                 f"sweep={sweep.name}: {reason}",
@@ -107,7 +107,7 @@ def enqueue_configuration(ref: SweepRef, values: Mapping[str, Any], *, stream: T
 
 
 def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a configuration against a sweep's search space, and return its values by the names of the space.
+    """Check a configuration against a sweep's search space, and return its values by parameter name.
 
     Args:
         sweep: The sweep.
@@ -133,7 +133,7 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
 
 
 def request_retry(ref: SweepRef, trials: Sequence[int] | None = None) -> dict[str, list[int]]:
-    """Request that a sweep retries failed trials, with their numbers and values, from their last checkpoints.
+    """Request that a sweep continues failed trials from their last checkpoints, with the same parameter values.
 
     A driver that works on the sweep does so at once. Otherwise the request waits for the next resume.
 
@@ -160,7 +160,7 @@ def retry_failed(
     changes: Mapping[str, Any] | None = None,
     stream: TextIO | None = None,
 ) -> Outcome | None:
-    """Request that a sweep retries failed trials, and resume the sweep if it does not run.
+    """Request that a sweep retries failed trials, and resume the sweep if no driver runs it.
 
     If the sweep cannot be resumed, then the request waits for the next resume.
 
@@ -179,7 +179,7 @@ def retry_failed(
     with contextlib.ExitStack() as stack:
         sweep = stack.enter_context(open_handle(ref))
         if sweep.folder and sweep.is_outdated():
-            stack.close()  # The ledger has to be closed before its file is replaced.
+            stack.close()  # Close the ledger before its file is replaced.
             _print(stream, follow_sweep(sweep.folder))
             sweep = stack.enter_context(open_handle(ref))
         name, numbers = sweep.name, _choose_failed(sweep, trials)
@@ -189,7 +189,7 @@ def retry_failed(
             if sweep.wait_until(lambda: all(request != other.id for other in sweep.ledger.read_requests(RETRY))):
                 _print(stream, f"{name}: retried as soon as a slot is free")
                 return None
-            if sweep.read_status() == "interrupted":  # If a user has stopped the sweep meanwhile, it is not resumed.
+            if sweep.read_status() == "interrupted":  # Do not resume a sweep that a user has just stopped.
                 _print(stream, sweep.describe_end())
                 return None
     _print(stream, f"{name}: resuming it to retry {_describe(numbers)}")
@@ -199,7 +199,7 @@ def retry_failed(
 
 
 def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[str, list[int]]:
-    """Choose what is retried; see `request_retry`.
+    """Return the numbers of the failed trials and certification runs to retry; see `request_retry`.
 
     Raises:
         StudyError: No trial has failed that can be retried, or the number of one is not among them.
@@ -222,7 +222,7 @@ def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[st
 
 
 def _describe(numbers: Mapping[str, Sequence[int]]) -> str:
-    """Describe what is retried, as in ``2 trials (3, 5)``."""
+    """Describe the trials to retry, as in ``2 trials (3, 5)``."""
     trials, runs = numbers[TRIALS], numbers[CERTIFY]
     parts = [f"{format_number(len(trials), 'trial')} ({', '.join(map(str, trials))})"] if trials else []
     parts += [f"{format_number(len(runs), 'run')} of the certification"] if runs else []

@@ -1,4 +1,4 @@
-"""Open a sweep outside of its driver, to watch it or to send it a request. Runs anywhere."""
+"""Open a sweep in a process that is not its driver, to watch it or to send it a request. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.views.sweep_view import SweepView
 
-POLL_S = 0.5  # The time between two checks of a process that waits for a sweep.
+POLL_S = 0.5  # Seconds between two looks at the ledger while waiting.
 
 
 @dataclass(frozen=True)
 class SweepHandle:
-    """An open sweep, as a process sees it that is not the sweep's driver.
+    """An open sweep in a process that is not the sweep's driver.
 
     Attributes:
         name: The sweep's name.
@@ -51,11 +51,11 @@ class SweepHandle:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The sweep's settings as a typed config."""
+        """The sweep's settings as a `RunConfig`."""
         return parse_config(self.settings)
 
     def compute_spent(self) -> SpentBudget:
-        """Return how much of its budget the search has spent."""
+        """Return the number of trials and environment steps that the search has used."""
         trials = self.ledger.trials.records()
         return SpentBudget(self.config, len(trials), self.config.replicates * sum(trial.env_steps for trial in trials))
 
@@ -67,34 +67,34 @@ class SweepHandle:
         return spell_command(f"resume sweep={self.name}") + "   # where its folder is"
 
     def read_status(self) -> str:
-        """Return ``running`` or the state in which the sweep ended; a killed driver leaves ``running`` behind."""
+        """Return the sweep's status in the ledger, which stays ``running`` if the driver was killed."""
         return self.ledger.sweep().status or "running"
 
     def describe_end(self) -> str:
-        """Describe how a sweep without a driver ended, and how to resume it if it has not reached its end."""
+        """Describe in one line how a sweep has ended, and how to resume it if it is unfinished."""
         view, status = SweepView.read(self.ledger), self.read_status()
         how = "its driver died before it ended the sweep" if status == "running" else status
         resume = f"; to continue: {self.resume_command}" if status in ("running", "interrupted") else ""
         return f"{self.name}: {how}, {view.num_ended} of {view.num_trials} trials ended{resume}"
 
     def find_driver(self) -> str | None:
-        """Return the location of the sweep's driver, or None without one; this may take seconds."""
+        """Return where the sweep's driver runs, such as host and pid; None without one. May take seconds."""
         driver = self._lease.find_driver()
         return driver.describe() if driver else None
 
     @cached_property
     def _lease(self) -> LeaseWatch:
-        # All methods share this watch, because it takes `LEASE_S` to notice that a driver on another machine is dead.
+        # Cached: it takes the watch `LEASE_S` to notice that a driver on another machine is dead.
         return LeaseWatch(self.ledger.read_lease)
 
     def is_outdated(self) -> bool:
-        """Return whether the ledger is a file that is older than the state from which the next driver continues."""
+        """Return whether the ledger here is an old copy, because another machine has stored a newer one."""
         if self.folder is None or file_of(self.ledger.url) is None or self.find_driver():
             return False
         return not has_newest(find_store(self.folder))
 
     def require_driver(self) -> str:
-        """Return the location of the driver that is to stop the sweep.
+        """Return where the driver runs that can stop the sweep.
 
         Raises:
             StudyError: The sweep has no driver.
@@ -110,7 +110,7 @@ class SweepHandle:
         )
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
-        """Wait until a condition holds; return False if the sweep has no driver any more before it does."""
+        """Wait until a condition holds; return False if the sweep's driver disappears first."""
         while not condition():
             if self._lease.look() is False:
                 return False
@@ -118,7 +118,7 @@ class SweepHandle:
         return True
 
     def send(self, kind: str, payload: Mapping[str, Any]) -> int:
-        """Write a request for the sweep's driver into the ledger, and return the request's id.
+        """Write a request for the sweep's driver to the ledger, and return the request's id.
 
         Args:
             kind: The kind of request, such as ``STOP`` of `rltune.records`.
@@ -133,7 +133,7 @@ class SweepHandle:
                 "the same command typed where it ran last",
             )
         if file := file_of(self.ledger.url):
-            # If this machine lost power or was restarted, then its dead driver has another boot id, too.
+            # The boot id also differs if this machine was restarted since, but then the driver is not found alive.
             driver = self._lease.find_driver()
             if driver and driver.boot != read_boot_id() and has_write_ahead_log(file):
                 raise self._make_read_only_error(
@@ -149,7 +149,7 @@ class SweepHandle:
 
 @contextlib.contextmanager
 def open_handle(ref: SweepRef) -> Iterator[SweepHandle]:
-    """Open a sweep to send it requests or to watch it.
+    """Open a sweep to watch it or to send it requests.
 
     Args:
         ref: The sweep. A name and the address of a ledger are enough: this machine need not have the sweep's folder.

@@ -1,4 +1,4 @@
-"""Carry out the requests that users send to a running sweep. Runs in the driver.
+"""Read and carry out the requests that users send to a running sweep. Runs in the driver.
 
 The driver's housekeeping reads the ledger's requests through all phases of a sweep, by one short query, and stops the
 sweep itself. Requests that change trials wait until the driver's main thread fetches them, because only that thread
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """The requests to a running sweep.
+    """The pending requests of users to a running sweep, read from its ledger.
 
     Args:
         ledger: The sweep's ledger.
@@ -30,11 +30,11 @@ class Inbox:
 
     def __init__(self, ledger: Ledger, stopper: SweepStopper) -> None:
         self._ledger, self._stopper = ledger, stopper
-        # Before the first read, requests of both kinds may be waiting.
+        # Requests may be waiting from before this driver started.
         self._waiting: frozenset[str] = frozenset((ENQUEUE, RETRY))
 
     def read(self) -> None:
-        """Read the waiting requests, and stop the sweep if one of them asks for it."""
+        """Read the pending requests from the ledger, and carry out a request to stop."""
         requests = self._ledger.read_requests()
         self._waiting = frozenset(request.kind for request in requests)
         for request in requests:
@@ -43,15 +43,15 @@ class Inbox:
                 self._ledger.take_request(request.id)
 
     def find_enqueued(self) -> SweepRequest | None:
-        """Return the next enqueued configuration, or None. The caller that starts its trial takes the request."""
+        """Return the next enqueued configuration or None; it stays pending until its trial is added to the ledger."""
         return next(iter(self._ledger.read_requests(ENQUEUE)), None) if ENQUEUE in self._waiting else None
 
     def count_begun(self) -> int:
-        """Count the trials that were started from enqueued configurations."""
+        """Count the trials that came from enqueued configurations."""
         return sum(request.trial is not None for request in self._ledger.read_requests(ENQUEUE, waiting=False))
 
     def reopen_failed(self, notify: Callable[[str], None]) -> list[TrialRecord]:
-        """Reopen the trials and runs that a user wants to be retried, and return them.
+        """Set failed trials and certification runs that users want to retry to RUNNING in the ledger, and return them.
 
         Args:
             notify: Shows the user a line of text.
@@ -60,7 +60,7 @@ class Inbox:
 
 
 def withdraw_stops(ledger: Ledger) -> None:
-    """Withdraw the requests to stop that were sent to an earlier driver.
+    """Withdraw stop requests that were meant for an earlier driver.
 
     A driver does so as soon as it holds the sweep's lease, and obeys every later request. Times of requests are not
     compared, because the clocks of machines differ. Those who requested a stop notice that it was withdrawn.
@@ -70,12 +70,12 @@ def withdraw_stops(ledger: Ledger) -> None:
 
 
 def describe_user() -> str:
-    """Return the user and the host that send a request, such as ``maria@host``."""
+    """Return this process's user and host, such as ``maria@host``, as the sender of a request."""
     return f"{name_user()}@{socket.gethostname()}"
 
 
 def reopen_failed(ledger: Ledger, notify: Callable[[str], None]) -> list[TrialRecord]:
-    """Reopen the trials and runs of all retry requests as RUNNING, so that they continue like unfinished trials.
+    """Set the trials and runs of all retry requests to RUNNING in the ledger, so that they are continued.
 
     Args:
         ledger: The sweep's ledger.

@@ -1,4 +1,4 @@
-"""Watch a sweep that another process runs, on any machine, in the console's live table drawn from the ledger."""
+"""Watch a sweep from another process or machine: the driver's live table, drawn from the ledger."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rltune.views.console import Console
 from rltune.views.next_steps import describe_end
 from rltune.views.sweep_view import SweepView
 
-# The exit codes of `watch` by the state in which a sweep, or its submission to a service, has ended.
+# Exit codes of `watch` by the final state of a sweep, or of its submission to a service.
 EXIT_CODES = {"complete": EXIT_WINNER, "failed": EXIT_NONE, "refused": EXIT_REQUEST, "interrupted": 128 + SIGINT}
 
 
 def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
-    """Show a sweep as its own terminal does until it has ended; an interrupt ends the watching and not the sweep.
+    """Show a sweep's live table until the sweep ends; Ctrl-C stops the watching but not the sweep.
 
     Args:
         ref: The sweep. A sweep that has ended is only described.
@@ -48,14 +48,14 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
             resume = sweep.resume_command if is_unfinished else None
             view = SweepView.read(sweep.ledger).in_folder(sweep.folder)
             console.close(describe_end(view, outcome, resume=resume))
-        else:  # The usual description needs the summary in the sweep's folder.
+        else:  # Without the folder's summary.json, a one-line description has to do.
             print(sweep.describe_end(), file=stream, flush=True)
         state = "interrupted" if status == "running" else status
         return EXIT_CODES.get(state, outcome.exit_code if outcome else EXIT_WINNER)
 
 
 def _follow(sweep: SweepHandle, console: Console) -> str:
-    """Draw the sweep until it has ended.
+    """Draw the live table until the sweep ends or its driver is gone.
 
     Returns:
         The state in the ledger; ``running`` if the sweep has no driver that could end it.
@@ -70,7 +70,7 @@ def _follow(sweep: SweepHandle, console: Console) -> str:
         view = SweepView.read(sweep.ledger, view)
         console.draw(view)
         was_running |= view.record.status == "running"
-        # Before a driver begins, the status is that of an earlier end.
+        # Until a driver starts, the status is that of the previous end.
         return was_running and view.record.status != "running"
 
     has_ended = sweep.wait_until(draw_until_ended)

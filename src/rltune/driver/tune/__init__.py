@@ -1,1 +1,1 @@
-"""Everything that Ray Tune calls back."""
+"""The searcher, scheduler and callbacks that Ray Tune calls."""

@@ -1,4 +1,4 @@
-"""Turn a trial's record into the assignment for its worker. Runs in the driver."""
+"""Make the assignment that tells a worker which trial to train. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Assignments:
-    """Makes Tune's configs, which hold the workers' assignments.
+    """Makes the config with which Tune starts a trial; it contains the worker's assignment.
 
     Args:
         sweep: The sweep.
@@ -25,12 +25,12 @@ class Assignments:
 
     def __init__(self, sweep: OpenSweep) -> None:
         self._sweep = sweep
-        # Parameter values that need more than the common share of a GPU. They are kept instead of trial numbers,
-        # because certification runs repeat the values of trials.
+        # Parameter values that need a larger part of a GPU. Values and not trial numbers, as certification runs repeat
+        # them.
         self._large: set[str] = set()
 
     def enlarge_share(self, record: TrialRecord, gpus: float) -> Share | None:
-        """Double the part of a GPU for a trial's values, once; None if that does not help.
+        """Double a trial's fraction of a GPU after it ran out of memory, once; None if it has no larger share.
 
         The next attempt requests the larger part from Tune and waits for it like any trial; others may go first.
 
@@ -49,13 +49,13 @@ class Assignments:
         return (share.larger or share) if _spell_values(record) in self._large else share
 
     def make_config(self, record: TrialRecord) -> dict[str, Any]:
-        """Make the config of the next attempt at a trial, which holds its assignment."""
-        if record.node:  # An earlier attempt may have left checkpoints that the ledger does not name.
+        """Make the Tune config for the next attempt at a trial."""
+        if record.node:  # An earlier attempt may have saved checkpoints that the ledger does not name.
             self._sweep.retention.drop_unnamed([record])
         return self.build(record).to_config()
 
     def build(self, record: TrialRecord) -> Assignment:
-        """Build a worker's assignment; a trial that ran before goes on from its newest whole checkpoint.
+        """Make a worker's assignment; a trial that ran before continues from its newest complete checkpoint.
 
         A run of the certification plays episodes at its end.
         """
@@ -87,7 +87,7 @@ class Assignments:
                 "sweep": sweep.name,
                 "env_name": config.env.name,
                 "run": record.name,
-                "trial": record.run_key.trial,  # Of a run of the certification, the trial whose values it trains.
+                "trial": record.run_key.trial,  # For a certification run, the trial with its values.
             },
             kind=record.kind,
             episodes=episodes,
@@ -96,7 +96,7 @@ class Assignments:
         )
 
     def _choose_whole(self, record: TrialRecord) -> list[CheckpointRecord]:
-        """Choose the recorded checkpoints that are whole, and tell the user about damaged checkpoints."""
+        """Return the trial's recorded checkpoints whose files are complete, and warn the user about damaged ones."""
         recorded = [checkpoint for checkpoint in (record.latest, record.checkpoint) if checkpoint]
         whole = [checkpoint for checkpoint in recorded if self._sweep.store.has_all_files(checkpoint)]
         if len(whole) < len(recorded):
@@ -112,7 +112,7 @@ def _spell_values(record: TrialRecord) -> str:
 
 
 def choose_newest(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
-    """Choose the checkpoint from which a trial goes on; None if there is none.
+    """Choose the checkpoint from which a trial continues; None if it has none.
 
     A checkpoint with a replay memory goes before a newer one without: the steps between the two are trained again
     sooner than a memory is filled. Newer is what the ledger recorded later, not what has more steps: a checkpoint that

@@ -1,4 +1,4 @@
-"""Decide whether a trial goes on after a failed attempt, by one question: has the attempt made progress?
+"""Decide whether a trial is retried after a failed attempt: retries without progress are limited.
 
 An attempt lasts from the start of a trial's process to its end, and the next one goes on from the newest checkpoint. It
 has made progress if it brought a report or a checkpoint of more steps than any before. Runs in the driver.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-TrialKey = tuple[str, int]  # The kind and the number of a trial.
+TrialKey = tuple[str, int]  # A trial's kind (search or certification) and number.
 
 
 class Attempts:
-    """Counts attempts without progress, those of each trial and those of the whole sweep.
+    """Counts failed attempts without progress, of each trial and in a row over the whole sweep.
 
     Args:
         max_retries: How often a trial is tried again after an exception of its own code without progress in between.
@@ -29,22 +29,22 @@ class Attempts:
 
     @property
     def are_exhausted(self) -> bool:
-        """Whether so many attempts in a row made no progress that it makes no sense to go on."""
+        """Whether the sweep has to end, because too many attempts in a row made no progress."""
         return self._num_attempts_in_a_row >= self._stop_after
 
     def begin(self, trial: TrialKey) -> None:
-        """Record the start of a trial's attempt."""
+        """Record that a new attempt at a trial starts."""
         self._made_progress.discard(trial)
 
     def note_progress(self, trial: TrialKey) -> None:
-        """Note that a trial came further than ever before: what was counted starts anew."""
+        """Reset the counts, because a trial has got further than in any earlier attempt."""
         self._made_progress.add(trial)
         self._num_attempts_in_a_row = 0
         for counts in (self._num_exceptions, self._num_attempts):
             counts.pop(trial, None)
 
     def end(self, trial: TrialKey, *, counts_against_trial: bool, is_nodes_fault: bool = False) -> bool:
-        """Count an attempt that ended before its trial; return whether the trial may go on.
+        """Count a failed attempt, and return whether the trial may be retried.
 
         Args:
             trial: Whose attempt it was.
@@ -57,7 +57,7 @@ class Attempts:
         if not is_nodes_fault:
             self._num_attempts[trial] += 1
             self._num_exceptions[trial] += counts_against_trial
-        if self.are_exhausted:  # When the whole sweep ends for lack of progress, no trial is to blame.
+        if self.are_exhausted:  # The whole sweep ends, so this trial stays unfinished and does not fail.
             return True
-        # If this trial reaches the limit and the sweep does not, then other trials made progress meanwhile.
+        # A trial that alone reaches the limit fails, because meanwhile other trials made progress.
         return self._num_exceptions[trial] <= self._max_retries and self._num_attempts[trial] < self._stop_after

@@ -1,4 +1,4 @@
-"""Explain why an attempt at a trial ended before the trial did. Runs in the driver.
+"""Explain why an attempt at a trial failed, for the ledger, the user and the retry rules. Runs in the driver.
 
 A worker that raised explains it itself, the supervisor explains a worker that hung, and Ray one whose process is gone.
 If the trial fails, everything is written to a file, with the end of what the process wrote to its standard error.
@@ -19,18 +19,18 @@ from rltune.formatting import first_line
 from rltune.ledger.disk_full import DISK_FULL, names_full_disk
 from rltune.trial.supervisor import STACK_FILE, STOP_FILE
 
-FAILURE_FILE = "failure.txt"  # The file in a trial's folder that describes its failure.
-MAX_TRACE = 4000  # The ledger and MLflow keep this many characters of a traceback.
+FAILURE_FILE = "failure.txt"  # The report of a trial's failure in its folder.
+MAX_TRACE = 4000  # Characters of a traceback in the ledger and MLflow.
 MAX_LOG = 20_000
-EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # Matches the beginning of a traceback's last line.
-# The word OOM is left out: Ray names it among the possible causes of any death.
+EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # The start of a traceback's last line.
+# Not "OOM", which Ray mentions among the possible causes of any death.
 OUT_OF_MEMORY = ("OutOfMemory", "low on memory")
-LOST_ENV_RUNNER = ("ActorDiedError", "ActorUnavailableError", "NodeDiedError")  # Errors of Ray for a lost env runner.
+LOST_ENV_RUNNER = ("ActorDiedError", "ActorUnavailableError", "NodeDiedError")  # Ray's errors for a lost env runner.
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Hold why an attempt ended.
+    """Why an attempt at a trial failed.
 
     Attributes:
         reason: In one line.
@@ -49,7 +49,7 @@ class Failure:
 
 
 def explain_death(store: Store, trial_dir: str, error: str, pid: int | None = None) -> Failure:
-    """Explain the loss of a worker's process.
+    """Explain why a worker process died, from its stack file, Ray's error and its log.
 
     Args:
         store: The sweep's store.
@@ -72,7 +72,7 @@ def explain_death(store: Store, trial_dir: str, error: str, pid: int | None = No
 
 
 def explain_error(reason: str, trace: str) -> Failure:
-    """Explain an exception in a worker, whose process lives on.
+    """Explain an exception that a worker has caught and reported.
 
     RLlib ends the process of an env runner at any exception (2.60). So the reason is the exception in the log of the
     env runner's process, if that is on this machine.
@@ -84,7 +84,7 @@ def explain_error(reason: str, trace: str) -> Failure:
     is_lost = reason.startswith(LOST_ENV_RUNNER)
     worker_log = _read_worker_log(_find_pid(trace)) if is_lost else ""
     raised = [line for line in worker_log.splitlines() if EXCEPTION_LINE.match(line)]
-    if raised:  # Exceptions without a message were raised while the process ended, and explain nothing.
+    if raised:  # Exceptions without a message come from the process's shutdown.
         line = next((line for line in reversed(raised) if ": " in line), raised[-1])
         return _make_failure(f"env runner died: {line.strip()[:300]}", trace, worker_log)
     is_unshared = UnsharedStoreError.__name__ in trace
@@ -99,12 +99,12 @@ def explain_error(reason: str, trace: str) -> Failure:
 
 
 def write_failure(store: Store, trial_dir: str, failure: Failure) -> dict[str, str]:
-    """Write a failure to a file in the trial's folder, and return what the ledger keeps of it."""
+    """Write a failure report to the trial's folder, and return the fields that the ledger stores."""
     path = store.folder / trial_dir / FAILURE_FILE
     parts = [failure.reason, failure.trace]
     if failure.worker_log:
         parts += ["standard error of the worker:", failure.worker_log]
-    with contextlib.suppress(OSError):  # If the disk is full, then the reason is still recorded in the ledger.
+    with contextlib.suppress(OSError):  # On a full disk, the ledger still gets the reason.
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n\n".join(part.rstrip() for part in parts) + "\n")
     trace = f"{failure.trace}\n{failure.worker_log}" if failure.worker_log else failure.trace
@@ -112,10 +112,10 @@ def write_failure(store: Store, trial_dir: str, failure: Failure) -> dict[str, s
 
 
 def find_outage(store: Store, failure: Failure) -> str:
-    """Find out whether a full disk or an unreachable storage ended an attempt, for all trials alike; empty if not."""
+    """Return the outage, a full disk or unreachable storage, that ended an attempt and affects all; "" if none."""
     if names_full_disk(failure.trace):
         return DISK_FULL
-    if StoreUnavailableError.__name__ in failure.trace:  # The storage may be unreachable from the worker alone.
+    if StoreUnavailableError.__name__ in failure.trace:  # Only the worker's node may be cut off from the storage.
         try:
             store.read(STOP_FILE, is_quick=True)
         except StoreError:
@@ -124,7 +124,7 @@ def find_outage(store: Store, failure: Failure) -> str:
 
 
 def read_last_error(file: str | None) -> str:
-    """Read the newest error in Tune's file of a trial's errors; empty without one.
+    """Read the latest error from the file in which Tune keeps a trial's errors; empty without one.
 
     Tune's own ``get_error`` looks in a folder to which the file is copied only later (Ray 2.60).
     """
@@ -139,13 +139,13 @@ def _make_failure(reason: str, trace: str, worker_log: str, **causes: bool) -> F
 
 
 def _find_pid(text: str) -> int | None:
-    """Find the process that Ray's error is about."""
+    """Find the pid of the dead process in the text of Ray's error."""
     match = re.search(r"^\s*pid: (\d+)$", text, re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def _read_worker_log(pid: int | None) -> str:
-    """Read the end of what a process wrote to standard error; empty where its log is on another machine."""
+    """Read the end of a worker's standard error from Ray's logs; empty if these are on another machine."""
     logs = find_logs()
     files = sorted(logs.glob(f"worker-*-{pid}.err")) if pid and logs else []
     try:

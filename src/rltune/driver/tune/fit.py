@@ -1,4 +1,4 @@
-"""Run a sweep's trials and its certification's runs with Tune. Runs in the driver."""
+"""Run the search's trials and the certification runs with Ray Tune. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("rltune")
 
 
 def run_trials(sweep: OpenSweep) -> None:
-    """Run what is unfinished and what is still to be tried, then the certification's runs, until all have ended.
+    """Run the remaining trials of the search, then the certification runs, until all have ended.
 
     Raises:
         LeaseLostError: Another driver has taken the sweep over.
@@ -74,19 +74,19 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
             callbacks=[Recorder(sweep, stages, scheduler, attempts, assignments)],
             stop=sweep.stopper,
             verbose=0,
-            # Tune's CLIReporter prints nothing with verbose=0, but Tune's default reporter clears a notebook's cell.
+            # The default reporter would clear a notebook's cell even with verbose=0; CLIReporter prints nothing.
             progress_reporter=tune.CLIReporter(),
-            failure_config=FailureConfig(max_failures=0),  # The recorder, and not Tune, retries trials.
+            failure_config=FailureConfig(max_failures=0),  # The recorder retries trials, not Tune.
             checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     )
 
 
 def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
-    """Run Tune until the searcher has nothing left or the stopper ends it; leave nothing of Tune's on disk."""
+    """Run Tune until the searcher has no more trials or the stopper ends the sweep; delete Tune's files."""
     stopper, joined = sweep.stopper, sweep.config.cluster.address is not None
-    logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # Otherwise Tune lists failed trials at its end.
-    # Tune's tracebacks belong in the sweep's log and not in the terminal.
+    logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # Otherwise Tune lists failed trials as it ends.
+    # Tune's tracebacks go to the sweep's log, not to the terminal.
     logging.getLogger("ray.tune").propagate = False
     try:
         with adapt_tune(one_process=not joined and len(sweep.share.bundles) == 1):
@@ -96,7 +96,7 @@ def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
     except Exception as error:
         if joined:
             wait_for_head()
-        if stopper.lease_lost:  # After a lost lease any error may follow, and `run_trials` raises the cause.
+        if stopper.lease_lost:  # Any error may follow a lost lease, which `run_trials` reports.
             logger.debug("trials were given up", exc_info=error)
         elif is_disk_full(error):
             stopper.request(DISK_FULL)
@@ -109,7 +109,7 @@ def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
 
 
 def request_resources(common: Share, config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Request the common share of the machine for a trial, with the part of a GPU that its assignment names.
+    """Make Tune's resource request for a trial: the common share, with the GPU fraction in its assignment.
 
     Tune gives a trial the process of another one only if both request the same.
     """

@@ -1,4 +1,4 @@
-"""Propose the search's trials: unfinished and enqueued ones, then warm starts and portfolio, then the sampler's.
+"""Propose the search's trials in order: unfinished, enqueued, warm starts, portfolio, the sampler's.
 
 Runs in the driver; knows nothing of Tune.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stage(Protocol):
-    """Proposes one kind of trials: those of the search, or the runs of the certification.
+    """Proposes one kind of trials: the search's or the certification's; a protocol.
 
     One run of Tune has both, because the runs of the certification then reuse the warm processes of the search.
 
@@ -27,18 +27,18 @@ class Stage(Protocol):
     table: TrialTable
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
-        """Return the ledger's record of the next trial to run; None if there is none at the moment.
+        """Return the ledger's record of the next trial to run; None if none can start at the moment.
 
         Args:
             is_search_over: Whether every trial of the search has ended.
         """
 
     def retry(self, record: TrialRecord) -> None:
-        """Propose a trial again before all others."""
+        """Propose a failed trial again, before all others."""
 
 
 class SearchProposals:
-    """Proposes the trials of the search, and keeps nothing that the ledger does not hold.
+    """Proposes the search's trials. Its state follows from the ledger, so that a resume continues it.
 
     Args:
         sweep: The sweep.
@@ -50,11 +50,11 @@ class SearchProposals:
     def __init__(self, sweep: OpenSweep) -> None:
         self._sweep, self.table = sweep, sweep.ledger.trials
         self._waiting = [record for record in self.table.records() if record.state == "RUNNING"]
-        self._num_enqueued = sweep.inbox.count_begun()  # Enqueued configurations delay the warm starts.
+        self._num_enqueued = sweep.inbox.count_begun()  # Enqueued trials shift the warm starts' numbers.
         self._was_spent = False
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
-        """Return the next trial; None when the budget of trials or environment steps is spent."""
+        """Return the next trial to run; None when the budget of trials or environment steps is used up."""
         if self._waiting:
             return self._waiting.pop(0)
         number, plan, study = self.table.num_trials, self._sweep.plan, self._sweep.study
@@ -79,7 +79,7 @@ class SearchProposals:
         return record
 
     def retry(self, record: TrialRecord) -> None:
-        """Propose a trial again before all others."""
+        """Propose a failed trial again, before all others."""
         self._waiting.insert(0, record)
 
     def _has_spent_steps(self) -> bool:

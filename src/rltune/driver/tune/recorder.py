@@ -1,4 +1,4 @@
-"""Record what happens while Tune runs: in the ledger first, then for the trackers and Optuna.
+"""Record in the ledger what happens to trials, then inform Optuna and the trackers; a Tune callback.
 
 Tune calls the methods of `Recorder` back. Runs in the driver.
 """
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Event:
-    """Something that happened to a trial.
+    """Something that happened to a trial, as Tune reports it.
 
     Attributes:
         stage: The trial's kind.
@@ -66,17 +66,17 @@ class _Event:
 
     @property
     def record(self) -> TrialRecord:
-        """The trial as the ledger has it now."""
+        """The trial's record as it is in the ledger now."""
         return self.stage.table.record(self.number)
 
     @property
     def is_search(self) -> bool:
-        """Whether the trial is one of the search, which spend the sweep's budgets and are shown to Optuna."""
+        """Whether the trial belongs to the search, whose trials use up the budgets and are shown to Optuna."""
         return self.stage.table.kind == TRIALS
 
 
 def _interrupt_on_error(method: Callable[..., None]) -> Callable[..., None]:
-    """Interrupt the sweep if an event cannot be recorded, so that the next driver repeats what is not in the ledger.
+    """Wrap a callback so that an exception interrupts the sweep; a resume then repeats what the ledger lacks.
 
     An exception that left the callback would end Tune's run, and the other trials could not save their state.
     """
@@ -85,7 +85,7 @@ def _interrupt_on_error(method: Callable[..., None]) -> Callable[..., None]:
     def safe(self: Recorder, *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
-        except LeaseLostError:  # The stopper has already noticed the lost lease.
+        except LeaseLostError:  # The stopper already knows.
             pass
         except Exception as error:
             if is_disk_full(error):
@@ -99,7 +99,7 @@ def _interrupt_on_error(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Recorder(Callback):
-    """Writes what happens to trials into the ledger, and wakes the trackers' feeds.
+    """Tune callback that writes the events of trials to the ledger, and then wakes up the trackers.
 
     Args:
         sweep: The sweep.
@@ -121,18 +121,19 @@ class Recorder(Callback):
         self._config, self._store, self._tracker = sweep.config, sweep.store, sweep.tracker
         self._stages = {stage.table.kind: stage for stage in stages}
         self._scheduler, self._attempts, self._assignments = scheduler, attempts, assignments
-        # Trials with a result that is missing in the ledger: a later report would leave a gap in the learning curve.
+        # Trials with a result that could not be recorded; later results are ignored, as the learning curve would have a
+        # gap.
         self._incomplete: set[TrialKey] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Tune pickles its callbacks for a restore that is never used."""
+        """Pickle no attributes, because Tune pickles its callbacks for a restore that rltune does not use."""
         return {}
 
     # -- Methods that Tune calls --------------------------------------------------------------------------------------
 
     @_interrupt_on_error
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record that a trial begins or goes on."""
+        """Record that a trial starts or continues."""
         event = self._make_event(trial)
         self.stopper.active_trial_dirs.add(event.trial_dir)
         self._attempts.begin(event.key)
@@ -143,11 +144,11 @@ class Recorder(Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Record a report, or a checkpoint between two reports."""
+        """Record a report of a trial, or a checkpoint between two reports."""
         event = self._make_event(trial, result)
         if event.key in self._incomplete:
             return
-        self._incomplete.add(event.key)  # The trial stays incomplete until this result is in the ledger.
+        self._incomplete.add(event.key)  # Until this result is in the ledger.
         before, table = event.record, event.stage.table
         for note in result.get("notes", ()):
             self.sweep.console.note(f"{before.name} {note}")
@@ -157,7 +158,7 @@ class Recorder(Callback):
                 raise self._store.make_unshared_error(f"{checkpoint.path} lies on node {result.get('node')} alone")
         costs, is_new = self._charge(event), False
         if is_report(result):
-            # A trial that continues after a failure trains some steps again, and a repeated report is not new.
+            # A trial that is continued from a checkpoint repeats reports, which are not new.
             is_new = table.add_report(make_report(result), checkpoints, **costs)
         else:
             table.change(event.number, **checkpoints, **costs)
@@ -171,13 +172,13 @@ class Recorder(Callback):
 
     @_interrupt_on_error
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record the end of an attempt that kept its process: whole, stopped, failed inside, or interrupted."""
+        """Record the end of an attempt whose process survived: complete, stopped by the rule, failed or interrupted."""
         event = self._make_event(trial, trial.last_result)
         result = event.result
         self.stopper.active_trial_dirs.discard(event.trial_dir)
         reason = self._scheduler.pop_reason(event.number) if event.is_search else None
         if event.key in self._incomplete:
-            # The trial continues from its last recorded checkpoint and sends the missing reports again.
+            # It continues from its last recorded checkpoint and repeats the reports that were not recorded.
             event.stage.table.interrupt(event.number)
             self._tracker.wake()
         elif result.get("failed"):
@@ -193,7 +194,7 @@ class Recorder(Callback):
 
     @_interrupt_on_error
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record the end of an attempt that lost its process. Tune itself tries no trial again."""
+        """Record the end of an attempt whose process died. Tune itself does not retry trials."""
         event = self._make_event(trial, trial.last_result)
         self.stopper.active_trial_dirs.discard(event.trial_dir)
         if self._config.cluster.address is not None:
@@ -205,7 +206,7 @@ class Recorder(Callback):
 
     @_interrupt_on_error
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        """Record the costs of trials that did not hand back in time, as their heartbeats show them."""
+        """Record the environment steps of trials that were killed at the deadline, from their heartbeats."""
         for trial_dir, env_steps in self.sweep.heartbeats.read().items():
             kind, _, number = trial_dir.partition("/")
             event = _Event(self._stages[kind], int(number), {"env_steps": env_steps})
@@ -219,7 +220,7 @@ class Recorder(Callback):
     # -- Methods that end a trial or an attempt -----------------------------------------------------------------------
 
     def _charge(self, event: _Event) -> dict[str, Any]:
-        """Count against the sweep's budget what a trial has sampled, and return what the ledger keeps of its costs.
+        """Add a trial's new environment steps to the sweep's budget, and return the costs for the ledger.
 
         A trial that trains some steps again, or cannot be restored, has cost no less than was recorded before.
         """
@@ -232,7 +233,7 @@ class Recorder(Callback):
         return costs
 
     def _end_whole(self, event: _Event) -> None:
-        """End a trial that had its whole budget; one without a score has failed."""
+        """End a trial that has used its whole budget; without a score it has failed."""
         returns = event.result.get("returns")
         if not event.record.scores:
             self._end(event, "FAIL", f"no episode ended within {self._config.budget.env_steps} environment steps")
@@ -240,13 +241,13 @@ class Recorder(Callback):
             self._end(event, "COMPLETE", WHOLE_BUDGET)
         elif not returns:
             self._end(event, "FAIL", "its policy could not be evaluated")
-        elif not math.isfinite(sum(returns)):  # A return of NaN cannot be ranked.
+        elif not math.isfinite(sum(returns)):  # NaN cannot be ranked.
             self._end(event, "FAIL", "its policy's return is not finite")
         else:
             self._end(event, "COMPLETE", WHOLE_BUDGET, returns=tuple(returns))
 
     def _end(self, event: _Event, state: str, reason: str, **facts: Any) -> None:
-        """End a trial in the ledger, then tell Optuna and the trackers.
+        """Record the final state of a trial in the ledger, then inform Optuna and the trackers.
 
         Args:
             event: The trial.
@@ -261,12 +262,12 @@ class Recorder(Callback):
         self._tracker.wake()
 
     def _interrupt(self, event: _Event) -> None:
-        """Leave a trial RUNNING in the ledger, so that a resume goes on with it."""
+        """Mark a trial as interrupted in the ledger; its state stays RUNNING, so that a resume continues it."""
         event.stage.table.interrupt(event.number, **self._charge(event))
         self._tracker.wake()
 
     def _end_attempt(self, event: _Event, failure: Failure) -> None:
-        """Let a trial go on after an attempt that ended before it, or fail it; end the sweep if no trial comes further.
+        """Retry, fail or interrupt a trial whose attempt has failed; end the sweep after too many failures in a row.
 
         Args:
             event: The trial.
@@ -287,7 +288,7 @@ class Recorder(Callback):
         if self._attempts.are_exhausted and not self.stopper.is_requested():
             limit = self._config.failures.stop_after
             self.stopper.interrupt(f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}")
-        # A trial that diverged, or that no GPU has enough memory for, would end in the same way again.
+        # Retrying is useless after divergence, or if no GPU has enough memory.
         if result.get("diverged") or result.get("out_of_memory") or not may_go_on:
             diverged = bool(result.get("diverged"))
             facts = write_failure(self._store, event.trial_dir, failure)
@@ -302,20 +303,20 @@ class Recorder(Callback):
 
 
 def _read_checkpoints(result: Mapping[str, Any], before: TrialRecord) -> dict[str, CheckpointRecord]:
-    """Read the checkpoints that came with a report, and number them after those that the ledger has."""
+    """Convert the checkpoints in a result to ledger records, with sequence numbers above the recorded ones."""
     sequence = 1 + max((record.sequence for record in (before.checkpoint, before.latest) if record), default=0)
     saved = result.get("records") or {}
     return {CHECKPOINTS[name]: CheckpointRecord(**record | {"sequence": sequence}) for name, record in saved.items()}
 
 
 def _count_saved_steps(records: Iterable[CheckpointRecord | None]) -> int:
-    """Return the environment steps of a trial's furthest checkpoint; -1 without one."""
+    """Return the largest number of environment steps among a trial's checkpoints; -1 without any."""
     return max((record.env_steps for record in records if record), default=-1)
 
 
 def _drop_results(trial: Any) -> None:
-    """Drop what Tune keeps of an ended trial: the ledger holds it all, and 0.1 MB each would add up."""
+    """Free the memory that Tune keeps for an ended trial, about 0.1 MB: the ledger has all of it."""
     trial.run_metadata.metric_analysis.clear()
     trial.run_metadata.metric_n_steps.clear()
-    trial.config.clear()  # The config is cleared in place, because Tune holds it under two names (Ray 2.60).
+    trial.config.clear()  # In place, because Tune keeps two references to the config (Ray 2.60).
     trial.evaluated_params, trial.run_metadata.last_result = {}, {}

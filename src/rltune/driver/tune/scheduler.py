@@ -1,4 +1,4 @@
-"""Let a stopping rule stop Tune's trials. Runs in the driver."""
+"""Apply a stopping rule, such as successive halving, to Tune's trials. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rltune.trial.metrics import is_report, make_report
 
 
 class StoppingRuleScheduler(FIFOScheduler):
-    """Stops the trials that a stopping rule would stop.
+    """Tune scheduler that stops trials by a stopping rule.
 
     Args:
         rule: Decides about the search's trials. A certification's runs always have their whole budget.
@@ -27,11 +27,11 @@ class StoppingRuleScheduler(FIFOScheduler):
         self._waiting: list[Any] = []
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Remember a trial until it runs."""
+        """Add a trial to those that wait to be started."""
         self._waiting.append(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Decide after a report; Tune does not ask about the report that ends its trial."""
+        """Ask the stopping rule after a report whether the trial goes on; Tune skips the last report of a trial."""
         if _is_judged(result):
             report = make_report(result)
             decision = self._rule.decide(report)
@@ -41,22 +41,22 @@ class StoppingRuleScheduler(FIFOScheduler):
         return str(TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Show the rule a trial's last report, as the rule of a resumed sweep sees it from the ledger."""
+        """Pass a trial's last report to the stopping rule, as a resume does when it replays the ledger."""
         if _is_judged(result) and int(result["number"]) not in self._reasons:
             self._rule.decide(make_report(result))
 
     def pop_reason(self, number: int) -> str | None:
-        """Return why the rule has stopped a trial, and forget it; None if the rule has not."""
+        """Return and forget the reason why the rule has stopped a trial; None if it has not."""
         return self._reasons.pop(number, None)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return the first trial that waits; Tune's own looks through all that ever ran, at each event (Ray 2.60)."""
+        """Return the first waiting trial; Tune's own scheduler searches all trials at each event (Ray 2.60)."""
         self._waiting = [trial for trial in self._waiting if trial.status == Trial.PENDING]
         return min(self._waiting, key=_order, default=None)
 
 
 def _order(trial: Any) -> tuple[bool, int]:
-    """Order trials before a certification's runs, each by number."""
+    """Return a sort key that starts the search's trials before certification runs, each by number."""
     task = trial.config["assignment"]
     return task.get("kind", TRIALS) != TRIALS, task["number"]
 

@@ -1,4 +1,4 @@
-"""Give Tune the next trial to run: those of the search first, and runs of the certification in the slots left free.
+"""Give Tune the next trial to run: one of the search, or a certification run if a slot would stay free.
 
 Runs in the driver.
 """
@@ -17,11 +17,11 @@ from rltune.records import TRIALS
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
 
-MAX_IN_A_ROW = 8  # A thousand proposals in a row take half a minute, in which no trial starts and no report is read.
+MAX_IN_A_ROW = 8  # Tune reads no reports during a series of proposals, and a thousand of them take half a minute.
 
 
 class StageSearcher(Searcher):
-    """Proposes the trials of the sweep's stages, and keeps nothing that the ledger does not hold.
+    """Tune searcher that returns the trials of the search and of the certification, see `Stage`.
 
     A proposal waits until a slot is free, so that it is based on all reports until then.
 
@@ -35,11 +35,11 @@ class StageSearcher(Searcher):
         super().__init__(metric="score", mode="max")
         self._sweep, self._slots, self._assignments = sweep, sweep.slots, assignments
         self._stages = {stage.table.kind: stage for stage in stages}
-        self._live: dict[str, str] = {}  # The kind of each trial that Tune is running, by Tune's id.
+        self._live: dict[str, str] = {}  # The kinds of Tune's running trials by Tune's id.
         self._num_in_a_row = 0
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Return the next config; None while all slots are taken or a trial may yet be retried, FINISHED at the end.
+        """Return the next trial's config; None if it must wait for a slot or for running trials, FINISHED at the end.
 
         Tune asks until it gets None, and sees to its running trials only then. So this returns None after
         `MAX_IN_A_ROW` proposals, too.
@@ -60,7 +60,7 @@ class StageSearcher(Searcher):
         return None if self._live else str(Searcher.FINISHED)
 
     def _reopen_failed(self) -> None:
-        """Reopen the trials that a user wants to be retried, and propose them next."""
+        """Reopen failed trials that users want to retry, and propose them next."""
         reopened = self._sweep.inbox.reopen_failed(self._sweep.console.note)
         if any(record.kind == TRIALS for record in reopened):
             self._sweep.study.rebuild()
@@ -68,15 +68,15 @@ class StageSearcher(Searcher):
             self._stages[record.kind].retry(record)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Free the slot; the recorder has written the ledger already."""
+        """Free the trial's slot; the recorder has already written the ledger."""
         self._live.pop(trial_id, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Tune pickles its searcher for a restore that is never used."""
+        """Pickle no attributes, because Tune pickles its searcher for a restore that rltune does not use."""
         return {}
 
     def save(self, checkpoint_path: str) -> None:
-        """Keep nothing: the ledger holds it all."""
+        """Save nothing, because a resume reads everything from the ledger."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing: the ledger holds it all."""
+        """Restore nothing, because a resume reads everything from the ledger."""
