@@ -132,7 +132,7 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name closest to ``name``, or None if none is close; ``learning_rate`` is close to ``lr``.
+    """Return the known name closest to ``name``, by spelling or meaning: ``lr`` for ``learning_rate``; else None.
 
     Capitals make no difference, and `OTHER_NAMES` come before names that are merely spelled alike.
 

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from rltune.records import Direction
 
 Array = NDArray[Any]
-LEAST_COVERAGE = 0.93  # The best interval for five values covers 93.75%, which counts as a 95% interval.
-LEAST_EPISODES = 5  # An interval for a mean needs at least this many returns.
+LEAST_COVERAGE = 0.93  # Five values allow at most a 93.75% interval, which is accepted as a 95% interval.
+LEAST_EPISODES = 5  # The fewest returns for an interval of their mean.
 
 
 def interquartile_mean(values: ArrayLike, axis: int = -1) -> Array:

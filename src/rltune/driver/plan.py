@@ -173,7 +173,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec = _check_env(config)
-    from rltune.driver.trackers import check_trackers  # Importing SQLAlchemy takes a moment.
+    from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config)
     check_sampler(config.searcher.kind, config.searcher.args, space)

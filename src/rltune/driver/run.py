@@ -132,8 +132,8 @@ def drive(context: SweepContext) -> Outcome:
     """
     prepare_environment(context.config.cluster)
     with _explain_interrupt(context), explain_full_disk(context.folder), contextlib.ExitStack() as stack:
-        # If a driver loses its lease, the new driver ends the old one's Ray, and calls to that Ray hang for a minute. A
-        # timer ends the process sooner.
+        # The driver that takes over kills this driver's Ray, and calls to a dead Ray hang for a minute. The timer exits
+        # this process sooner.
         lost = StudyUnavailableError(f"sweep={context.name}: another driver has taken it over", "one driver at a time")
         leaving = threading.Timer(LEAVE_S, end_process, (lost,))
         leaving.daemon = True
@@ -235,7 +235,7 @@ def _explain_interrupt(context: SweepContext) -> Iterator[None]:
     except (
         KeyboardInterrupt,
         SystemExit,
-    ) as stop:  # Once Ray has started, its handler of SIGTERM raises SystemExit (2.60).
+    ) as stop:  # Ray's own handler of SIGTERM raises SystemExit (Ray 2.60).
         begun = context.resumed or (context.folder / "config.yaml").exists()
         how = "there is nothing to resume"
         if begun:
