@@ -1,1 +1,1 @@
-"""Deliver a sweep from its ledger to trackers such as MLflow, without ever blocking or failing a trial."""
+"""Deliver a sweep from its ledger to trackers such as MLflow; a tracker never blocks or fails a trial."""

@@ -1,4 +1,4 @@
-"""Show the ended trials of a sweep in optuna-dashboard, by a study in ``study.db`` or in the database of the ledger.
+"""Show the ended trials of a sweep in optuna-dashboard, by an Optuna study in ``study.db`` or in the ledger's database.
 
 The study is a view like any other tracker's: samplers propose from another one, `rltune.ledger.optuna_study`.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.storages import RDBStorage
 
-SWEEP_KEY = "rltune.sweep"  # The name of a study's attribute with the key of the sweep that the study shows.
+SWEEP_KEY = "rltune.sweep"  # The study attribute with the key of the sweep that the study shows.
 logger = logging.getLogger(__name__)
 
 
 class DashboardTracker(Tracker):
-    """A study of Optuna to which each trial of the search is added when it has ended.
+    """An Optuna study for optuna-dashboard; each trial of the search is added to it when the trial has ended.
 
     A trial that is tried again is added a second time; the next driver removes the first one.
 
@@ -56,7 +56,7 @@ class DashboardTracker(Tracker):
         self._has_opened = False
 
     def open(self) -> None:
-        """Open the study, and have the trials delivered that it lacks, as after its file was lost.
+        """Open the study, and request the delivery of trials that it lacks, for example because its file was deleted.
 
         A study of this name in a user's database that does not show this sweep is left alone.
         """
@@ -64,8 +64,9 @@ class DashboardTracker(Tracker):
         ended = {_get_key(record) for record in self.sweep.ledger.trials.records() if record.state != "RUNNING"}
         try:
             self._open_study(ended)
-        except Exception as error:  # Optuna raises various errors for a file that is damaged or of another version.
-            # A file that could be opened once is not damaged: its disk is full, or a reader holds it.
+        except Exception as error:  # For a file that is damaged or of another version, Optuna raises various errors.
+            # If the file could be opened before, it is not damaged: the disk is full, or a reader has locked it. It is
+            # kept then.
             if self._file is None or self._has_opened or not self._file.exists():
                 raise
             logger.warning("%s cannot be used and is made again from the ledger: %s", self._file, error)
@@ -83,7 +84,7 @@ class DashboardTracker(Tracker):
         logging.getLogger("alembic").setLevel(logging.WARNING)
         if self._file:
             choose_journal(self._file, self._shared)
-        # A reader may hold the file for a moment, and a database server may have been restarted.
+        # SQLite waits while a reader locks the file; connections to a server are tested, because it may have restarted.
         options = {"connect_args": {"timeout": TIMEOUT_S}} if file_of(self._url) else {"pool_pre_ping": True}
         sweep = self.sweep
         self._storage = RDBStorage(self._url, options)
@@ -95,8 +96,8 @@ class DashboardTracker(Tracker):
             return
         ends = [tuple(trial.user_attrs.get("end", ())) for trial in trials]
         self._added = set(ends)
-        # The study is made anew if trials were tried again, if the ledger is an older copy, or if two drivers added the
-        # same trial.
+        # The study has a trial twice or one that the ledger lacks, because the trial was retried, the ledger is an
+        # older copy, or two drivers added it. So the study is built anew.
         if len(ends) > len(self._added) or not self._added <= ended:
             optuna.delete_study(study_name=sweep.name, storage=self._storage)
             study, self._added = self._load_study(), set()
@@ -114,7 +115,7 @@ class DashboardTracker(Tracker):
         )
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add a trial of the search that has ended."""
+        """Add a trial of the search to the study if it has ended."""
         if self._study is None or trial.kind != TRIALS or trial.state == "RUNNING":
             return
         if _get_key(trial) not in self._added:
@@ -122,14 +123,14 @@ class DashboardTracker(Tracker):
             self._added.add(_get_key(trial))
 
     def _make_trial(self, record: TrialRecord) -> Any:
-        """Make Optuna's trial; a diverged one has no value, and a failed one has no score."""
+        """Make the Optuna trial that the dashboard shows; a trial that diverged or failed has no value."""
         from optuna.trial import TrialState, create_trial
 
         from rltune.ledger.optuna_study import thin_curve
 
         drawn = record.drawn or {}
         value = None if record.diverged or record.state == "FAIL" else record.score
-        # Optuna requires a value for each complete trial.
+        # Optuna requires a value for each COMPLETE trial, so one without a value is shown as PRUNED.
         state = "PRUNED" if record.state == "COMPLETE" and value is None else record.state
         attributes = {"trial": record.number, "params": dict(record.params), "seeds": list(record.seeds)}
         if record.state != "COMPLETE":
@@ -141,7 +142,7 @@ class DashboardTracker(Tracker):
             distributions={label: self._distributions[label] for label in drawn},
             user_attrs=attributes | {"end": _get_key(record)},
             intermediate_values=thin_curve(record.scores),
-            # A constraint whose number was never measured counts as broken.
+            # If a constraint's metric was never measured, then the trial counts as breaking it by 1.0.
             constraints={check.name: 1.0 if math.isnan(check.excess) else check.excess for check in record.checks},
         )
         if record.began_s and record.ended_s:
@@ -150,12 +151,12 @@ class DashboardTracker(Tracker):
         return trial
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the connections to the study's database."""
         if self._storage:
             self._storage.remove_session()
             self._storage.engine.dispose()
 
 
 def _get_key(record: TrialRecord) -> tuple[int, float]:
-    """Return what identifies the end of a trial: a trial that is tried again ends twice."""
+    """Return the number and end time of a trial, which differ between two attempts."""
     return record.number, record.ended_s or 0.0

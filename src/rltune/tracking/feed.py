@@ -1,4 +1,4 @@
-"""Deliver a sweep to its trackers: from the ledger, at least once, each tracker in a thread of its own.
+"""Deliver a sweep from its ledger to its trackers, at least once, with one thread per tracker.
 
 The ledger has a mark for each tracker, which moves after the tracker has taken what lies before it. A driver that is
 killed in between delivers it again, which changes nothing because trackers are idempotent. A tracker that fails is
@@ -32,20 +32,20 @@ from rltune.tracking.mlflow_tracker import MLflowTracker
 from rltune.tracking.model_registry import RegisteredModel
 from rltune.tracking.tracker import Tracker
 
-# The reports of some seconds are sent together, because a request costs the driver as much as ten reports. Importing
-# MLflow takes 2 s of CPU time, which the first trials need to start.
+# After a change, the feed waits this long to send several reports in one request, which costs the driver as much CPU
+# time as ten reports. The first wait also leaves the CPU to the first trials: importing MLflow takes 2 s.
 LINGER_S = 5.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0  # The pause after a failure doubles from the first to the longest.
-POLL_S = 0.1  # A caller that waits for a result checks for signals this often.
-MAX_ATTEMPTS = 3  # The number of refusals in a row after which an operation is given up.
-AWAY_S = 5.0  # The end of a sweep waits at most this long for a tracker that keeps failing.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0  # The back-off after a failure doubles from the first value to the second.
+POLL_S = 0.1  # A caller that waits for a result checks for signals at this interval.
+MAX_ATTEMPTS = 3  # An operation that the tracker refuses this often in a row is given up.
+AWAY_S = 5.0  # At the end of a sweep, a tracker that keeps failing gets this many more seconds.
 REGISTER_S, CHAMPION_S = 180.0, 30.0
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
 class _Task:
-    """An operation that the driver has handed over.
+    """An operation that the driver has passed to the feed's thread.
 
     Attributes:
         name: For messages.
@@ -63,15 +63,15 @@ class _Task:
 
 
 class _AbandonedError(Exception):
-    """The thread is to end without delivering anything more."""
+    """Raised in the feed's thread to end it without any further delivery."""
 
 
 class _RefusedError(Exception):
-    """The tracker has refused an operation, which is to be tried again."""
+    """The tracker has refused an operation, which will be tried again."""
 
 
 class Feed:
-    """Delivers a sweep to one tracker.
+    """Delivers a sweep from its ledger to one tracker, in a thread of its own.
 
     Args:
         tracker: The tracker.
@@ -87,31 +87,33 @@ class Feed:
         self.tracker, self.messages = tracker, SimpleQueue[str]()
         tracker.notify = self.messages.put
         self._ledger, self._store = ledger, store
-        # A tracker that acts only at the end must work even if an error of the ledger has ended the sweep.
+        # A tracker that only acts at the end, such as a notification, does not read the ledger. So it still works if an
+        # error of the ledger has ended the sweep.
         self._takes_checkpoints = _overrides(tracker, Tracker.write_checkpoint)
         self._reads_ledger = (
             _overrides(tracker, Tracker.write) or _overrides(tracker, Tracker.write_sweep) or self._takes_checkpoints
         )
         self._tasks: list[_Task] = []
         self._woken, self._urgent = threading.Event(), threading.Event()
-        self._woken.set()  # A resumed sweep may have something to deliver at once.
+        self._woken.set()  # When a sweep resumes, an earlier driver may have left something undelivered.
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self._ending: tuple[str, Outcome | None] = ("KILLED", None)
         self._is_open = self._is_delivered = self._has_warned = False
-        self._failures = 0  # The number of failures in a row.
-        self._failing_since = 0.0  # The time of the first failure in a row.
-        self._refusals: Counter[str] = Counter()  # The number of refusals in a row, by operation.
-        self._skipped: set[str] = set()  # Checkpoints that the tracker refused; the next driver offers them again.
+        self._failures = 0  # Consecutive failures.
+        self._failing_since = 0.0  # The time of the first of these failures.
+        self._refusals: Counter[str] = Counter()  # Consecutive refusals of each operation.
+        # Checkpoints that the tracker has refused are not sent again by this driver, but by the next one.
+        self._skipped: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"feed-{tracker.name}", daemon=True)
         self._thread.start()
 
     @property
     def is_opening(self) -> bool:
-        """Whether the tracker was not opened yet, and has not failed either."""
+        """Whether the tracker is still being opened for the first time."""
         return not (self._is_open or self._failures or self._closing.is_set())
 
     def wake(self, *, connect: bool = False) -> None:
-        """Announce that the ledger has something new.
+        """Wake the thread, because the ledger has new rows.
 
         Args:
             connect: Open the tracker now, without waiting for more to deliver.
@@ -121,14 +123,14 @@ class Feed:
         self._woken.set()
 
     def put(self, name: str, function: Callable[[], Any]) -> None:
-        """Hand an operation over without waiting for it."""
+        """Pass an operation to the feed's thread without waiting for its result."""
         self._tasks.append(_Task(name, function))
         self._woken.set()
 
     def call(
         self, name: str, function: Callable[[], T], timeout_s: float, is_urgent: Callable[[], bool] = lambda: False
     ) -> T | None:
-        """Call a function in the feed's thread, after everything before it was delivered, and return its result.
+        """Run a function in the feed's thread after the deliveries before it, and return its result.
 
         Args:
             name: For messages.
@@ -149,14 +151,15 @@ class Feed:
             self._woken.set()
         while not task.done.wait(min(POLL_S, max(0.0, deadline - time.monotonic()))):
             if is_urgent() or time.monotonic() >= deadline:
-                task.done.set()  # The thread skips a task whose caller has given up.
+                # Marking the task as done makes the thread skip it, because its caller no longer waits.
+                task.done.set()
                 reason = "the sweep ends" if is_urgent() else task.error or f"no answer within {timeout_s:.0f} s"
                 self.messages.put(f"{self.tracker.name} did not take {name} ({reason})")
                 return None
         return task.result  # type: ignore[no-any-return]
 
     def begin_close(self, status: str, outcome: Outcome | None = None) -> None:
-        """Deliver what is left, end the sweep's run, and stop; do not wait for it."""
+        """Tell the thread to deliver the rest, end the sweep's run and stop; does not wait."""
         if not self._closing.is_set():
             self._ending = status, outcome
             self._closing.set()
@@ -164,7 +167,7 @@ class Feed:
         self._woken.set()
 
     def wait_closed(self, timeout_s: float, is_urgent: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for the end of the thread, and leave it behind when the time is over.
+        """Wait until the thread has ended; after the time-out, give up and leave it running.
 
         Args:
             timeout_s: The longest wait; the tracker's own limit may be shorter.
@@ -177,7 +180,8 @@ class Feed:
             return self._is_delivered
         began, was_urgent = time.monotonic(), is_urgent()
         limit_s = min(timeout_s, self.tracker.close_s)
-        too_often = 1 if self._failures else MAX_ATTEMPTS  # A single failure at the end may be temporary.
+        # If the first failure occurs only now, it may be temporary, so some more attempts are allowed.
+        too_often = 1 if self._failures else MAX_ATTEMPTS
         while self._thread.is_alive() and (was_urgent or not is_urgent()):
             end = began + limit_s
             if self._failures >= too_often:
@@ -192,7 +196,7 @@ class Feed:
         return self._is_delivered
 
     def abandon(self) -> None:
-        """Stop at once and deliver nothing more: another driver does it now."""
+        """Stop delivering at once, because another driver has taken the sweep over and delivers now."""
         self._abandon()
         self.tracker.give_up()
         self._thread.join(1.0)
@@ -215,7 +219,7 @@ class Feed:
                 self._deliver()
             except (_AbandonedError, LeaseLostError):
                 return
-            except BaseException as error:  # A user's code may raise SystemExit, which would end the thread.
+            except BaseException as error:  # A user's tracker may even raise SystemExit, which would end this thread.
                 self._handle_failure(error)
             else:
                 if self._has_warned:
@@ -239,7 +243,7 @@ class Feed:
         self._woken.set()
 
     def _deliver(self) -> None:
-        """Deliver what the ledger has and the tracker lacks, then what the driver has handed over."""
+        """Deliver to the tracker what the ledger has and the tracker lacks; then run the driver's tasks."""
         is_last = self._closing.is_set()
         self._check_right()
         if self._reads_ledger:
@@ -247,23 +251,26 @@ class Feed:
         if not self._is_open:
             self.tracker.open()
             self._is_open = True
-        tasks = list(self._tasks)  # Rows that were in the ledger before a task came are delivered first.
+        # The list is copied first, so that rows which the driver wrote before a task are delivered before the task
+        # runs.
+        tasks = list(self._tasks)
         self._deliver_ledger()
         for task in tasks:
             self._carry_out(task)
         if is_last:
-            self._deliver_ledger()  # A task may have found that a run was erased, so rows may be missing again.
+            # If a task found that a run was deleted in MLflow, then the run's rows must be delivered again.
+            self._deliver_ledger()
             self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
             self._attempt("its closing", self.tracker.close)
         self._is_delivered = is_last
 
     def _deliver_ledger(self) -> None:
-        """Deliver reports in pages, then the changes of trials that came with no report, and then checkpoints."""
+        """Deliver new reports page by page, then the state of trials without new reports, then checkpoints."""
         if not self._reads_ledger:
             return
         tracker, ledger = self.tracker, self._ledger
-        # Pending trials are read before reports. So the reports that are read include all reports of trials that had
-        # ended by then.
+        # Changed trials are read before reports. So if a trial has ended by this read, the reports read afterwards are
+        # complete.
         pending = ledger.read_pending_trials(tracker.name, with_checkpoints=self._takes_checkpoints)
         records = self._read_records((trial.kind, trial.number) for trial in pending)
         changed = {(trial.kind, trial.number): trial.revision for trial in pending if trial.revision > trial.delivered}
@@ -290,7 +297,7 @@ class Feed:
         records: Mapping[tuple[str, int], TrialRecord],
         changed: Collection[tuple[str, int]],
     ) -> list[tuple[str, int]]:
-        """Deliver some reports, and mark them as delivered.
+        """Deliver one page of reports, with the state of trials whose reports are complete, and record the delivery.
 
         A trial's change is delivered together with its last report, because a request costs more than its content.
 
@@ -310,7 +317,7 @@ class Feed:
         for key, curve in curves.items():
             record = records[key]
             has_all_reports = key in changed and curve[-1].nominal_steps >= max(record.reports, default=0)
-            if not has_all_reports:  # More reports of the trial follow, even if it has ended by now.
+            if not has_all_reports:  # The trial's last reports come with a later page, so its end is not shown yet.
                 record = replace(record, state="RUNNING", stop_reason=None, diverged=False)
             if self._attempt(record.run_key.name, partial(self.tracker.write, record, curve)) and has_all_reports:
                 delivered.append(key)
@@ -336,7 +343,7 @@ class Feed:
         self._ledger.mark_trial(self.tracker.name, record.kind, record.number, checkpoint=path)
 
     def _carry_out(self, task: _Task) -> None:
-        if not task.done.is_set():  # A task is done if its caller has given up waiting.
+        if not task.done.is_set():  # The caller has stopped waiting for this task, so it is skipped.
             try:
                 self._attempt(task.name, lambda: setattr(task, "result", task.function()))
             except BaseException as error:
@@ -346,14 +353,15 @@ class Feed:
         self._tasks.remove(task)
 
     def _attempt(self, name: str, operation: Callable[[], Any]) -> bool:
-        """Carry an operation out; return False if it was given up, because the server has refused it repeatedly."""
+        """Run an operation; return False if it was given up because the tracker has refused it repeatedly."""
         self._check_right()
         try:
             operation()
-        except (SQLAlchemyError, LeaseLostError):  # Errors of the ledger are not the tracker's fault.
+        # An error of the ledger is no failure of the tracker, so it must not count as a refusal.
+        except (SQLAlchemyError, LeaseLostError):
             raise
         except BaseException as error:
-            # A single refusal proves nothing, because it may come at the end of an outage.
+            # The first refusal may be an after-effect of an outage, so the operation is given up only after several.
             self._refusals[name] = self._refusals[name] + 1 if self.tracker.is_refusal(error) else 0
             if not self._refusals[name]:
                 raise
@@ -380,7 +388,7 @@ class Feed:
 
 
 class Feeds:
-    """The trackers of a sweep, as its driver uses them. Without any, each call does nothing.
+    """All trackers of a sweep, for its driver; without trackers, each method does nothing.
 
     No call raises, and only those with a result wait, for a limited time.
 
@@ -404,37 +412,37 @@ class Feeds:
 
     @property
     def has_mlflow(self) -> bool:
-        """Whether MLflow, or a class that derives from its tracker, is among the trackers."""
+        """Whether one of the trackers is MLflow's or derives from it."""
         return self._mlflow is not None
 
     @property
     def opening(self) -> bool:
-        """Whether a tracker is still being imported, which takes seconds of CPU time."""
+        """Whether a tracker is still being opened, which takes seconds of CPU time for imports."""
         return any(feed.is_opening for feed in self._feeds)
 
     def warnings(self) -> list[str]:
-        """Return the messages for a person that have not been returned yet."""
+        """Return the new messages for the user, such as about failed deliveries."""
         return [feed.messages.get() for feed in self._feeds for _ in range(feed.messages.qsize())]
 
     def wake(self, *, connect: bool = False) -> None:
-        """Announce that the ledger has something new; see `Feed.wake`."""
+        """Wake all feeds, because the ledger has new rows; see `Feed.wake`."""
         for feed in self._feeds:
             feed.wake(connect=connect)
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
-        """Keep a file or a folder's content with the sweep; it must stay until it was delivered."""
+        """Upload a file or a folder's content to the sweep's run; it must exist until it was delivered."""
         path = Path(path).absolute()
         for feed in self._feeds:
             feed.put(f"the artifact {path.name}", partial(feed.tracker.keep_files, path, folder))
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Add numbers and tags to a run; see `Tracker.describe`."""
+        """Log metrics and tags to a run; see `Tracker.describe`."""
         name = f"the description of {key.name if key else 'the sweep'}"
         for feed in self._feeds:
             feed.put(name, partial(feed.tracker.describe, key, metrics, tags))
 
     def register(self, *, name: str, **arguments: Any) -> RegisteredModel | None:
-        """Log a trial's policy as a model and register it; see `MLflowTracker.register`.
+        """Log a trial's policy as an MLflow model and register it; see `MLflowTracker.register`.
 
         Returns:
             None if MLflow did not take it, and `warnings` says why.
@@ -442,20 +450,20 @@ class Feeds:
         return self._ask(f"{name} as a model", lambda mlflow: mlflow.register(name=name, **arguments), REGISTER_S)
 
     def champion(self, name: str, alias: str = "champion") -> RegisteredModel | None:
-        """Return the version that an alias names; None without one or without an answer (see `register`)."""
+        """Return the model version with an alias; None if there is none or MLflow does not answer (see `register`)."""
         return self._ask(f"a look-up of {name}@{alias}", lambda mlflow: mlflow.champion(name, alias), CHAMPION_S)
 
     def fetch(self, version: RegisteredModel, folder: Path) -> Path | None:
-        """Copy a registered version's files into a folder; None if MLflow does not give them."""
+        """Download the files of a model version into a folder; return None if MLflow fails to send them."""
         name = f"a download of {version.name} version {version.version}"
         return self._ask(name, lambda mlflow: mlflow.fetch(version, folder), CHAMPION_S)
 
     def wait_until_sent(self, timeout_s: float = 10.0) -> None:
-        """Wait until MLflow has everything so far: the ledger then knows the id of every run."""
+        """Wait until MLflow has received everything so far; then the ledger has the id of every run."""
         self._ask("everything so far", lambda mlflow: None, timeout_s)
 
     def close(self, status: str, timeout_s: float = 30.0, outcome: Outcome | None = None) -> bool:
-        """Deliver what is left, end all runs, and stop; the trackers share the time.
+        """Deliver what is left, end all runs and stop; the time-out is for all trackers together.
 
         Args:
             status: FINISHED, FAILED or KILLED.
@@ -472,7 +480,7 @@ class Feeds:
         return all(ends)
 
     def abandon(self) -> None:
-        """Stop at once and deliver nothing more: another driver shows the sweep now."""
+        """Stop all deliveries at once, because another driver has taken the sweep over."""
         for feed in self._feeds:
             feed.abandon()
 

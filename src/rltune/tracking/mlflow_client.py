@@ -1,4 +1,4 @@
-"""Connect to MLflow with a client that gives up quickly and logs nothing; create a local store atomically.
+"""Create an MLflow client with short time-outs and no console output; create a local store atomically.
 
 Runs in the driver, in the feed's thread.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 PREFIX = "sqlite:///"
-# An outage must be noticed in seconds, and not in MLflow's four minutes, because the feed itself retries.
+# MLflow would retry for four minutes by itself. The feed has its own retries, and must notice an outage in seconds.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -25,7 +25,7 @@ ENVIRONMENT = {
 
 
 class _FeedFilter(logging.Filter):
-    """Drop what MLflow and alembic log in the feed's thread, which reports it in one line."""
+    """Drop log records of MLflow and alembic from the feed's thread, which reports errors in one line itself."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.threadName != "feed-MLflow"
@@ -39,9 +39,10 @@ def connect_mlflow(uri: str) -> Any:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # By default, MLflow prints the server's address with its login whenever a run ends.
+    # When a run ends, MLflow would print the server's address, which may contain a login.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    warnings.filterwarnings("ignore", module=r"mlflow\.")  # MLflow's advice to authors would clutter the console.
+    # MLflow's warnings are advice for authors of tracking code, and would clutter the console.
+    warnings.filterwarnings("ignore", module=r"mlflow\.")
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):
@@ -53,7 +54,7 @@ def connect_mlflow(uri: str) -> Any:
 
 
 def make_artifact_folder(location: str) -> None:
-    """Create the private folder for the artifacts of all experiments, if it is missing and on this machine.
+    """Create the folder for MLflow's artifacts with access for its user only, if it is local and missing.
 
     Args:
         location: An experiment's ``artifact_location``.
@@ -65,7 +66,7 @@ def make_artifact_folder(location: str) -> None:
 
 
 def make_store(uri: str) -> None:
-    """Create the file that an SQLite address names, if it is missing; do nothing for other addresses.
+    """Create the SQLite file of an MLflow store if it is missing; do nothing for other addresses.
 
     MLflow creates its tables by dozens of migrations, which take seconds. A driver that is killed meanwhile would leave
     a file that no MLflow opens again ("table ... already exists", 3.17). So the file is linked when it is complete.
@@ -82,10 +83,10 @@ def make_store(uri: str) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         draft = Path(folder) / path.name
         MlflowClient(f"{PREFIX}{draft}").search_experiments(max_results=1)
-        draft.chmod(0o600)  # The store is as private as the sweep's folder, because it contains the same data.
+        draft.chmod(0o600)  # The store contains the same data as the sweep's folder, so it is equally private.
         try:
             os.link(draft, path)
         except FileExistsError:
-            pass  # Another sweep has created the store meanwhile.
-        except OSError:  # Some file systems have no hard links.
+            pass  # Another sweep has created the store at the same time; that one is used.
+        except OSError:  # This file system has no hard links, so the file is renamed instead.
             draft.rename(path)

@@ -1,4 +1,4 @@
-"""Read and write a sweep's runs on an MLflow server: the calls of MLflow that the tracker needs, and no others.
+"""Read and write the runs of one MLflow experiment.
 
 Every call may be repeated without effect: runs carry a tag by which they are found again, and MLflow's stores keep a
 point of the same name, step, time and value once (``SqlAlchemyStore._log_metrics``, 3.17). This module uses
@@ -21,16 +21,17 @@ from rltune.formatting import name_user
 from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 from rltune.tracking.model_registry import ModelRegistry
 
-MAX_NAME, MAX_VALUE = 250, 6000  # The longest name and value in characters.
+MAX_NAME, MAX_VALUE = 250, 6000  # MLflow refuses longer names and values (in characters).
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-# The part of an address that makes MLflow open its pages for training and not those for prompts.
+# With this parameter, MLflow's page opens in its view for model training, and not in the one for prompts.
 AS_TRAINING = {"workflowType": "machine_learning"}
-REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")  # Error codes of a server that works but refuses.
-Point = tuple[str, float, int, int]  # A point has a name, a value, a step and a time in milliseconds of the epoch.
+# With these error codes, a working server refuses data; other errors are outages.
+REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
+Point = tuple[str, float, int, int]  # Name, value, step, and time in milliseconds since the epoch.
 
 
 class MLflowRuns:
-    """The runs of one experiment.
+    """The MLflow runs of one experiment.
 
     Args:
         uri: MLflow's tracking address with its login, which is written into no run.
@@ -67,11 +68,11 @@ class MLflowRuns:
         if experiment is None:
             try:
                 self._client.create_experiment(self._experiment_name, tags=EXPERIMENT_TAGS)
-            except Exception as error:  # Another sweep may have created the experiment meanwhile.
+            except Exception as error:  # Another sweep may have created the experiment at the same time.
                 if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
                     raise
             experiment = self._client.get_experiment_by_name(self._experiment_name)
-        if experiment.lifecycle_stage == "deleted":  # A deleted experiment keeps its name and must be restored.
+        if experiment.lifecycle_stage == "deleted":  # MLflow keeps the name of a deleted experiment, so it is restored.
             self._client.restore_experiment(experiment.experiment_id)
         self._experiment = str(experiment.experiment_id)
         make_artifact_folder(experiment.artifact_location)
@@ -79,7 +80,7 @@ class MLflowRuns:
     # -- Methods for runs ---------------------------------------------------------------------------------------------
 
     def read(self, run_id: str | None) -> Any:
-        """Return the run with this id, undeleted if need be; None when the server has no such run."""
+        """Return the run with this id, restored if it was deleted; None if the server has no such run."""
         if not run_id:
             return None
         try:
@@ -93,7 +94,7 @@ class MLflowRuns:
         return run
 
     def search(self, tag: str, value: str, more: str = "", *, like: bool = False) -> list[Any]:
-        """Return the runs with a tag, the oldest first."""
+        """Return all runs with this value of a tag, the oldest first."""
         runs: list[Any] = []
         token = None
         while True:
@@ -118,7 +119,7 @@ class MLflowRuns:
     def compare(
         self, run: Any, params: Mapping[str, Any], tags: Mapping[str, str]
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Use the experiment of an existing run, and return the params and the tags that it lacks.
+        """Continue in the experiment of an existing run, and return the params and tags that the run lacks.
 
         MLflow does not change params: one that differs becomes the tag ``resumed.<name>``.
         """
@@ -150,7 +151,7 @@ class MLflowRuns:
         self._client.log_batch(run_id, metrics, rows, labels)
 
     def log_changed(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], time_ms: int) -> None:
-        """Log tags, with the addresses that they ask for, and at step 0 the values that differ from the run's.
+        """Log tags, and at step 0 those metrics whose value the run does not have yet.
 
         ``{page}`` in a tag becomes the address of the run's page, ``{trials}`` that of the charts of the runs below it.
         """
@@ -164,11 +165,11 @@ class MLflowRuns:
         self.log(run_id, {}, tags, [(name, value, 0, time_ms) for name, value in changed.items()])
 
     def log_text(self, run_id: str, text: str, file: str) -> None:
-        """Keep a text with a run, without logins."""
+        """Save a text as an artifact of a run, without logins."""
         self._client.log_text(run_id, redact(text), file)
 
     def log_files(self, run_id: str, path: Path, folder: str | None) -> None:
-        """Keep a file, or a folder's content, with a run.
+        """Upload a file or a folder's content to a run's artifacts.
 
         Raises:
             FileNotFoundError: It is gone.
@@ -179,7 +180,7 @@ class MLflowRuns:
         log(run_id, str(path), folder)
 
     def reopen(self, run_id: str) -> None:
-        """Show a run as running."""
+        """Set the status of a run back to RUNNING."""
         self._client.update_run(run_id, status="RUNNING")
 
     def end(self, run_id: str, status: str, end_ms: int) -> None:
@@ -187,19 +188,19 @@ class MLflowRuns:
         self._client.set_terminated(run_id, status, end_ms)
 
     def drop_tag(self, run_id: str, tag: str) -> None:
-        """Take a tag off a run that has it."""
+        """Delete a tag of a run, if the run has it."""
         self._client.delete_tag(run_id, tag)
 
     def registry(self) -> ModelRegistry:
-        """Return the models of the same server."""
+        """Return the model registry of the same server."""
         return ModelRegistry(self._client, self._uri, self._experiment)
 
     def _clean(self, texts: Mapping[str, Any]) -> dict[str, str]:
-        """Return params or tags as MLflow takes them, without logins."""
+        """Convert params or tags to the texts that MLflow accepts, without logins."""
         return {_clean_name(name): redact(str(text))[:MAX_VALUE] for name, text in texts.items()}
 
 
 def _clean_name(text: str) -> str:
-    """Replace characters that MLflow does not accept in a name, which must be a normalised relative path."""
+    """Replace characters that MLflow does not accept in names; a name must also be a normalised relative path."""
     path = re.sub(r"[^/\w.\- :]", "_", str(text))[:MAX_NAME]
     return posixpath.normpath(path).lstrip("./") or "_"

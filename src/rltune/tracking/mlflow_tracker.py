@@ -28,17 +28,19 @@ STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "F
 # section "compare" holds the metrics that compare trials, and sorts before "learner".
 FIRST = "compare/"
 COMPARED = ("score", "certified_score")
-STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"  # MLflow shows the second tag as a run's description.
+# MLflow shows the tag "mlflow.note.content" as a run's description.
+STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"
 KEY_TAG, SWEEP_TAG, PARENT_TAG = "rltune.key", "rltune.sweep", "mlflow.parentRunId"
 TRIAL_TAG, ROOT_TAG = "rltune.trial", "rltune.root"
-ENTRY_TAG = "rltune.entry"  # The tag that identifies a trial's run among all runs of a store.
-MODEL_TAG = "rltune.model"  # The model version that was registered from this run or from a child run.
-KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # A tag that names the checkpoint in a run's artifact folder.
+ENTRY_TAG = "rltune.entry"  # Identifies a trial's run among all runs of the MLflow store.
+MODEL_TAG = "rltune.model"  # The version of the model that was registered from this run or its child run.
+# The tag names the checkpoint whose files are in the run's artifact folder.
+KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"
 FAILURE_TAGS = {"rltune.traceback", "rltune.log"}
 
 
 class BestScoreCurve:
-    """The best score so far over the environment steps of all trials, as reports come in.
+    """The curve of a sweep's best score so far over the environment steps of all trials together.
 
     Args:
         criteria: Which scores are better.
@@ -56,7 +58,7 @@ class BestScoreCurve:
         self._env_steps, self._steps = 0, dict[int, int]()
 
     def add(self, reports: Iterable[tuple[int, str, Report]], barred: Collection[int] = ()) -> None:
-        """Add reports in the order of the ledger; those that were added before change nothing.
+        """Add reports in the order of their ids; reports that the curve already has are skipped.
 
         Args:
             reports: Of all trials.
@@ -80,7 +82,7 @@ class BestScoreCurve:
 
 
 class MLflowTracker(Tracker):
-    """Shows a sweep in MLflow, and registers its winner there.
+    """The tracker that shows a sweep in MLflow and registers the winner's policy there.
 
     The sweep's ledger keeps the ids of the runs.
     """
@@ -92,18 +94,19 @@ class MLflowTracker(Tracker):
         self._ledger = sweep.ledger
         self._runs = MLflowRuns(resolve_uri(sweep.uri), sweep.experiment)
         self._is_connected = False
-        self._ids: dict[str, str] = {}  # The ids of runs that the server is known to have, by entry.
-        self._ended: set[str] = set()  # The entries whose MLflow runs were ended.
-        self._may_miss_runs = False  # Whether the server may have runs whose ids are not in the ledger.
+        self._ids: dict[str, str] = {}  # The ids of MLflow runs that are known to exist, by entry tag.
+        self._ended: set[str] = set()  # The entry tags of trials whose MLflow runs this tracker has ended.
+        self._may_miss_runs = False  # Whether the server may have trials' runs whose ids the ledger does not know.
         self._sweep_run_id = ""
         self._curve: BestScoreCurve | None = None
-        self._newest_version: int | None = None  # The newest version when the champion was read, or None.
+        # The registered model's newest version at the time the champion alias was read.
+        self._newest_version: int | None = None
 
     # -- Methods that the feed calls ----------------------------------------------------------------------------------
 
     @classmethod
     def check(cls, config: RunConfig) -> None:
-        """Check the address."""
+        """Check that the MLflow address in the settings can work."""
         check_uri(config.tracking.uri)
 
     def open(self) -> None:
@@ -124,7 +127,8 @@ class MLflowTracker(Tracker):
         run = self._runs.read(record.mlflow_run_id)
         if record.mlflow_run_id and run is None:
             self._ledger.forget_mlflow(self.name)
-            self._may_miss_runs = True  # The server may still have the runs of trials.
+            # The ids were just deleted from the ledger, but the server may still have the trials' runs.
+            self._may_miss_runs = True
             self._curve, self._sweep_run_id = None, ""
         if run is None:
             run = next(iter(self._runs.search(KEY_TAG, sweep.key)), None)
@@ -134,7 +138,8 @@ class MLflowTracker(Tracker):
             tags = {}
         else:
             run_id = str(run.info.run_id)
-            self._may_miss_runs = True  # A driver that was killed may have created runs of trials.
+            # A driver that was killed may have created trials' runs without storing their ids.
+            self._may_miss_runs = True
             params, tags = self._runs.compare(run, params, tags)
             if run.info.status != "RUNNING":
                 self._runs.reopen(run_id)
@@ -150,7 +155,8 @@ class MLflowTracker(Tracker):
         """Add points to a trial's run, create or continue it, and end it with the reason."""
         entry, status, points = _name_entry(trial), _status_of(trial), _to_points(reports)
         if status == "RUNNING" and entry in self._ended:
-            self._ids.pop(entry, None)  # If a trial continues, its run is looked up and reopened.
+            # The trial was resumed or retried, so its MLflow run has to be looked up and reopened.
+            self._ids.pop(entry, None)
         params, tags = ({}, {}) if entry in self._ids else self._open_trial(trial)
         if status != "RUNNING":
             tags |= self._make_state_tags(trial) | _make_end_tags(trial)
@@ -164,7 +170,7 @@ class MLflowTracker(Tracker):
             self._ended.add(entry)
 
     def write_sweep(self, reports: Sequence[tuple[int, str, Report]]) -> None:
-        """Add the best score so far to the sweep's run."""
+        """Log the best score so far to the sweep's MLflow run."""
         barred = set[int]()
         if self._ledger.criteria.constraints:
             barred = {record.number for record in self._ledger.trials.records() if record.broken}
@@ -172,7 +178,8 @@ class MLflowTracker(Tracker):
             replicates = max((len(first.seeds) for first in self._ledger.trials.records([0])), default=0)
             self._curve = BestScoreCurve(self._ledger.criteria, replicates)
             delivered = self._ledger.read_delivered_report(self.name)
-            while self._curve.mark < delivered:  # An earlier driver has sent the points up to the delivered report.
+            # The curve starts from the first report again; points that an earlier driver has sent are not sent twice.
+            while self._curve.mark < delivered:
                 earlier = self._ledger.read_reports_after(self._curve.mark, BATCH_SIZE)
                 self._curve.add((entry for entry in earlier if entry[0] <= delivered), barred)
                 if not earlier or earlier[-1][0] >= delivered:
@@ -184,19 +191,19 @@ class MLflowTracker(Tracker):
             self._curve.points.clear()
 
     def write_checkpoint(self, trial: TrialRecord, folder: Path) -> None:
-        """Keep the checkpoint's files with the trial's run."""
+        """Upload a checkpoint's files to the trial's MLflow run."""
         self._runs.log_files(self._find_trial(trial), folder, CHECKPOINT)
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Add numbers at step 0, and tags with the addresses of pages: see `MLflowRuns.log_changed`."""
+        """Log metrics at step 0 and tags to a run; see `MLflowRuns.log_changed`."""
         self._runs.log_changed(self._find_run(key), _repeat_compared(metrics), tags, int(time.time() * 1000))
 
     def keep_files(self, path: Path, folder: str | None) -> None:
-        """Keep files with the sweep's run."""
+        """Upload files to the sweep's MLflow run."""
         self._runs.log_files(self._sweep_run_id, path, folder)
 
     def end(self, status: str, outcome: Outcome | None) -> None:
-        """End the sweep's run, and as KILLED those below it that are still open."""
+        """End the sweep's MLflow run with the status, and its open child runs as KILLED."""
         end_ms = int(time.time() * 1000)
         for run in self._runs.search(ENTRY_TAG, f"{self.sweep.key}/%", " and attributes.status = 'RUNNING'", like=True):
             is_baseline = run.data.tags[TRIAL_TAG] == BASELINE
@@ -204,7 +211,7 @@ class MLflowTracker(Tracker):
         self._runs.end(self._sweep_run_id, status, end_ms)
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether the server answers."""
+        """Return whether the MLflow server answers."""
         try:
             if self._is_connected:
                 self._runs.probe(self._sweep_run_id)
@@ -226,7 +233,7 @@ class MLflowTracker(Tracker):
         about: str = "",
         rank: Rank = lambda version: 0,
     ) -> RegisteredModel:
-        """Log a trial's policy as a model and register it, once per content.
+        """Log a trial's policy as an MLflow model and register it; the same content is registered only once.
 
         Args:
             name: The registered model.
@@ -256,20 +263,20 @@ class MLflowTracker(Tracker):
         return registry.set_alias(version, alias, self._newest_version, rank)
 
     def champion(self, name: str, alias: str) -> RegisteredModel | None:
-        """Return the version that an alias names; None without one."""
+        """Return the model version with an alias; None if no version has it."""
         self._newest_version, registry = None, self._runs.registry()
         newest, version = registry.find_newest(name), registry.champion(name, alias)
         self._newest_version = newest
         return version
 
     def fetch(self, version: RegisteredModel, folder: Path) -> Path:
-        """Copy a registered version's files into a folder."""
+        """Download the files of a model version into a folder."""
         return self._runs.registry().fetch(version, folder)
 
     # -- Methods for the MLflow runs of trials ------------------------------------------------------------------------
 
     def _find_run(self, key: RunKey | None) -> str:
-        """Return the id of the sweep's run or of a child run; find or create the run.
+        """Return the id of the sweep's MLflow run or of a child run, which is created if missing.
 
         Raises:
             LookupError: The ledger has no such trial.
@@ -304,7 +311,7 @@ class MLflowTracker(Tracker):
         return self._ids[BASELINE]
 
     def _find_trial(self, trial: TrialRecord) -> str:
-        """Return the id of a trial's run; find or create the run, and show what it is."""
+        """Return the id of a trial's MLflow run, which is created if missing."""
         entry = _name_entry(trial)
         if entry not in self._ids:
             params, tags = self._open_trial(trial)
@@ -312,7 +319,7 @@ class MLflowTracker(Tracker):
         return self._ids[entry]
 
     def _open_trial(self, trial: TrialRecord) -> tuple[dict[str, Any], dict[str, str]]:
-        """Find a trial's run, or create it; return what is still to be logged of its params and tags."""
+        """Find or create a trial's MLflow run, and return the params and tags that it still lacks."""
         entry = _name_entry(trial)
         tags = self._make_tags(trial.run_key, entry) | self._make_state_tags(trial)
         tags |= {"rltune.enqueued_by": trial.enqueued_by} if trial.enqueued_by else {}
@@ -320,7 +327,8 @@ class MLflowTracker(Tracker):
         tags["rltune.seeds"] = ",".join(str(seed) for seed in trial.seeds)
         run = self._runs.read(trial.mlflow_run_id)
         is_lost = run is None and trial.mlflow_run_id is not None
-        if run is None and self._may_miss_runs:  # A request whose answer was lost may have created a run.
+        # A create request whose answer was lost may have succeeded, so the run is searched by its tag.
+        if run is None and self._may_miss_runs:
             run = next(iter(self._runs.search(ENTRY_TAG, tags[ENTRY_TAG])), None)
         params: dict[str, Any] = dict(trial.params)
         if run is None:
@@ -331,9 +339,10 @@ class MLflowTracker(Tracker):
             params, tags = self._runs.compare(run, params, tags)
             if run.info.status != "RUNNING" and _status_of(trial) == "RUNNING":
                 self._runs.reopen(run_id)
-                for tag in FAILURE_TAGS & run.data.tags.keys():  # The trial is tried again after a failure.
+                # The trial is retried, so tags about its earlier failure are deleted.
+                for tag in FAILURE_TAGS & run.data.tags.keys():
                     self._runs.drop_tag(run_id, tag)
-        if is_lost:  # A user has erased the run in MLflow.
+        if is_lost:  # A user has deleted the run permanently in MLflow, so all of the trial's reports are logged again.
             self._runs.log(run_id, {}, {}, _to_points(self._ledger.table(trial.kind).read_reports(trial.number)))
             self._ledger.mark_trial(self.name, trial.kind, trial.number, revision=0, checkpoint=None)
         if run_id != trial.mlflow_run_id:
@@ -350,8 +359,9 @@ class MLflowTracker(Tracker):
         return tags | {PARENT_TAG: self._find_run(key.parent)}
 
     def _make_state_tags(self, trial: TrialRecord) -> dict[str, str]:
-        """Describe in a word and in a line what became of a trial."""
-        state = note = _describe_state(trial)  # MLflow refuses an empty tag, and all other tags with it.
+        """Return the tags with a trial's state and a one-line description of it."""
+        # MLflow would refuse an empty tag, and with it all tags of the same request.
+        state = note = _describe_state(trial)
         if state != "running":
             budget = self.sweep.params.get("budget.env_steps")
             whole = f" of {budget:,}" if budget is not None else ""
@@ -366,7 +376,7 @@ def _name_entry(trial: TrialRecord) -> str:
 
 
 def _status_of(trial: TrialRecord) -> str:
-    """Return MLflow's word for a trial's state; an interrupted one is KILLED until a resume continues it."""
+    """Return MLflow's status for a trial's state; an interrupted trial is KILLED until it is resumed."""
     if trial.state == "RUNNING" and trial.stop_reason:
         return "KILLED"
     return "FAILED" if trial.diverged else STATUS[trial.state]
@@ -377,7 +387,7 @@ def _describe_state(trial: TrialRecord) -> str:
 
 
 def _repeat_compared(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Repeat under a second name the numbers that MLflow's page should chart before all others."""
+    """Add copies of the metrics that compare trials, under names which MLflow's page charts first."""
     return {**numbers, **{f"{FIRST}{name}": numbers[name] for name in COMPARED if name in numbers}}
 
 

@@ -1,4 +1,4 @@
-"""Register models on an MLflow server: logged without pickle, once per content, named by an alias.
+"""Register models on an MLflow server without pickle, once per content, and set their aliases.
 
 `rltune.tracking.mlflow_tracker` uses it; `mlflow_runs` has the runs that models belong to. Runs in the feed's thread.
 """
@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 DIGEST_TAG = "rltune.digest"
-ALIAS_TRIES = 5  # The number of attempts to set an alias that other sweeps may change at the same time.
+# Another sweep may set the same alias at the same time; then setting it is tried again, at most this often.
+ALIAS_TRIES = 5
 
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A version of a registered model; ``uri`` identifies it, ``alias`` is the alias that it was just given."""
+    """A version of a registered model: its ``uri`` and, if this sweep has just given it one, its ``alias``."""
 
     name: str
     version: str
@@ -28,11 +29,11 @@ class RegisteredModel:
     alias: str | None = None
 
 
-Rank = Callable[[RegisteredModel], Any]  # Orders model versions; the highest rank is the best.
+Rank = Callable[[RegisteredModel], Any]  # Compares model versions: the one with the highest rank is the best.
 
 
 class ModelRegistry:
-    """The models of a server.
+    """The model registry of one MLflow server.
 
     Args:
         client: MLflow's.
@@ -86,26 +87,26 @@ class ModelRegistry:
         from mlflow.entities import LoggedModelOutput
 
         run_id = runs[0]
-        # A driver that was killed between logging a model and registering its version has left a logged model to use.
+        # A driver that was killed before it registered the version may have left this logged model, which is reused.
         same = f"tags.`{DIGEST_TAG}` = '{tags[DIGEST_TAG]}' AND source_run_id = '{run_id}'"
         logged = next(iter(self._client.search_logged_models([self._experiment], same)), None)
         if logged is None:
             logged = self._client.create_logged_model(self._experiment, "policy", run_id, dict(tags), None, "policy")
-        for output_of in runs:  # MLflow refuses an output that a run already has.
+        for output_of in runs:  # MLflow refuses to add an output to a run a second time.
             outputs = getattr(self._client.get_run(output_of).outputs, "model_outputs", [])
             if all(output.model_id != logged.model_id for output in outputs):
                 self._client.log_outputs(output_of, [LoggedModelOutput(logged.model_id, 0)])
         if str(logged.status) != "READY":
             self._log_files(logged, run_id, model)
-        # A server accepts only models:/ addresses of its own models, but a database store would resolve such an address
-        # through global state.
+        # An MLflow server only accepts models:/ addresses. With a database store, such an address would be resolved by
+        # MLflow's global tracking URI, so the location is given instead.
         source = f"models:/{logged.model_id}" if self._uri.startswith("http") else logged.artifact_location
         return self._client.create_model_version(
             name, source, run_id, dict(tags), description=description, model_id=logged.model_id
         )
 
     def _log_files(self, logged: Any, run_id: str, model: Mapping[str, Any]) -> None:
-        # The method repeats mlflow.pyfunc.log_model without global state and without reading the history of every
+        # This repeats mlflow.pyfunc.log_model, which would use MLflow's global state and read the history of every
         # metric.
         import mlflow.pyfunc
         from mlflow.models import Model
@@ -118,15 +119,15 @@ class ModelRegistry:
                 run_id=run_id,
                 model_id=logged.model_id,
             )
-            # Warnings are recorded and not filtered, because save_model puts its own filters first and would write to
-            # the console.
+            # save_model sets its own warning filters first and would print to the console, so its warnings are caught
+            # here.
             with warnings.catch_warnings(record=True):
                 mlflow.pyfunc.save_model(str(path), mlflow_model=card, **model)
             self._client.log_model_artifacts(logged.model_id, str(path))
         self._client.finalize_logged_model(logged.model_id, "READY")
 
     def set_alias(self, registered: RegisteredModel, alias: str, newest: int, rank: Rank) -> RegisteredModel:
-        """Set an alias to this version, unless another sweep has registered a better version meanwhile.
+        """Set an alias to this version, unless the alias names a better version, such as one of another sweep.
 
         MLflow has no transaction for this. So each sweep that sets the alias afterwards reads all versions that were
         registered since it looked the alias up, and corrects the alias: the last sweep to set it sees all of them.
@@ -150,7 +151,7 @@ class ModelRegistry:
         return replace(registered, alias=alias) if best.version == registered.version else registered
 
     def find_newest(self, name: str) -> int:
-        """Return the number of a model's newest version; 0 without one."""
+        """Return the number of the newest version of a registered model; 0 if it has none."""
         return max((int(version.version) for version in self._find_newer(name, 0)), default=0)
 
     def _find_newer(self, name: str, number: int) -> list[RegisteredModel]:
@@ -158,17 +159,17 @@ class ModelRegistry:
         return [_as_registered(version) for version in versions if int(version.version) > number]
 
     def champion(self, name: str, alias: str) -> RegisteredModel | None:
-        """Return the version that an alias names; None when there is no such model or alias."""
+        """Return the version with an alias; None if the model or the alias does not exist."""
         try:
             return _as_registered(self._client.get_model_version_by_alias(name, alias))
         except Exception as error:
-            # MLflow reports an unknown alias of an existing model as an invalid parameter.
+            # If the model exists and the alias does not, MLflow reports an invalid parameter.
             if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
 
     def fetch(self, version: RegisteredModel, folder: Path) -> Path:
-        """Copy a version's files into a folder."""
+        """Download the files of a model version into a folder."""
         from mlflow.artifacts import download_artifacts
 
         source = self._client.get_model_version_download_uri(version.name, version.version)
@@ -176,7 +177,7 @@ class ModelRegistry:
 
 
 def _content_digest(model: Mapping[str, Any]) -> str:
-    """Return a digest of a model's local artifacts, or of its arguments if it has none."""
+    """Return a digest of a model's content: of its files, or else of its arguments."""
     digest = hashlib.sha256()
     for name, location in sorted(dict(model.get("artifacts") or {}).items()):
         root = Path(str(location))

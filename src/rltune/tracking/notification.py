@@ -1,4 +1,4 @@
-"""Notify somebody that a sweep has ended, by a POST request or by a command of the user's. Runs in the driver."""
+"""Notify a user when a sweep has ended, by an HTTP POST or a shell command. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_S = 10.0
 
 
 class NotificationTracker(Tracker):
-    """Sends a notification of how a sweep has ended, once; a failure is only shown.
+    """The tracker that sends one notification at the end of a sweep; if it fails, a message says so.
 
     Args:
         sweep: The sweep.
@@ -51,7 +51,8 @@ class NotificationTracker(Tracker):
             return
         try:
             host = is_web(target) and urlsplit(target).hostname
-        except ValueError:  # urlsplit refuses, for example, an IPv6 address without its closing bracket.
+        # urlsplit raises an error for some texts, such as an IPv6 address without its closing bracket.
+        except ValueError:
             host = None
         if not host:
             raise ConfigError(
@@ -61,9 +62,10 @@ class NotificationTracker(Tracker):
             )
 
     def end(self, status: str, outcome: Outcome | None) -> None:
-        """Send the notification."""
+        """Send the notification at the end of the sweep."""
         target = self._target
-        if outcome is None or HIDDEN in target:  # Without its login, a target is useless.
+        # The address was read from saved settings, where its login is replaced by ***, so nothing is sent.
+        if outcome is None or HIDDEN in target:
             return
         try:
             summary = json.dumps(outcome.to_dict()).encode()
@@ -72,7 +74,9 @@ class NotificationTracker(Tracker):
             else:
                 run_command(target, summary, describe_in_variables(outcome), self._limit_s, self._keep)
         except Exception as error:
-            if self._is_given_up:  # The user has been told already that no notification follows.
+            # When the driver stopped waiting, it told the user that the notification failed; no second message is
+            # shown.
+            if self._is_given_up:
                 return
             reason = describe_exception(error)
             if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
@@ -81,7 +85,7 @@ class NotificationTracker(Tracker):
             self.notify(f"notify: nobody was notified of the sweep's end ({reason})")
 
     def give_up(self) -> str:
-        """End the command, which must not outlive the driver; a resume does not know it, because it may be secret."""
+        """Kill the user's command if it still runs, because it must not outlive the driver."""
         self._is_given_up = True
         if self._process and self._process.returncode is None:
             kill_session(self._process)
@@ -94,7 +98,7 @@ class NotificationTracker(Tracker):
 
 
 def describe_in_variables(outcome: Outcome) -> dict[str, str]:
-    """Return environment variables that describe a sweep's end to a command."""
+    """Return the environment variables that describe a sweep's end to the user's command."""
     return {
         "RLTUNE_SWEEP": outcome.name,
         "RLTUNE_STATUS": outcome.status,
@@ -105,7 +109,7 @@ def describe_in_variables(outcome: Outcome) -> dict[str, str]:
 
 
 def post(address: str, content: bytes, limit_s: float) -> None:
-    """Post JSON to an address; a login in the address is sent as basic authentication.
+    """Send JSON by POST; a login in the address becomes basic authentication.
 
     Raises:
         OSError: The server cannot be reached, or refuses the request.
@@ -122,10 +126,10 @@ def post(address: str, content: bytes, limit_s: float) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Treats a redirect as an error: the login is not for another host, and a GET there would notify nobody."""
+    """Refuses redirects: they could send the login to another host, or turn the POST into a GET."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow no redirect."""
+        """Treat a redirect as an error."""
 
 
 def run_command(
@@ -135,7 +139,7 @@ def run_command(
     limit_s: float,
     on_start: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
-    """Run a command in a shell with a process session of its own, and kill the whole session at the limit.
+    """Run a shell command in a new process session, and kill the session at the time limit.
 
     Args:
         command: The command.
@@ -169,6 +173,6 @@ def run_command(
 
 
 def kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command with all that it has started in its session."""
+    """Kill a command with all processes of its session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Write a sweep's curves as TensorBoard's event files, one folder a trial, with the values for its HParams tab."""
+"""Write a sweep's curves as TensorBoard event files, in one folder per trial, with values for the HParams tab."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 from rltune.records import Report, RunKey, TrialRecord
 from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_score
 
-FOLDER = "tensorboard"  # The name of TensorBoard's folder in the sweep's folder.
-OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # TensorBoard's HParams tab shows these metrics beside the values.
+FOLDER = "tensorboard"  # The subfolder of a sweep's folder with the event files.
+# Metrics that TensorBoard's HParams tab shows beside each trial's parameters.
+OUTCOMES = {"score": 0.0, "certified_score": 0.0}
 
 
 class TensorBoardTracker(Tracker):
-    """Event files below one folder; TensorBoard shows a point that is written twice as one."""
+    """Event files in one folder. A point that is written twice is shown once, so repeated deliveries do no harm."""
 
     name = "TensorBoard"
 
@@ -24,11 +25,11 @@ class TensorBoardTracker(Tracker):
         self._writers: dict[str, Any] = {}
 
     def open(self) -> None:
-        """Create the folder for TensorBoard's files."""
+        """Create the folder for the event files."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add reports, and what a run of the certification has scored; close the file of a trial that has ended."""
+        """Write reports of a trial and its certified score, and close the event file of a trial that has ended."""
         has_ended, name = trial.state != "RUNNING", trial.run_key.name
         certified = get_certified_score(trial) if has_ended else {}
         if reports or certified:
@@ -43,7 +44,7 @@ class TensorBoardTracker(Tracker):
             self._writers.pop(name).close()
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Add numbers at step 0."""
+        """Write metrics at step 0."""
         if metrics:
             writer = self._open_writer(key.name if key else self.sweep.name, None)
             for name, value in metrics.items():
@@ -51,19 +52,21 @@ class TensorBoardTracker(Tracker):
             writer.flush()
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all event files."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
 
     def _open_writer(self, name: str, trial: TrialRecord | None) -> Any:
         if name not in self._writers:
-            from tensorboardX import SummaryWriter  # Ray Tune depends on tensorboardX.
+            from tensorboardX import SummaryWriter  # tensorboardX is installed, because Ray Tune depends on it.
             from tensorboardX.summary import hparams
 
             writer = self._writers[name] = SummaryWriter(
                 str(self._folder / name),
-                filename_suffix=f".{time.time_ns()}",  # Otherwise, files of the same second would overwrite each other.
+                # Two files that are created in the same second would get the same name, so the suffix distinguishes
+                # them.
+                filename_suffix=f".{time.time_ns()}",
             )
             if trial is not None:
                 values = {

@@ -1,4 +1,4 @@
-"""Define what a tracker is: a place that shows a sweep, such as MLflow, TensorBoard or a user's own class.
+"""Define the interface of trackers, which show a sweep in MLflow, TensorBoard or by a user's own class.
 
 `rltune.tracking.feed` delivers to it what the ledger has. Each method is called in the feed's thread, may take its
 time, and may raise: the feed then calls it again. Delivery is at least once, so each method must be idempotent.
@@ -16,13 +16,14 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.records import CERTIFY, Report, RunKey, TrialRecord
 
-BATCH_SIZE = 500  # The reports in one request, so few that a slow server takes them before its client gives up.
+# One request has at most this many reports, so that a slow server can process them before the client's time-out.
+BATCH_SIZE = 500
 CLOSE_S = 60.0
 
 
 @dataclass(frozen=True)
 class SweepDescription:
-    """The sweep that a tracker shows.
+    """What a tracker needs to know of a sweep.
 
     Attributes:
         name: The sweep's name.
@@ -48,7 +49,7 @@ class SweepDescription:
 
 
 class Tracker:
-    """A place that shows a sweep. A subclass overrides what it shows; by default each method does nothing.
+    """The base class of trackers. A subclass overrides the methods it needs; by default each does nothing.
 
     To ship one, list it in `rltune.config.schema.TRACKERS`.
 
@@ -86,7 +87,7 @@ class Tracker:
         """Prepare to show the sweep. Called first, again after each failure, and again when the sweep is resumed."""
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add reports to a trial's curves, and show whether it runs, was interrupted or has ended.
+        """Add reports to a trial's curves, and show the trial's state: running, interrupted or ended.
 
         Args:
             trial: The trial. Its state is RUNNING until all its reports were written or come with this call.
@@ -94,7 +95,7 @@ class Tracker:
         """
 
     def write_sweep(self, reports: Sequence[tuple[int, str, Report]]) -> None:
-        """Add to the curves of the sweep as a whole.
+        """Add reports to curves of the whole sweep, such as the best score so far.
 
         Args:
             reports: The same reports as `write` gets, of all trials in the order in which they came, each with its id
@@ -102,10 +103,10 @@ class Tracker:
         """
 
     def write_checkpoint(self, trial: TrialRecord, folder: Path) -> None:
-        """Keep the files of the best checkpoint of a COMPLETE trial."""
+        """Save the files of the best checkpoint of a COMPLETE trial."""
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Add numbers and tags to a run, which may have ended.
+        """Add metrics and tags to a run, which may have ended already.
 
         Args:
             key: Names the run; None is the sweep.
@@ -114,10 +115,10 @@ class Tracker:
         """
 
     def keep_files(self, path: Path, folder: str | None) -> None:
-        """Keep a file, or a folder's content, with the sweep."""
+        """Save a file or a folder's content with the sweep's run."""
 
     def end(self, status: str, outcome: Outcome | None) -> None:
-        """Show that the sweep has ended, after everything else was delivered.
+        """Show that the sweep has ended; called after everything else was delivered.
 
         Args:
             status: FINISHED, FAILED or KILLED.
@@ -125,10 +126,10 @@ class Tracker:
         """
 
     def close(self) -> None:
-        """Release what is open; called last."""
+        """Close files and connections; called after all other methods."""
 
     def give_up(self) -> str | None:
-        """Stop what still runs, because nobody waits any longer; called from another thread.
+        """Interrupt a call that is still running, because the driver stops waiting; called from another thread.
 
         Returns:
             What a person loses by it, in words; None if the next driver delivers the rest.
@@ -136,7 +137,7 @@ class Tracker:
         return None
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether an error means that a working server refuses the data, which are given up after some attempts.
+        """Return whether an error means that a working server rejects the data; then retries are limited.
 
         By default nothing is a refusal, so that everything is delivered again until it succeeds.
         """

@@ -21,7 +21,7 @@ REFUSALS = {401: "refuses the login", 403: "refuses the login", 404: "is not an 
 
 
 def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
-    """Check a tracking address cheaply, without importing mlflow.
+    """Check an MLflow address quickly, without importing mlflow.
 
     Args:
         uri: The setting ``tracking.uri``.
@@ -57,7 +57,7 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
 
 
 def _wait_for(timeout_s: float, find_problem: Callable[[], Problem | None]) -> Problem | None:
-    # A socket's time-out does not limit the resolution of a host name, which may take many seconds.
+    # The lookup of a host name may take many seconds and ignores the socket's time-out, so it runs in a thread.
     answers: queue.SimpleQueue[Problem | None] = queue.SimpleQueue()
     threading.Thread(target=lambda: answers.put(find_problem()), daemon=True).start()
     try:
@@ -67,7 +67,7 @@ def _wait_for(timeout_s: float, find_problem: Callable[[], Problem | None]) -> P
 
 
 def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
-    import requests  # MLflow also uses requests, so that both parse an address in the same way.
+    import requests  # The address is parsed by requests, as MLflow does, so that both understand it in the same way.
 
     user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     token = os.environ.get("MLFLOW_TRACKING_TOKEN", "")
@@ -75,7 +75,7 @@ def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
     login = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
     url = f"{address.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
     try:
-        # A redirect is not followed, because the login is for this server only.
+        # Redirects are not followed, because the login must not be sent to another server.
         with requests.get(
             url,
             auth=login if user and "@" not in urlsplit(address).netloc else None,
@@ -84,7 +84,8 @@ def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
             allow_redirects=False,
         ) as answer:
             code = answer.status_code
-    except ValueError:  # Some errors of requests, such as InvalidURL, may quote a part of the login.
+    # Errors of requests, such as InvalidURL, may quote a part of the login, so their text is not shown.
+    except ValueError:
         return UNREADABLE
     except requests.RequestException as error:
         return UnavailableError, f"cannot be reached ({str(error).rpartition(': ')[2].rstrip(')' + chr(34))})"

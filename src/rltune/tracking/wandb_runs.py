@@ -1,4 +1,4 @@
-"""Show a sweep in Weights & Biases: a group for the sweep, a run in it for each trial."""
+"""Show a sweep in Weights & Biases: a group for the sweep with one run per trial."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_sco
 
 
 class WandbTracker(Tracker):
-    """Runs of one project, named by the experiment; a run ignores steps that it has passed.
+    """The W&B runs of a sweep. W&B ignores steps that a run has passed, so repeated deliveries do no harm.
 
     wandb writes into the sweep's folder, also its own files with ``WANDB_MODE=offline``.
     """
@@ -28,7 +28,7 @@ class WandbTracker(Tracker):
 
     @classmethod
     def check(cls, config: RunConfig) -> None:
-        """Refuse to work without wandb."""
+        """Raise an error if the package wandb is not installed."""
         if find_spec("wandb") is None:
             raise ConfigError(
                 "tracking.kinds=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'"
@@ -38,10 +38,10 @@ class WandbTracker(Tracker):
         """Import wandb, which takes seconds."""
         import wandb  # noqa: F401
 
-        os.environ.setdefault("WANDB_SILENT", "true")  # W&B must not write to the sweep's console.
+        os.environ.setdefault("WANDB_SILENT", "true")  # W&B's output would clutter the sweep's console.
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add reports; of a trial that has ended its state and the reason, too, and finish the run."""
+        """Log reports of a trial; if the trial has ended, also log its state and reason, and finish its W&B run."""
         if not reports and trial.state == "RUNNING":
             return
         run = self._open_run(trial.run_key, trial)
@@ -55,7 +55,7 @@ class WandbTracker(Tracker):
         del self._runs[trial.run_key.name]
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Add numbers to a run's summary."""
+        """Add metrics to the summary of a W&B run."""
         if not metrics:
             return
         name = key.name if key else self.sweep.name
@@ -66,7 +66,7 @@ class WandbTracker(Tracker):
             self._runs.pop(name).finish()
 
     def close(self) -> None:
-        """Finish what is open; a resume continues it."""
+        """Finish the open W&B runs; a resumed sweep continues them."""
         for run in self._runs.values():
             run.finish()
         self._runs.clear()
