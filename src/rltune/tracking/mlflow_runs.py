@@ -44,11 +44,11 @@ class MLflowRuns:
         self._experiment = ""
 
     def connect(self) -> None:
-        """Import MLflow (2 s) and open the store (a new SQLite one is migrated, seconds)."""
+        """Import MLflow and open the store, which takes seconds, mostly to migrate a new SQLite store."""
         self._client = connect_mlflow(self._uri)
 
     def probe(self, run_id: str) -> None:
-        """Raise if the server does not take what is written: one with a full disk still answers questions.
+        """Raise an error if the server cannot write; with a full disk, for example, it still answers reads.
 
         Args:
             run_id: The run that it is tried on; empty only asks a question.

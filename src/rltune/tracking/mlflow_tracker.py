@@ -1,4 +1,4 @@
-"""Show a sweep in MLflow: a run for the sweep, one for each trial below it, their curves, checkpoints and the winner.
+"""Show a sweep in MLflow: a run for the sweep, a child run for each trial, and the winner's registered model.
 
 Each method may be repeated without effect. Runs are found by a tag before they are created, and MLflow keeps a point of
 the same name, step, time and value once. Runs in the feed's thread (`rltune.tracking.feed`).
@@ -152,7 +152,7 @@ class MLflowTracker(Tracker):
         self._sweep_run_id = run_id
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
-        """Add points to a trial's run, create or continue it, and end it with the reason."""
+        """Log reports to a trial's MLflow run, which is created, continued or ended as the trial's state requires."""
         entry, status, points = _name_entry(trial), _status_of(trial), _to_points(reports)
         if status == "RUNNING" and entry in self._ended:
             # The trial was resumed or retried, so its MLflow run has to be looked up and reopened.
@@ -293,7 +293,7 @@ class MLflowTracker(Tracker):
         return self._find_trial(record)
 
     def _find_baseline(self) -> str:
-        """Return the id of the run above the baseline's: that of the first trial of its values, else its own."""
+        """Return the parent run of the baseline's runs: that of a trial with the same values, or a new one."""
         values = next((run.params for run in self._ledger.runs.records() if run.of_trial is None), None)
         if values is not None:
             for record in self._ledger.trials.records():

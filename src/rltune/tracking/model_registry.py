@@ -53,7 +53,7 @@ class ModelRegistry:
         description: str,
         about: str,
     ) -> RegisteredModel:
-        """Log a pyfunc model into a run and register it, once per content; see `MLflowTracker.register`.
+        """Log a pyfunc model to a run and register it, once per content; see `MLflowTracker.register`.
 
         Args:
             name: The registered model.

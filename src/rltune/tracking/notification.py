@@ -45,7 +45,7 @@ class NotificationTracker(Tracker):
 
     @classmethod
     def check(cls, config: RunConfig) -> None:
-        """Refuse an address that cannot receive a POST; whether a server answers shows at the end of the sweep."""
+        """Refuse an address that is no HTTP URL; whether a server answers there is only seen when the sweep ends."""
         target = config.notify
         if target is None or not re.match(r"[\w+.-]+://", target):
             return

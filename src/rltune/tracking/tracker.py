@@ -81,10 +81,10 @@ class Tracker:
 
     @classmethod
     def check(cls, config: RunConfig) -> None:
-        """Raise an `RltuneError` if it cannot work with a sweep's settings. Called before the sweep; writes nothing."""
+        """Raise an `RltuneError` if this tracker cannot work with the sweep's settings. Must not write anything."""
 
     def open(self) -> None:
-        """Prepare to show the sweep. Called first, again after each failure, and again when the sweep is resumed."""
+        """Connect and prepare to show the sweep. Called first, after each failure, and when a sweep resumes."""
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Add reports to a trial's curves, and show the trial's state: running, interrupted or ended.
@@ -145,5 +145,5 @@ class Tracker:
 
 
 def get_certified_score(trial: TrialRecord) -> dict[str, float]:
-    """Return by its name what trackers show of a run of the certification beside its reports, once it was played."""
+    """Return a certification run's score on its evaluation episodes, by metric name; empty before they were played."""
     return {"certified_score": trial.score} if trial.kind == CERTIFY and trial.score is not None else {}

@@ -1,1 +1,1 @@
-"""Run trials in a worker: build, train, report, save, start over."""
+"""The worker's side of a trial: build, train, report, save, and go on with the next trial in the same process."""

@@ -1,4 +1,4 @@
-"""Train one seed of one configuration with RLlib: its numbers as plain values, its checkpoint on disk.
+"""Train one seed of a configuration with RLlib, behind the `Runner` interface.
 
 Together with `rltune.trial.metrics` the only place that reads RLlib's result dictionary. Runs in a worker.
 """
@@ -39,13 +39,13 @@ from rltune.trial.gpu_memory import cap_memory, free_memory
 from rltune.trial.metrics import Progress, read_result
 from rltune.trial.recent_episodes import Episode, RecentEpisodes
 
-ANSWER_S = 5.0  # When a trial ends, it waits at most this long for an env runner that is sampling.
+ANSWER_S = 5.0  # At the end of a trial, an env runner that is still sampling gets at most this long to stop.
 EPISODES_FILE = "episodes.json"
-OFFLINE_EPISODES = 10  # The episodes on which an offline algorithm is evaluated after each iteration.
+OFFLINE_EPISODES = 10  # An offline algorithm is evaluated on this many episodes after each iteration.
 
 
 class AlgorithmRunner:
-    """An RLlib algorithm behind the `Runner` interface.
+    """A `Runner` that trains an RLlib algorithm.
 
     Args:
         build: What stays the same over the sweep.
@@ -64,14 +64,17 @@ class AlgorithmRunner:
         self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int, scored_steps: float
     ) -> None:
         set_num_threads(threads)
-        if not count_learners(build.algo):  # Remote learners use the GPU alone.
+        if not count_learners(build.algo):  # With remote learners, this process does not use the GPU.
             cap_memory(build.gpus)
         self.config = build_config(build, params, seed)
         self._recent = RecentEpisodes(scored_steps)
-        self._true: Episodes = deque()  # Episodes of shaped environments that ended in this iteration.
+        # True returns of episodes that ended in this iteration, collected if rewards are shaped.
+        self._true: Episodes = deque()
         with collect_returns(self._true):
             self.algorithm = build_algorithm(self.config, engine, build.precision)
-        if build.gpus and self.config.num_learners == 1:  # If there are several learners, each has whole GPUs.
+        # A single remote learner shares its GPU with other trials, so its memory is capped. Several learners have whole
+        # GPUs.
+        if build.gpus and self.config.num_learners == 1:
             cap = functools.partial(_cap_learner, share=build.gpus)
             self.algorithm.learner_group.foreach_learner(cap)
         self._count_steps()
@@ -83,13 +86,14 @@ class AlgorithmRunner:
         self._statistics, self._data = able.statistics, able.data
         self._observation_space = None
         if build.env.policies is None:
-            # RLlib's connectors may give the network another observation space than the environment's.
+            # RLlib's connectors may change the network's observation space, so the environment's own space is recorded
+            # for policies.
             env = make_env(build.env)
             self._observation_space = env.observation_space
             env.close()
 
     def _count_steps(self) -> None:
-        """Have stock RLlib's steps counted, where they are taken in this process; the engine counts its own."""
+        """Count the environment steps of stock RLlib in this process; the fast engine counts its own."""
         envs = getattr(getattr(self.algorithm, "env_runner", None), "env", None)
         if envs is not None and not isinstance(self.algorithm, FastAlgorithm):
             count_steps_of(envs)
@@ -109,10 +113,11 @@ class AlgorithmRunner:
             trained = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
             progress = replace(progress, env_steps=int(trained), episodes=self._evaluated)
         else:
-            # Stock RLlib has no results of env runners before one of them has delivered within `sample_timeout_s`.
+            # Until an env runner has returned samples, stock RLlib's results have no "env_runners".
             episodes = self._take_episodes(result.get("env_runners", {}))
         self._recent.add(progress.env_steps, episodes)
-        # RLlib also counts an episode that an outer wrapper has cut off before its true return is known.
+        # The count of RLlib is replaced, because it includes episodes that an outer wrapper cut off and that have no
+        # true return yet.
         known = self._recent.summarize() or {"episodes": 0}
         progress = replace(progress, **known)  # type: ignore[arg-type]
         loss = progress.learner.get("total_loss", 0.0)
@@ -121,7 +126,7 @@ class AlgorithmRunner:
         return progress
 
     def _with_last_update(self, result: Mapping[str, Any], progress: Progress) -> Progress:
-        """Replace the statistics of an iteration without an update by those of the last update.
+        """If an iteration had no update, report the statistics of the last update again.
 
         Stock RLlib (2.60) reports NaN then, which would end the trial as diverged.
         """
@@ -133,7 +138,7 @@ class AlgorithmRunner:
         return progress
 
     def _play_episodes(self) -> list[Episode]:
-        """Play greedy episodes with the policy of an offline algorithm, which does not act itself."""
+        """Play greedy episodes with an offline algorithm's policy, because the training itself plays none."""
         with tempfile.TemporaryDirectory() as scratch:
             self._write_policy(Path(scratch), {"env": self._env.to_dict()})
             seed = int(self.config.seed or 0) + self._evaluated
@@ -143,7 +148,7 @@ class AlgorithmRunner:
         return [Episode(score, length, score) for score, length in lengths]
 
     def _take_episodes(self, sampled: Mapping[str, Any]) -> list[Episode]:
-        """Return the episodes that ended in an iteration, with the environment's own returns where they are shaped."""
+        """Return the episodes that ended in this iteration, with true returns if rewards are shaped."""
         if self._shaped:
             ended = [Episode(*episode) for episode in self._true]
             self._true.clear()
@@ -151,7 +156,7 @@ class AlgorithmRunner:
         return [Episode(total, length, total) for total, length in read_episodes(sampled)]
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
-        """Write ``algorithm/`` (RLlib's checkpoint) and ``episodes.json`` to train on, ``policy/`` (no pickles) to act.
+        """Write the training state (``algorithm/``, ``episodes.json``) and the policy bundle (``policy/``).
 
         A network that a bundle cannot express leaves ``policy-missing.txt`` with the reason instead.
         """
@@ -170,7 +175,7 @@ class AlgorithmRunner:
             modules = {name: self.algorithm.get_module(name) for name in self.config.policies}
             write_policies(modules, folder, info=dict(info), actions=self._actions())
             return
-        # An offline algorithm has no env runner, so the learner's own module is written.
+        # An offline algorithm has no env runner with a copy of the module, so the learner's module is written.
         offline = self.config.is_offline
         write_bundle(
             self._learner_module() if offline else self.algorithm.get_module(),
@@ -186,11 +191,11 @@ class AlgorithmRunner:
         return answer.get()[DEFAULT_MODULE]
 
     def _actions(self) -> Literal["normalize", "clip", "raw"]:
-        """Name the way in which RLlib brings the network's actions into the environment's bounds."""
+        """Return how RLlib scales the network's actions to the action space, as its config says."""
         return "normalize" if self.config.normalize_actions else "clip" if self.config.clip_actions else "raw"
 
     def _observation_stats(self) -> dict[str, Any] | None:
-        """Return the running observation normalisation; None where the observations are not normalised."""
+        """Return the statistics of the observation normalisation; None without normalisation."""
         if not wants_normalisation(self.config):
             return None
         stats = getattr(self.algorithm, "observation_stats", None)
@@ -200,14 +205,15 @@ class AlgorithmRunner:
         return read_filter_stats(parts[COMPONENT_ENV_TO_MODULE_CONNECTOR])
 
     def restore(self, folder: Path) -> None:
-        """Load what `save` wrote."""
-        with collect_returns(self._true):  # A restore may rebuild environments, which look for their sink of returns.
+        """Restore the state that `save` wrote."""
+        # Restoring may rebuild environments, which must again collect their true returns here.
+        with collect_returns(self._true):
             self.algorithm.restore_from_path(folder / "algorithm")
         self._count_steps()
         self._load_episodes(folder)
 
     def _save_episodes(self, folder: Path) -> None:
-        """Keep what RLlib's checkpoint lacks: last episodes and statistics, and what rewards are normalised by."""
+        """Save what RLlib's checkpoint lacks: recent episodes, last statistics, and the reward normalisation."""
         kept: dict[str, Any] = {"recent": self._recent.state(), "true": list(self._true), "evaluated": self._evaluated}
         kept |= {"steps_trained": self._steps_trained, "learner": dict(self._learner)}
         envs = self._shaped_envs()
@@ -216,41 +222,42 @@ class AlgorithmRunner:
         (folder / EPISODES_FILE).write_text(json.dumps(kept))
 
     def _load_episodes(self, folder: Path) -> None:
-        """Set what `_save_episodes` wrote."""
+        """Restore what `_save_episodes` has saved."""
         kept = json.loads((folder / EPISODES_FILE).read_text())
         self._recent.load(kept["recent"])
         self._true.clear()
         self._true.extend((total, length, score) for total, length, score in kept["true"])
         self._evaluated = kept["evaluated"]
-        # The statistics of the last update are restored, because no update happens while a replay memory is filled
-        # again.
+        # After a restore, the replay memory is filled before the first update. Until then, these statistics are
+        # reported.
         self._steps_trained, self._learner = kept["steps_trained"], kept["learner"]
         envs = self._shaped_envs()
         if envs is not None:
             write_reward_moments(envs, kept.get("reward_moments", []))
 
     def _shaped_envs(self) -> Any:
-        """Return the vectorised environments whose rewards are shaped; they are in this process, or none are."""
+        """Return this process's vector environment if its rewards are shaped; otherwise None."""
         return self.algorithm.env_runner.env if self._shaped else None
 
     @property
     def replay_bytes(self) -> int:
-        """Size of the replay memory as `save_replay` writes it now; 0 without one of the engine's."""
+        """The size in bytes of the fast engine's replay memory as `save_replay` would write it; 0 without one."""
         replay = getattr(self.algorithm, "replay", None)
         return replay.num_bytes if replay is not None else 0
 
     def save_replay(self, folder: Path) -> None:
-        """Write the engine's replay memory."""
+        """Write the replay memory of the fast engine."""
         self.algorithm.save_replay(folder)
 
     def load_replay(self, folder: Path | None) -> int:
-        """Load the engine's replay memory; without one that fits wait for as many steps as at the start."""
+        """Load the engine's replay memory, or else let learning wait for new samples, as at the start."""
         if self._data != "replay" or (folder is not None and self.algorithm.load_replay(folder)):
             return 0
         start = int(getattr(self.config, "num_steps_sampled_before_learning_starts", 0))
         if not hasattr(self.algorithm, "replay"):
-            # Stock RLlib (2.60) saves no replay memory. It compares with the steps of the whole trial, so it would draw
-            # its first batches from the first few steps.
+            # Stock RLlib (2.60) does not save its replay memory. It would not wait for new samples, because it counts
+            # the steps of the whole trial, and would draw batches from a nearly empty memory. So the threshold is
+            # raised.
             config = self.algorithm.config.copy(copy_frozen=False)
             sampled = self.algorithm.metrics.peek(("env_runners", "num_env_steps_sampled_lifetime"), default=0)
             config.num_steps_sampled_before_learning_starts = start + int(sampled)
@@ -259,13 +266,13 @@ class AlgorithmRunner:
         return start
 
     def stop(self) -> None:
-        """Close environments and free the networks."""
+        """Stop the algorithm: close its environments and free its memory."""
         self._end_silent_runners()
         self.algorithm.stop()
         free_memory()
 
     def _end_silent_runners(self) -> None:
-        """End remote env runners that hang: RLlib (2.60) waits without a limit for each of them to stop."""
+        """Kill remote env runners that hang, because RLlib (2.60) would wait for each of them without a time-out."""
         group = getattr(self.algorithm, "env_runner_group", None)
         remote = list_remote_runners(group)
         if not remote:
@@ -279,5 +286,5 @@ class AlgorithmRunner:
 
 
 def _cap_learner(learner: Any, share: float) -> None:
-    """Keep a remote learner, which has its own process, within a trial's share of a GPU."""
+    """Limit a remote learner, which is a process of its own, to the trial's share of its GPU."""
     cap_memory(share)

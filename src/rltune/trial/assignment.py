@@ -1,4 +1,4 @@
-"""The message that tells a worker what to do: a trial's values, seeds, budget and checkpoints."""
+"""The message by which the driver tells a worker which trial to run: parameters, seeds, budget and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rltune.records import SCORED_SHARE, TRIALS, trial_dir_of
 
 @dataclass(frozen=True)
 class Assignment:
-    """One trial's work, as plain values that Tune carries to the worker.
+    """What a worker needs to run a trial, as plain values that Ray Tune sends to it.
 
     Attributes:
         number: The trial's number in the study.
@@ -68,18 +68,18 @@ class Assignment:
 
     @property
     def scored_steps(self) -> float:
-        """The last environment steps of each seed whose episodes a report is the mean of."""
+        """A report's score is the mean over the episodes of this many last environment steps of each seed."""
         return self.env_steps * SCORED_SHARE
 
     @property
     def trial_dir(self) -> str:
-        """The trial's own folder, relative to the sweep's."""
+        """The trial's folder, relative to the sweep's folder."""
         return trial_dir_of(self.kind, self.number)
 
     def to_config(self) -> dict[str, Any]:
-        """Return it as Tune's config."""
+        """Return this assignment as the config of Tune's trainable."""
         return {"assignment": dict(vars(self))}
 
     def to_build(self) -> Build:
-        """Return what the runners are built from."""
+        """Return the settings from which the trial's runners are built."""
         return Build(**{**self.build, "env": spec_of(self.build["env"])})

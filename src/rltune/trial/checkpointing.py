@@ -1,4 +1,4 @@
-"""Save a trial's state when it is time, and restore it.
+"""Save a trial's checkpoints when they are due, and restore the trial from them.
 
 The best state is saved whenever the objective improves, and the latest state at an interval, with the replay memory
 if it is small enough. The driver records both in the ledger. Runs in a worker.
@@ -24,7 +24,7 @@ from rltune.trial.runner import Runner
 
 @dataclass
 class TrialState:
-    """How far a trial has come.
+    """The progress of a trial, which its checkpoints contain.
 
     Attributes:
         progress: One per seed.
@@ -38,12 +38,12 @@ class TrialState:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps that every seed has reached."""
+        """The environment steps that every seed has taken at least."""
         return min((seed.env_steps for seed in self.progress), default=0)
 
 
 class TrialCheckpoints:
-    """Saves and restores one trial.
+    """Saves and restores the checkpoints of one trial.
 
     Args:
         store: The sweep's.
@@ -58,11 +58,11 @@ class TrialCheckpoints:
         self._direction = Objective.from_settings(task.build["env"].get("objective")).direction
         self.best = CheckpointRecord(**task.best) if task.best else None
         self._saved_at = time.monotonic()
-        self._paths: set[str] = set()  # The paths of the checkpoints that this attempt has written.
+        self._paths: set[str] = set()  # The paths of checkpoints that this attempt of the trial has already written.
         self.notes: list[str] = []
 
     def restore(self, runners: Sequence[Runner]) -> TrialState:
-        """Load the newest whole checkpoint that the task names, and return its state; without one a new state."""
+        """Restore the newest intact checkpoint that the task names, and return the trial's progress, else none."""
         folder = self._open_newest()
         if folder is None:
             return TrialState([Progress() for _ in runners])
@@ -79,7 +79,7 @@ class TrialCheckpoints:
         return TrialState([Progress(**saved) for saved in state["progress"]], state["train_s"], state["reports"])
 
     def _open_newest(self) -> Path | None:
-        """Open the checkpoint that the task names, or else the older one; None if neither has its recorded digest."""
+        """Open the task's latest checkpoint or else its older one; None if the digests of both do not match."""
         records = [CheckpointRecord(**record) for record in (self._task.latest, self._task.older) if record]
         for record in records:
             if folder := self._store.open(record):
@@ -96,11 +96,11 @@ class TrialCheckpoints:
         return None
 
     def is_due(self) -> bool:
-        """Return whether it is time to save the latest state."""
+        """Return whether the latest checkpoint is old enough to save a new one."""
         return time.monotonic() - self._saved_at >= self._task.checkpoint_every_s
 
     def save_if_due(self, state: TrialState, runners: Sequence[Runner], objective: float) -> dict[str, Any]:
-        """Save the best state if the objective improved, and the latest state if it is time.
+        """Save a best checkpoint if the score improved, and a latest checkpoint if one is due.
 
         Args:
             state: Where the trial is.
@@ -115,8 +115,8 @@ class TrialCheckpoints:
             records["best"] = self._save("best", state, runners, objective)
             self.best = CheckpointRecord(**records["best"])
         if self.is_due():
-            # The best state that was just written is also the latest state, and one folder serves as both. A latest
-            # state with a replay memory gets its own folder, because the best checkpoint is kept much longer.
+            # If both are due, then one folder serves as best and latest checkpoint. But a replay memory is large and
+            # only needed to continue, so a latest checkpoint with one gets its own folder, which is deleted sooner.
             shared = None if keeps_replay else records.get("best")
             records["latest"] = shared or self._save("latest", state, runners, objective, keeps_replay)
             self._saved_at = time.monotonic()
@@ -127,13 +127,13 @@ class TrialCheckpoints:
         return math.isfinite(objective) and (before is None or self._direction.is_better(objective, before))
 
     def save_latest(self, state: TrialState, runners: Sequence[Runner]) -> dict[str, Any]:
-        """Save the latest state between two reports, and return its record, which has no objective."""
+        """Save a latest checkpoint between two reports, without a score, and return its record."""
         record = self._save("latest", state, runners, math.nan, self._keeps_replay(runners))
         self._saved_at = time.monotonic()
         return {"latest": record}
 
     def _keeps_replay(self, runners: Sequence[Runner]) -> bool:
-        """Return whether the latest state includes the replay memories of all seeds; otherwise it has none."""
+        """Return whether the replay memories of all seeds together are small enough for a checkpoint."""
         return 0 < _measure_replay(runners) <= self._task.replay_gb * 1e9
 
     def _save(
@@ -142,7 +142,7 @@ class TrialCheckpoints:
         task = self._task
         content: dict[str, Any] = {
             "env_steps": state.env_steps,
-            "objective": objective if math.isfinite(objective) else None,  # NaN is no JSON.
+            "objective": objective if math.isfinite(objective) else None,  # JSON has no NaN, so it becomes None.
             "number": task.number,
             "params": dict(task.params),
             "seeds": list(task.seeds),
@@ -168,7 +168,7 @@ class TrialCheckpoints:
         return CheckpointRecord(path, state.env_steps, content["objective"], digest, replay=keeps_replay).to_dict()
 
     def _choose_path(self, kind: str, env_steps: int) -> str:
-        """Choose a path that this attempt has not used: the ledger may name a state that was saved at the same step."""
+        """Choose a new path, because the ledger may name another checkpoint of this attempt from the same step."""
         start = f"{self._task.trial_dir}/{self._task.attempt}/{kind}-{env_steps:012d}"
         paths = (f"{start}-{count}" if count > 1 else start for count in range(1, len(self._paths) + 2))
         path = next(path for path in paths if path not in self._paths)
@@ -176,7 +176,7 @@ class TrialCheckpoints:
         return path
 
     def _policy_info(self, index: int, progress: Progress) -> Mapping[str, Any]:
-        """Describe the origin of a policy; the policy keeps it."""
+        """Return the metadata of a policy, such as its seed, parameters and environment, which its bundle contains."""
         task = self._task
         return {
             "seed": task.seeds[index],
@@ -194,5 +194,5 @@ def _measure_replay(runners: Sequence[Runner]) -> int:
 
 
 def _seed_folder(folder: Path, index: int) -> Path:
-    """Return the folder of a seed's files: the checkpoint itself for the first seed, a folder inside it for others."""
+    """Return the folder of a seed's files in a checkpoint: the top folder for the first seed, else a subfolder."""
     return folder if index == 0 else folder / f"seed-{index}"

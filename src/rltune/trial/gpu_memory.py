@@ -1,4 +1,4 @@
-"""Keep a trial within its share of a GPU's memory, and report what it uses of the GPU.
+"""Limit a trial to its share of a GPU's memory, and measure how much of the GPU it uses.
 
 Ray counts fractions of a GPU and stops nobody from taking all of it. Runs in the process that trains on the GPU.
 """
@@ -13,14 +13,15 @@ from rltune.formatting import first_line
 from rltune.records import OUT_OF_MEMORY
 from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
 
-CONTEXT_BYTES = 512 * 2**20  # CUDA itself takes about this much in each process, which torch does not count.
-LEAST = 0.5  # Tensors get at least this part of a share, however small the GPU is.
-MARGIN = 1.15  # The measured memory is multiplied by this factor: later iterations and other values may need more.
-MAX_PER_GPU = 16  # No measurement shows that more trials on a GPU pay off.
+# The CUDA context takes about this much memory in each process, which torch's statistics do not include.
+CONTEXT_BYTES = 512 * 2**20
+LEAST = 0.5  # However small the GPU is, tensors may use at least this fraction of a trial's share.
+MARGIN = 1.15  # A safety factor on the measured memory, because other parameters or later iterations may need more.
+MAX_PER_GPU = 16  # More trials per GPU than this have not been measured to be faster.
 
 
 class GpuUse(NamedTuple):
-    """The memory that one trial takes of a GPU, in bytes.
+    """The GPU memory that one trial uses, in bytes.
 
     Attributes:
         tensors: Memory that torch reserved at its peak.
@@ -34,11 +35,11 @@ class GpuUse(NamedTuple):
 
     @property
     def needed(self) -> float:
-        """Memory to give to a trial, with a margin; `cap_memory` leaves enough of it to the tensors."""
+        """The memory to reserve for a trial: the peak of its tensors with a safety margin, and the CUDA context."""
         return MARGIN * self.tensors + max(self.context, CONTEXT_BYTES)
 
     def count_trials(self, cpus: float) -> int:
-        """Count the trials that share the GPU: as memory and CPUs allow, at least one, at most `MAX_PER_GPU`.
+        """Count how many trials can share the GPU, given memory and CPUs: from one to `MAX_PER_GPU`.
 
         Args:
             cpus: CPUs for each GPU, as a multiple of a trial's. A trial steps its environments and launches kernels.
@@ -52,13 +53,13 @@ class GpuUse(NamedTuple):
 
 
 def read_gpu_use(cuda: Any) -> GpuUse:
-    """Read what this process has taken of its GPU; ``cuda`` is ``torch.cuda``."""
+    """Measure the GPU memory that this process uses; ``cuda`` is ``torch.cuda``."""
     free, total = cuda.mem_get_info()
     return GpuUse(cuda.max_memory_reserved(), total - free - cuda.memory_reserved(), total)
 
 
 def cap_memory(share: float, cuda: Any = None) -> None:
-    """Let this process take no more of its GPU than its share, CUDA's context included.
+    """Limit the GPU memory of this process to its share, which includes the CUDA context.
 
     torch's allocator raises ``OutOfMemoryError`` beyond it, in this process alone. Call it before the first tensor.
 
@@ -72,12 +73,13 @@ def cap_memory(share: float, cuda: Any = None) -> None:
         from torch import cuda
     if not cuda.is_available():
         return
-    total: int = cuda.get_device_properties(0).total_memory  # Ray shows this process only its own GPU.
+    # Ray sets CUDA_VISIBLE_DEVICES, so device 0 is the trial's own GPU.
+    total: int = cuda.get_device_properties(0).total_memory
     cuda.set_per_process_memory_fraction(max(share - CONTEXT_BYTES / total, LEAST * share), 0)
 
 
 def free_memory(cuda: Any = None) -> None:
-    """Return the memory that torch keeps of a trial that has ended, and let the next trial have a peak of its own."""
+    """Free torch's cached GPU memory after a trial, and reset the peak that torch reports for the next trial."""
     cuda = cuda or _find_cuda()
     if cuda and cuda.is_initialized():
         cuda.empty_cache()
@@ -85,7 +87,7 @@ def free_memory(cuda: Any = None) -> None:
 
 
 def measure_gpu(cuda: Any = None) -> dict[str, float]:
-    """Measure what this process and its GPU use, by the names of `rltune.trial.metrics`.
+    """Measure the GPU memory and utilisation of this process and its GPU, as metrics of `rltune.trial.metrics`.
 
     Returns:
         Empty in a process that uses no GPU. Without the package nvidia-ml-py there is only this process's own peak, and
@@ -96,13 +98,14 @@ def measure_gpu(cuda: Any = None) -> dict[str, float]:
         return {}
     numbers = {GPU_MEMORY: cuda.max_memory_allocated() / 1e6}
     for name, read, unit in ((GPU_USED, cuda.device_memory_used, 1e6), (GPU_UTILISATION, cuda.utilization, 1)):
-        with contextlib.suppress(Exception):  # torch raises both NVML's errors and its own.
+        # torch raises NVML's errors as well as its own; without a measurement, the metric is left out.
+        with contextlib.suppress(Exception):
             numbers[name] = read() / unit
     return numbers
 
 
 def describe_out_of_memory(error: BaseException, share: float) -> str | None:
-    """Describe that a trial ran out of its GPU's memory, beginning with `OUT_OF_MEMORY`; None for another error.
+    """Describe an out-of-memory error of the GPU, beginning with `OUT_OF_MEMORY`; return None for any other error.
 
     Args:
         error: What training raised. Ray's own ``OutOfMemoryError`` is about the machine's memory, not a GPU's.
@@ -115,6 +118,6 @@ def describe_out_of_memory(error: BaseException, share: float) -> str | None:
 
 
 def _find_cuda() -> Any:
-    """Return ``torch.cuda`` where torch is imported already; toy trials do without."""
+    """Return ``torch.cuda`` if torch was imported; trials without a network need no torch."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch else None

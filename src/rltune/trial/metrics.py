@@ -1,4 +1,4 @@
-"""The one list of the numbers that are logged of a trial; the worker fills it, the driver reads it.
+"""Define all metrics that are logged of a trial; the worker computes them and the driver reads them.
 
 A number passes three functions, all in this module: `read_result` takes it out of RLlib's result as a field of
 `Progress`, one per seed; `merge_seeds` makes one number of the seeds'; `select_logged` picks out of a trial's report
@@ -31,10 +31,10 @@ from rltune.config.criteria import Criteria
 from rltune.errors import ConfigError, NonFiniteError, choices, nearest
 from rltune.records import Report
 
-# MLflow shows metrics whose names begin with "system/" on a tab of their own.
+# MLflow shows metrics with the prefix "system/" on its tab for system metrics.
 CPU, MEMORY = "system/process_cpu_percentage", "system/process_memory_megabytes"
-GPU_MEMORY = "system/process_gpu_memory_megabytes"  # The most memory that torch has allocated since the trial began.
-# The next two metrics count all processes on the GPU.
+GPU_MEMORY = "system/process_gpu_memory_megabytes"  # torch's peak of allocated GPU memory since the trial began.
+# The next two metrics include other processes on the same GPU.
 GPU_USED, GPU_UTILISATION = "system/gpu_memory_usage_megabytes", "system/gpu_utilization_percentage"
 TRIAL_NUMBERS = (
     *("return_std_over_seeds", "env_steps_per_s", "train_s", CPU, MEMORY),
@@ -47,7 +47,7 @@ LEARNER = "learner/"
 
 
 class _Number(NamedTuple):
-    """How a field of `Progress` is read and merged.
+    """How a field of `Progress` is read from RLlib's results, and aggregated over the seeds of a trial.
 
     Attributes:
         over_seeds: What makes one number of several seeds'.
@@ -67,7 +67,7 @@ def _number(*declared: Any) -> Any:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one seed has come.
+    """The progress and the metrics of one seed of a trial.
 
     Attributes:
         env_steps: Environment steps since the trial began.
@@ -92,12 +92,12 @@ class Progress:
     score: float = _number(statistics.fmean)
 
     def __post_init__(self) -> None:
-        """Let the score be the return where nothing else is given."""
+        """Use the mean return as score if no other score is given."""
         if math.isnan(self.score):
             object.__setattr__(self, "score", self.return_mean)
 
     def require_finite_returns(self) -> None:
-        """Refuse returns that are no number although an episode has ended.
+        """Refuse mean returns that are NaN or infinite although an episode has ended.
 
         Raises:
             NonFiniteError: Their mean is NaN or infinite.
@@ -114,7 +114,7 @@ METRICS = (*TRIAL_NUMBERS, *_NUMBERS)
 
 
 def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statistics) -> Progress:
-    """Pick the logged numbers out of RLlib's result. Those about episodes stay NaN: its results have no such window.
+    """Read the metrics of RLlib's result; those about recent episodes stay NaN, because the runner adds them.
 
     Args:
         result: What ``Algorithm.train`` gave.
@@ -126,13 +126,13 @@ def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statis
     learner = {}
     for name in names:
         values = [float(module[name]) for module in modules if module.get(name) is not None]
-        if values:  # Numbers of several policies are averaged; several policies need several agents.
+        if values:  # In multi-agent training, a statistic is the mean over all policies.
             learner[name] = statistics.fmean(values)
     return Progress(**numbers, learner=learner)
 
 
 def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
-    """Make a report's numbers out of those of a trial's seeds.
+    """Aggregate the metrics of a trial's seeds to those of one report.
 
     Args:
         seeds: One per replicate; none counts as one that has not begun.
@@ -152,7 +152,7 @@ def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
 
 
 def check_criteria(criteria: Criteria, algo: Capabilities | None = None, replicates: int = 2) -> None:
-    """Refuse constraints on what no trial of the sweep reports, and such a second objective.
+    """Refuse constraints or a second objective on a metric that the sweep's trials do not report.
 
     Args:
         criteria: The sweep's.
@@ -176,17 +176,17 @@ def check_criteria(criteria: Criteria, algo: Capabilities | None = None, replica
 
 
 def is_report(result: Mapping[str, Any]) -> bool:
-    """Whether a trial's result is a report: neither a checkpoint alone, nor an interruption or a failure."""
+    """Whether a result of Tune's trainable is a report, and not only a checkpoint, an interruption or a failure."""
     return "nominal_steps" in result
 
 
 def make_report(result: Mapping[str, Any]) -> Report:
-    """Make the report that a trial's result is, in the driver: its time is that of the driver's clock."""
+    """Make the ledger's report from a result of Tune's trainable; it gets the driver's clock time."""
     nominal, sampled = int(result["nominal_steps"]), int(result["env_steps"])
     numbers = select_logged(result)
     return Report(int(result["number"]), nominal, float(result["score"]), numbers, time.time(), sampled - nominal)
 
 
 def select_logged(report: Mapping[str, Any]) -> dict[str, float]:
-    """Pick out of a trial's report the numbers that MLflow shows."""
+    """Select the metrics of a report that MLflow shows."""
     return {name: value for name, value in report.items() if name in METRICS or name.startswith(LEARNER)}

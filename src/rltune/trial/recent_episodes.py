@@ -1,4 +1,4 @@
-"""Keep the episodes that a trial is judged by at a report: the last ones, as steps of the budget count them."""
+"""Keep the recent episodes whose mean is a trial's score: those of the last environment steps before a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rltune.records import SCORED_EPISODES
 
 
 class Episode(NamedTuple):
-    """An episode that has ended.
+    """The return, length and score of an ended episode.
 
     Attributes:
         total: Its return.
@@ -25,7 +25,7 @@ class Episode(NamedTuple):
 
 
 class RecentEpisodes:
-    """Keep the episodes that ended within the last environment steps, and at least the last `SCORED_EPISODES`.
+    """A window over the episodes that ended in the last environment steps; it has at least `SCORED_EPISODES`.
 
     An episode belongs to where it ended. Those that began in the window as well would be short ones for the most part:
     with 16 environments and a window of 5,000 steps no episode of more than 312 steps both begins and ends in it.
@@ -40,7 +40,7 @@ class RecentEpisodes:
         self._ended: deque[tuple[int, Episode]] = deque()
 
     def add(self, env_steps: int, episodes: Iterable[Episode]) -> None:
-        """Add the episodes of an iteration, and drop what the window has left behind.
+        """Add the episodes of an iteration, and drop those that ended before the window.
 
         Args:
             env_steps: Environment steps at the iteration's end.
@@ -51,7 +51,7 @@ class RecentEpisodes:
             self._ended.popleft()
 
     def summarize(self) -> dict[str, float]:
-        """Return the numbers of `rltune.trial.metrics.Progress` about these episodes; nothing without an episode."""
+        """Return the metrics of `rltune.trial.metrics.Progress` about the episodes in the window; empty without any."""
         if not self._ended:
             return {}
         totals, lengths, scores = zip(*(episode for _, episode in self._ended), strict=True)
@@ -65,9 +65,9 @@ class RecentEpisodes:
         }
 
     def state(self) -> list[list[float]]:
-        """Return the episodes as plain values."""
+        """Return the episodes in the window as JSON values, for a checkpoint."""
         return [[env_steps, *episode] for env_steps, episode in self._ended]
 
     def load(self, state: Iterable[Sequence[float]]) -> None:
-        """Set what `state` returned."""
+        """Restore the episodes that `state` has returned."""
         self._ended = deque((int(at), Episode(total, int(length), score)) for at, total, length, score in state)

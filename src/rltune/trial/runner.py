@@ -1,4 +1,4 @@
-"""The interface between a trial and what it trains, so that tests can train a toy.
+"""The interface between a trial and the algorithm that it trains, which tests replace by a toy.
 
 Imports nothing heavy. `rltune.trial.algorithm_runner.AlgorithmRunner` implements it with RLlib.
 """
@@ -13,30 +13,30 @@ from rltune.trial.metrics import Progress
 
 
 class Runner(Protocol):
-    """Trains one seed of one configuration."""
+    """The interface of what trains one seed of one configuration."""
 
     def train(self) -> Progress:
-        """Train one iteration, the smallest step after which numbers are known.
+        """Train one iteration, and return the progress after it.
 
         Raises:
             SamplingEnded: `rltune.envs.step_count.STEPS` said that it was to end early.
         """
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
-        """Write the training state and the policy into ``folder``, which is empty; the policy carries ``info``."""
+        """Write the training state and the policy into an empty folder; ``info`` becomes the policy's metadata."""
 
     def restore(self, folder: Path) -> None:
-        """Load the training state that `save` wrote."""
+        """Restore the training state that `save` wrote."""
 
     @property
     def replay_bytes(self) -> int:
-        """Size of the replay memory as `save_replay` writes it now; 0 without one that can be written."""
+        """The size in bytes of the replay memory as `save_replay` would write it; 0 without one."""
 
     def save_replay(self, folder: Path) -> None:
-        """Write the replay memory into ``folder``, which is empty."""
+        """Write the replay memory into an empty folder."""
 
     def load_replay(self, folder: Path | None) -> int:
-        """Load the replay memory after `restore`; without a copy that fits begin with an empty one.
+        """Load the replay memory after `restore`; if there is no file that fits, begin with an empty memory.
 
         Args:
             folder: What `save_replay` wrote; None without a copy.
@@ -46,4 +46,4 @@ class Runner(Protocol):
         """
 
     def stop(self) -> None:
-        """Free environments and networks."""
+        """Close environments and free memory."""

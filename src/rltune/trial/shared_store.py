@@ -1,4 +1,4 @@
-"""Verify that a node of a cluster uses the same store as the driver: checkpoints on its own disk would be lost.
+"""Verify that a node of the cluster sees the driver's storage; otherwise its checkpoints would be lost.
 
 The driver leaves a token in the store while it works. A worker reads the token before each trial, so that a node that
 joins later, or loses its storage, is found out as well.
@@ -16,19 +16,20 @@ from rltune.checkpoints.store import Store
 from rltune.errors import describe_exception
 
 PREFIX = ".shared-"
-VISIBLE_S = 5.0  # A network file system may take this long to show a new file.
+VISIBLE_S = 5.0  # Over a network file system, a new file may become visible this late.
 
 
 def name_token(driver_id: str) -> str:
-    """Name the token of a driver; each has its own, because network file systems remember files that they lacked."""
+    """Return the file name of a driver's token; it is unique, as network file systems cache missing files."""
     return PREFIX + driver_id
 
 
 @contextmanager
 def leave_token(store: Store, driver_id: str) -> Iterator[None]:
-    """Leave the driver's token in the store while the block runs."""
+    """Keep a token file of the driver in the sweep's storage while the ``with`` block runs."""
     for name in store.list(is_recursive=False):
-        if name.startswith(PREFIX):  # A driver that was killed has left a token behind.
+        # This is the token of an earlier driver, which was killed before it could delete the file.
+        if name.startswith(PREFIX):
             store.delete(name)
     token = name_token(driver_id)
     store.write(token, b"")
@@ -40,7 +41,7 @@ def leave_token(store: Store, driver_id: str) -> Iterator[None]:
 
 
 def check_node(store: Store, token: str, trial_dir: str) -> None:
-    """Verify that this node sees the driver's token, and can write where the trial's checkpoints will be.
+    """Verify that this node can read the driver's token file, and can write into the trial's folder.
 
     Args:
         store: The sweep's store, as this node opens it.
@@ -69,8 +70,9 @@ def check_node(store: Store, token: str, trial_dir: str) -> None:
 
 
 def _find_problem(store: Store, token: str) -> str:
-    """Describe why the token cannot be read at the moment; empty if it can."""
+    """Describe why the driver's token file cannot be read now; empty if it can be read."""
     try:
         return "" if store.read(token) is not None else "the driver's files are not there"
-    except OSError as error:  # A network file system may have lost its handle of the folder, and finds it again.
+    # The file handle may be stale after an outage of a network file system, and work again at the next attempt.
+    except OSError as error:
         return describe_exception(error)

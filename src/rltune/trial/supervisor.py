@@ -1,4 +1,4 @@
-"""Supervise a trial from a second thread of its worker, because the first one trains and answers nobody.
+"""Supervise a trial from a second thread of its worker process, because the main thread is busy with training.
 
 The supervisor sends heartbeats, ends an iteration early if the sweep ends, and ends a process that makes no progress,
 because an environment never returns or a remote process is never placed. Python cannot interrupt a call into foreign
@@ -21,19 +21,20 @@ from rltune.checkpoints.store import Store
 from rltune.compat.ray_store import delete_value, read_values, write_value
 from rltune.envs.step_count import STEPS
 
-STOP_FILE = ".stop"  # If the sweep's store has this file, trials save their latest state and end.
-STACK_FILE = "stalled.txt"  # The file in a trial's folder for the stacks of the process's threads.
-EXIT_CODE = 70  # A process that makes no progress ends with this exit code.
+STOP_FILE = ".stop"  # The driver creates this file in the storage to end the sweep: trials save a checkpoint and end.
+# If a trial hangs, the stack traces of its process are written to this file in the trial's folder.
+STACK_FILE = "stalled.txt"
+EXIT_CODE = 70  # The exit code of a worker process that hangs.
 INTERVAL_S = 1.0
 
 
 def name_heartbeat(sweep: str, trial_dir: str) -> str:
-    """Name the value that a trial's heartbeat sets, by the driver's path of the sweep and the trial's folder."""
+    """Return the key of a trial's heartbeat, from the sweep's path in the driver and the trial's folder."""
     return f"steps:{sweep}/{trial_dir}"
 
 
 def read_steps(sweep: str, trial_dirs: Collection[str]) -> dict[str, int]:
-    """Read how many environment steps each seed of some trials has taken, by the trials' folders.
+    """Read from the heartbeats of trials how many environment steps each seed has taken, by the trials' folders.
 
     Trials that have not sent a heartbeat yet are left out.
     """
@@ -42,7 +43,7 @@ def read_steps(sweep: str, trial_dirs: Collection[str]) -> dict[str, int]:
 
 
 class Supervisor:
-    """Supervises one trial until `close`.
+    """Supervises one trial until `close`: sends heartbeats, notices a stop request, and ends the process if it hangs.
 
     Progress is an environment step that this process takes, wherever it is in an iteration, and whatever is reported by
     `report_progress`: an iteration whose steps were taken by other processes, or an episode of an evaluation.
@@ -65,13 +66,13 @@ class Supervisor:
         self._counted_steps, self._stepped_s = STEPS.steps, -math.inf
         self._is_stopping = False
         self._closed, self._ending = threading.Event(), threading.Lock()
-        STEPS.is_ending = False  # An earlier trial in this process may have set the flag.
+        STEPS.is_ending = False  # The flag belongs to the process, and an earlier trial may have set it.
         self._look_for_stop()
         threading.Thread(target=self._run, name="supervisor", daemon=True).start()
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Require progress inside the ``with`` block."""
+        """End the process if the ``with`` block runs for too long without `report_progress`."""
         self._working_since = time.monotonic()
         try:
             yield
@@ -79,20 +80,21 @@ class Supervisor:
             self._working_since = None
 
     def report_progress(self) -> None:
-        """Note that the work has come further."""
+        """Restart the time limit for progress."""
         self._working_since = time.monotonic()
 
     def is_stop_requested(self) -> bool:
-        """Return whether the sweep ends: as of now on a local disk, else as of the supervisor's last look."""
+        """Return whether the sweep is to end; on remote storage, as of the supervisor's last check."""
         self._is_stopping = self._is_stopping or self._store.exists_locally(STOP_FILE)
         return self._is_stopping
 
     def close(self) -> None:
-        """Stop supervising: when this returns, nothing ends the process any more, and there is no heartbeat."""
+        """Stop supervising: afterwards the process is not ended any more, and sends no heartbeat."""
         with self._ending:
             self._closed.set()
         if self._sent_steps is not None:
-            with contextlib.suppress(Exception):  # A trial also has to end if the cluster's head is gone.
+            # Deleting the heartbeat fails if Ray's head node is gone; the trial has to end nevertheless.
+            with contextlib.suppress(Exception):
                 delete_value(self._name)
 
     def _run(self) -> None:
@@ -101,11 +103,12 @@ class Supervisor:
             self._look_for_stop()
             if self._is_stopping:
                 STEPS.is_ending = True
-            with contextlib.suppress(Exception):  # A failed heartbeat, for which Ray has many errors, is sent again.
+            # Sending may fail with many kinds of Ray errors; the next heartbeat comes soon.
+            with contextlib.suppress(Exception):
                 self._send_heartbeat()
 
     def _look_for_stop(self) -> None:
-        """Read the stop file, which takes seconds if the storage does not answer."""
+        """Look for the stop file in the storage, which takes seconds during an outage."""
         with contextlib.suppress(StoreError, OSError):
             if not self.is_stop_requested() and self._store.read(STOP_FILE, is_quick=True) is not None:
                 self._is_stopping = True
@@ -125,7 +128,8 @@ class Supervisor:
         with self._ending:
             if self._closed.is_set():
                 return
-            # A hung process must end even if the disk is full or the storage is unreachable.
+            # A full disk or an outage may prevent the stack traces from being written; the hung process must end
+            # anyway.
             with contextlib.suppress(OSError, StoreError):
                 self._write_stacks()
             os._exit(EXIT_CODE)
@@ -133,7 +137,8 @@ class Supervisor:
     def _write_stacks(self) -> None:
         path = self._store.folder / self._stack_file
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:  # faulthandler needs a real file.
+        # faulthandler writes to a file descriptor, so the stacks go to a local file, which is then published.
+        with path.open("w") as file:
             file.write(f"no progress for {self._stall_s:g} s\n")
             file.flush()
             faulthandler.dump_traceback(file)

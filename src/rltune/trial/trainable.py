@@ -1,4 +1,4 @@
-"""The Tune trainable: builds, trains, reports and saves one configuration after another in one process.
+"""The Tune trainable of rltune: one process builds, trains, reports and saves one trial after another.
 
 It holds RLlib algorithms instead of being one, so that one process, with its imports done, serves many trials.
 It does not decide whether a trial goes on: the driver does. Runs in a worker.
@@ -32,12 +32,12 @@ from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
 from rltune.trial.supervisor import STACK_FILE, Supervisor
 
-MAX_STALLED = 50  # The number of iterations in a row without an environment step after which a trial counts as hung.
-STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # Reasons for a pause of the training before the next report.
+MAX_STALLED = 50  # A trial fails after this many consecutive iterations without an environment step.
+STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # Why training pauses before the next report.
 
 
 class Trial(tune.Trainable):
-    """Runs one configuration after another, each with one or more seeds side by side.
+    """The Tune trainable: runs one trial after another in the same process, each with one or more seeds.
 
     Attributes:
         task: The trial that runs now.
@@ -46,30 +46,30 @@ class Trial(tune.Trainable):
     task: Assignment
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Begin the first trial of this process."""
+        """Start the first trial of this process."""
         self._runners: list[Runner] = []
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Begin the next trial in the same process."""
+        """Start the next trial in this process, because starting a new process would take seconds."""
         self._end()
         self._begin(new_config)
         return True
 
     def cleanup(self) -> None:
-        """Free the resources of the last trial."""
+        """Free the resources of the last trial before the process ends."""
         self._end()
 
     def build_runner(self, seed: int) -> Runner:
-        """Build the runner that trains one seed; tests replace this method."""
-        from rltune.trial.algorithm_runner import AlgorithmRunner  # Importing RLlib and torch takes seconds.
+        """Build the runner of one seed; tests override this method."""
+        from rltune.trial.algorithm_runner import AlgorithmRunner  # The import of RLlib and torch takes seconds.
 
         task = self.task
         return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads, task.scored_steps)
 
     def _begin(self, config: Mapping[str, Any]) -> None:
         self.task = Assignment(**config["assignment"])
-        # If the store is remote, then this process has a folder of its own for the trial's files.
+        # With remote storage, the trial's files are first written to a local folder of this process.
         folder = self.task.sweep if self.task.store is None else Path(self.logdir) / Path(self.task.sweep).name
         self._store = open_store(folder, self.task.store)
         self._failure: dict[str, Any] | None = None
@@ -77,7 +77,7 @@ class Trial(tune.Trainable):
         self._counted = (
             0,
             STEPS.steps,
-        )  # The steps of all seeds, and of the process, at the end of the last iteration.
+        )  # The environment steps of all seeds, and the process's step count, at the end of the last iteration.
         self._checkpoints = TrialCheckpoints(self.task, self._store)
         self._supervisor = Supervisor(
             self._store, self.task.sweep, self.task.trial_dir, self.task.stall_s, self._count_steps_of_each_seed
@@ -88,7 +88,8 @@ class Trial(tune.Trainable):
         task = self.task
         if task.token is not None:
             check_node(self._store, task.token, task.trial_dir)
-        self._store.delete(f"{task.trial_dir}/{STACK_FILE}")  # An earlier attempt may have left stacks.
+        # An earlier attempt of the trial may have left stack traces.
+        self._store.delete(f"{task.trial_dir}/{STACK_FILE}")
         self._runners = [self.build_runner(seed) for seed in self.task.seeds]
         self._state = self._checkpoints.restore(self._runners)
         self._mark_iteration()
@@ -102,7 +103,7 @@ class Trial(tune.Trainable):
             shutil.rmtree(self._store.folder, ignore_errors=True)
 
     def _catch_failure(self, work: Callable[[], None]) -> None:
-        """Do the work, and keep an exception as the trial's failure.
+        """Call the function, and record an exception as the failure of the trial.
 
         If the exception left this class, then Tune would end the process, whose imports took seconds.
         """
@@ -115,7 +116,7 @@ class Trial(tune.Trainable):
             )
 
     def step(self) -> dict[str, Any]:
-        """Train until the next report is due.
+        """Continue training until the next report is due, and return the report to Tune.
 
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
@@ -135,14 +136,14 @@ class Trial(tune.Trainable):
         return report | about | {"worker_pid": os.getpid(), "node": socket.gethostname()}
 
     def _advance(self) -> dict[str, Any]:
-        """Train up to the next mark and report, or until the sweep ends or a checkpoint is due."""
+        """Train until the next report, or until a stop request or a checkpoint that is due."""
         try:
             return self._train_and_report()
         except SamplingEnded:
             return self._hand_back(interrupted=True)
 
     def _train_and_report(self) -> dict[str, Any]:
-        """Train up to the next mark and report.
+        """Train all seeds up to the budget's next mark, and return the report.
 
         An iteration may pass several marks, as one with a large batch does. It is then reported at each of them, with
         the same numbers and without training in between. This does not bias the comparison with trials of smaller
@@ -171,17 +172,17 @@ class Trial(tune.Trainable):
         return report
 
     def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
-        """Return the state between two marks. It is not a report, because no other trial reports at the same step."""
+        """Save a checkpoint between two marks and return its record. It is no report: trials report at marks only."""
         state = self._state
         report, sampled = self._merge_seeds(), self._count_steps_of_each_seed()
-        # A trial that has taken no step has nothing to save.
+        # Before the first step there is nothing to save.
         records = self._checkpoints.save_latest(state, self._runners) if sampled or report["env_steps"] else {}
-        if interrupted:  # Steps of an unfinished iteration also count against the budget.
+        if interrupted:  # The sampled steps of an unfinished iteration count against the budget, too.
             report["env_steps"] = max(report["env_steps"], sampled)
         return report | {"records": records, "done": interrupted, "interrupted": interrupted}
 
     def _play_best(self) -> list[float]:
-        """Play the best checkpoint's policy; return its episodes' returns, in the order of their seeds."""
+        """Evaluate the best checkpoint's policy at the end of a trial; return one return per episode."""
         best = self._checkpoints.best
         if best is None:
             raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
@@ -190,7 +191,7 @@ class Trial(tune.Trainable):
         return self.play(folder)
 
     def play(self, folder: Path) -> list[float]:
-        """Play the task's number of episodes with a checkpoint's policy; tests replace this method."""
+        """Play the task's evaluation episodes with a checkpoint's policy; tests override this method."""
         from rltune.policies.evaluation import evaluate_checkpoint
 
         result = evaluate_checkpoint(
@@ -199,7 +200,7 @@ class Trial(tune.Trainable):
         return list(result.returns)
 
     def _report_episode(self) -> None:
-        """Report an evaluation's progress.
+        """Report to the supervisor that an evaluation is progressing.
 
         Raises:
             SamplingEnded: The sweep ends. The evaluation starts again when the sweep is resumed.
@@ -209,12 +210,12 @@ class Trial(tune.Trainable):
             raise SamplingEnded
 
     def _next_mark(self) -> int:
-        """Compute the environment steps at which the next report is due."""
+        """Return the environment steps at which the next report is due."""
         task = self.task
         return math.ceil(task.env_steps * min(self._state.reports + 1, task.reports) / task.reports)
 
     def _train(self, index: int, target: int) -> str | None:
-        """Train one seed up to ``target``; return STOP_REQUESTED or SAVE_DUE when it pauses before."""
+        """Train one seed up to ``target`` steps; return STOP_REQUESTED or SAVE_DUE if training paused earlier."""
         stalled, runner, progress = 0, self._runners[index], self._state.progress
         while progress[index].env_steps < target:
             if self._supervisor.is_stop_requested():
@@ -232,19 +233,18 @@ class Trial(tune.Trainable):
                 if progress[index].env_steps < target and self._checkpoints.is_due():
                     return SAVE_DUE
                 continue
-            # If an env runner hangs, then RLlib goes on without its samples, and an iteration brings no environment
-            # step.
+            # If an env runner hangs, RLlib finishes the iteration without its samples, possibly without any step.
             stalled += 1
             if stalled >= MAX_STALLED:
                 raise RuntimeError(f"no environment step in {stalled} iterations; are the env runners still alive?")
         return None
 
     def _mark_iteration(self) -> None:
-        """Remember the steps at the end of an iteration, in one assignment because another thread reads them."""
+        """Record the step counts after an iteration; one assignment, as the supervisor's thread reads them."""
         self._counted = sum(seed.env_steps for seed in self._state.progress), STEPS.steps
 
     def _count_steps_of_each_seed(self) -> int:
-        """Count the environment steps so far, including the running iteration, as a mean over the seeds."""
+        """Return the environment steps so far as a mean over the seeds, including those of the running iteration."""
         ended, before = self._counted
         return (ended + STEPS.steps - before) // max(1, len(self.task.seeds))
 
@@ -253,20 +253,21 @@ class Trial(tune.Trainable):
 
 
 def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:
-    """Describe a failure as the ledger keeps it: the reason in one line, and the end of the traceback.
+    """Describe a trial's failure for the ledger: a reason in one line, and the end of the traceback.
 
     Args:
         error: What was raised.
         env_steps: Environment steps of each seed by then.
         gpus: The trial's part of a GPU.
     """
-    cause = getattr(error, "cause", None)  # Ray wraps the exception of an env runner's process.
+    cause = getattr(error, "cause", None)  # Ray wraps an exception of a remote env runner, so the cause is shown.
     first = cause if isinstance(cause, BaseException) else error
     text = str(first).strip().splitlines()
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
-    if isinstance(first, UnsharedStoreError):  # The user has to repair the node, and needs all parts of the error.
+    # This error tells the user how to repair the node, so all of its lines are kept.
+    if isinstance(first, UnsharedStoreError):
         reason = "; ".join(filter(None, str(first).splitlines()))
-    if isinstance(first, RewardError):  # The environment step helps the user to find the fault in the environment.
+    if isinstance(first, RewardError):  # The environment step helps to find the invalid reward in the environment.
         reason = f"{first.what} by environment step {env_steps}"
     reason = describe_out_of_memory(first, gpus) or reason
     about: dict[str, Any] = {"failed": reason[:500], "out_of_memory": reason.startswith(OUT_OF_MEMORY)}
