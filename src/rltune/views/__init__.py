@@ -1,1 +1,1 @@
-"""How a person sees a sweep: terminal, tables, figures, HTML. Decides nothing."""
+"""Show a sweep to a person: in the terminal, as tables, figures and HTML. Decides nothing."""

@@ -1,4 +1,4 @@
-"""Prepare a sweep for its figures: its search space, its rungs, and the study that Optuna's figures read."""
+"""Prepare a sweep's data for figures: its search space, its rungs, and an Optuna study for Optuna's own figures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def build_space(view: SweepView) -> Space:
-    """Build a sweep's search space from its settings."""
+    """Build the search space of a sweep from its saved settings."""
     return build_search_space(view.settings["algo"], view.settings["space"])
 
 
 def list_rungs(view: SweepView) -> list[int]:
-    """List the rungs in environment steps; empty for a scheduler without rungs, or one that is refused by now."""
+    """List a scheduler's rungs in environment steps; empty for one without rungs, or if this version refuses it."""
     scheduler = view.settings["scheduler"]
     try:
         rule = build_stopping_rule(scheduler["kind"], scheduler.get("args") or {}, view.env_steps)
@@ -34,12 +34,12 @@ def list_rungs(view: SweepView) -> list[int]:
 
 
 def axis_of(dimension: Dimension) -> str:
-    """Return a parameter's name in Optuna's figures: as it is searched (``1-gamma``), but a power of two as it is."""
+    """Return a parameter's axis label, such as ``1-gamma`` if that is drawn; a power of two keeps its own name."""
     return dimension.name if dimension.kind == "pow2" else dimension.label
 
 
 def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction: Direction) -> optuna.Study:
-    """Put trials into a study in memory, for Optuna's figures, which read complete trials only.
+    """Add trials to a temporary Optuna study, from which Optuna's figures are drawn.
 
     A parameter's value outside the space, which a resume may have changed since, is left out.
 
@@ -68,7 +68,7 @@ def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction:
 
 
 def list_varied_axes(space: Space, study: optuna.Study) -> list[str]:
-    """List the names in a study of the searched parameters that differ between its trials."""
+    """List the parameters that differ between the trials of an Optuna study."""
     params = [trial.params for trial in study.get_trials(deepcopy=False)]
     axes = map(axis_of, space.dimensions)
     return [axis for axis in axes if len({each[axis] for each in params if axis in each}) > 1]

@@ -1,4 +1,4 @@
-"""List what can be chosen: environments, algorithms and spaces.
+"""List the environments, algorithms and search spaces that a user can choose.
 
 Only reads their YAML files, so that the answer comes at once and lists a user's own files like ours.
 """
@@ -19,12 +19,12 @@ from rltune.search.conditions import format_condition, format_yaml_value, split_
 from rltune.search.space import parse_space
 
 KINDS = ("envs", "algos", "spaces")
-# Words in these columns are meant to be copied, so they are never broken over lines.
+# Users copy names from these columns, so they are never wrapped.
 TYPED = ("env", "id", "algo", "space", "parameter")
 
 
 def list_available(kind: str, folders: Sequence[Path]) -> tuple[Sequence[str], Sequence[tuple[str, ...]]]:
-    """List one kind as a table.
+    """List the environments, algorithms or search spaces as a table.
 
     Args:
         kind: ``envs``, ``algos`` or ``spaces``.
@@ -61,7 +61,7 @@ def show_available(
 
 
 def _find_files(folders: Sequence[Path], group: str) -> dict[str, Path]:
-    """Find each option's file; a folder that comes first wins, as in Hydra."""
+    """Find the file of each config option; as in Hydra, the first folder that has it wins."""
     files: dict[str, Path] = {}
     for folder in folders:
         for path in sorted((folder / group).glob("*.yaml")):

@@ -1,4 +1,4 @@
-"""Compare sweeps by their winners, with confidence intervals: as a table, a figure and Markdown."""
+"""Compare the winners of several sweeps with confidence intervals: as a table, a figure and Markdown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADINGS = ("sweep", "winner", "{}", "95% interval", "difference to the first", 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One sweep's winner.
+    """The winner of one sweep, as a row of the comparison.
 
     Attributes:
         name: The sweep's name.
@@ -56,14 +56,14 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sweeps on one environment and with one objective, in the order in which the user named them."""
+    """Sweeps with the same environment and objective, in the order in which the user named them."""
 
     env: str
     objective: Objective
     rows: tuple[ComparisonRow, ...]
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Return the cells of each row of the table, in the order of `HEADINGS`."""
+        """Return the table's cells, row by row, in the order of `HEADINGS`."""
         return [
             (
                 row.name,
@@ -79,7 +79,7 @@ class Comparison:
         ]
 
     def markdown(self) -> str:
-        """Return the table as Markdown."""
+        """Return the table as Markdown text."""
         headings = tuple(heading.format(self.objective.label) for heading in HEADINGS)
         lines = [headings, tuple("---" for _ in headings), *self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -91,8 +91,9 @@ class Comparison:
         return f"{self.env}\n\n{table}\n\n{note}\n"
 
     def save(self, folder: Path) -> list[Path]:
-        """Write ``comparison.md`` and the figure ``comparison.html`` into a folder, which is created where missing."""
-        from rltune.views.plotly_figures import draw_intervals  # Plotly is slow to import: settings are checked first.
+        """Write ``comparison.md`` and the figure ``comparison.html`` into a folder, which is created if missing."""
+        # Plotly is slow to import, and only needed for the figure.
+        from rltune.views.plotly_figures import draw_intervals
 
         folder.mkdir(parents=True, exist_ok=True)
         text, page = folder / "comparison.md", folder / "comparison.html"
@@ -118,7 +119,7 @@ def compare_sweeps(
     storage: str | None = None,
     ledger_url: str | None = None,
 ) -> Comparison:
-    """Compare sweeps on one environment, each to the first.
+    """Compare the winners of sweeps on one environment; each is compared with the first.
 
     Args:
         sweeps: The sweeps' names, or the paths of their folders.
@@ -145,7 +146,7 @@ def compare_sweeps(
 
 
 def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: Sequence[str], allowed: str) -> None:
-    """Refuse sweeps that differ in a value by which their scores can be compared.
+    """Refuse to compare sweeps that differ in their environment, objective or another value on which scores depend.
 
     Args:
         verb: Links a sweep to its value, in the error.
@@ -163,13 +164,13 @@ def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: 
 
 
 def _describe_objective(view: SweepView) -> str:
-    """Describe how a sweep's scores are measured: scores that are measured differently cannot be compared."""
+    """Describe a sweep's objective; sweeps with different objectives cannot be compared."""
     objective = {**asdict(ObjectiveConfig()), **(view.settings.get("objective") or {})}
     return ", ".join(f"{key}={objective[key]}" for key in ("kind", "key", "direction"))
 
 
 def _make_row(view: SweepView, first_scores: Sequence[float], num_compared: int) -> ComparisonRow:
-    """Make the row of a sweep.
+    """Make the row of a sweep from its certified, or else evaluated, winner.
 
     Args:
         first_scores: The scores of the first sweep's certified seeds; empty for the first sweep itself.
@@ -179,7 +180,8 @@ def _make_row(view: SweepView, first_scores: Sequence[float], num_compared: int)
     algo, cost = str(view.settings["algo"]["name"]), dict(outcome.cost if outcome else {})
     if certification := view.certification:
         best = certification.best()
-        assert best.median is not None  # A configuration without a run cannot win.
+        # The best configuration always has runs and so a median; this is for the type checker.
+        assert best.median is not None
         scores, label = tuple(best.scores), f"{algo}, {best.name}"
         difference = bound_difference(scores, first_scores, num_compared) if first_scores else None
         measured = f"{len(scores)} fresh seeds x {certification.episodes} episodes"

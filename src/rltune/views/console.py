@@ -1,4 +1,4 @@
-"""Show a sweep in the terminal: a live table, or a line every 15 s if the stream is not a terminal.
+"""Show a running sweep in the terminal: a live table, or a line every 15 s if the output is not a terminal.
 
 The console draws views and keeps nothing of a sweep but the last one, see `rltune.views.progress`. It never raises.
 What it prints except for the progress is written to the sweep's log, too.
@@ -33,12 +33,12 @@ _sweep_log = logging.getLogger(SWEEP_LOGGER)
 _sweep_log.propagate = False
 _sweep_log.setLevel(logging.INFO)
 _P = ParamSpec("_P")
-PLAIN_WIDTH = 120  # The width of tables on a stream that is no terminal.
-SILENCE_S = 300.0  # The time after which a plain line that says the same is repeated.
+PLAIN_WIDTH = 120  # The width of tables if the output is not a terminal.
+SILENCE_S = 300.0  # A progress line that has not changed is printed again only after this time.
 
 
 def _log_errors(method: Callable[Concatenate[Console, _P], None]) -> Callable[Concatenate[Console, _P], None]:
-    """Log what the method raises: a closed pipe or an odd terminal must not end a sweep that is otherwise well."""
+    """Log exceptions of a method instead of raising them, because a closed pipe must not end the sweep."""
 
     @functools.wraps(method)
     def quiet(self: Console, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -47,21 +47,22 @@ def _log_errors(method: Callable[Concatenate[Console, _P], None]) -> Callable[Co
                 method(self, *args, **kwargs)
         except Exception:
             _log.log(self._error_level, "the console could not show something", exc_info=True)
-            self._error_level = logging.DEBUG  # A broken stream stays broken, so a single warning is enough.
+            # The stream will stay broken, so only the first error is logged as a warning.
+            self._error_level = logging.DEBUG
 
     return quiet
 
 
 class _QuietConsole(RichConsole):
-    """rich's console, which by itself ends the process when its reader goes away (``... | head``)."""
+    """A rich console that does not end the process when its reader goes away (``... | head``)."""
 
     def on_broken_pipe(self) -> None:
-        """Fall silent; the sweep goes on."""
+        """Print nothing more after the reader has gone away; the sweep continues."""
         self.quiet = True
 
 
 class Console:
-    """Draws a sweep. May be used from several threads.
+    """Shows one sweep in the terminal. Thread-safe.
 
     Args:
         stream: Where to write; None is standard output. A stream with a method ``show_progress`` gets the progress by
@@ -76,7 +77,7 @@ class Console:
 
     def __init__(self, stream: TextIO | None = None, plain_every_s: float = 15.0) -> None:
         out = stream if stream is not None else sys.stdout
-        # The stream itself is asked, because with FORCE_COLOR rich would call any file a terminal.
+        # rich is not asked, because FORCE_COLOR makes it treat any file as a terminal.
         is_terminal = bool(getattr(out, "isatty", lambda: False)())
         self._rich = _QuietConsole(
             file=out,
@@ -85,7 +86,7 @@ class Console:
             highlight=False,
             emoji=False,
             markup=False,
-            force_jupyter=False,  # Only the stream decides whether there is a terminal.
+            force_jupyter=False,  # rich would otherwise draw notebook output in Jupyter.
         )
         self._show_progress: Callable[[str], None] | None = getattr(out, "show_progress", None)
         self._is_live = is_terminal and not self._rich.is_dumb_terminal
@@ -97,11 +98,12 @@ class Console:
         self._drawn_s = self.clock()
         self._printed, self._printed_s = "", -math.inf
         self._error_level = logging.WARNING
-        self._lock = threading.RLock()  # The housekeeping thread draws while the main thread prints notes.
+        # draw() is called by the housekeeping thread, and note() also by the main thread.
+        self._lock = threading.RLock()
 
     @_log_errors
     def draw(self, view: SweepView) -> None:
-        """Print what has happened since the last view, and draw the progress if it is time to; call it often."""
+        """Print the events since the last view, and update the progress when it is time to. Call it often."""
         before = self._view
         if self._is_closed or (before and before.read_s > view.read_s):
             return
@@ -115,12 +117,12 @@ class Console:
 
     @_log_errors
     def note(self, text: str) -> None:
-        """Print one line above the table, such as a warning."""
+        """Print one line, such as a warning, above the live table."""
         self._print(Line(text, "yellow"))
 
     @_log_errors
     def close(self, sections: Sequence[Section] = ()) -> None:
-        """Remove the table and draw no more.
+        """Remove the live table, and print nothing more.
 
         Args:
             sections: What is printed at the end.
@@ -141,11 +143,12 @@ class Console:
         if self._live is None:
             self._live = Live(console=self._rich, auto_refresh=False, transient=True)
             self._live.start()
-            atexit.register(self.close)  # A driver that dies must not leave the terminal's cursor hidden.
+            # rich hides the cursor, which must come back even if the driver ends by an error.
+            atexit.register(self.close)
         self._live.update(render_live_table(view, self._rich.height), refresh=True)
 
     def _draw_line(self, view: SweepView) -> None:
-        """Print the progress, unless it is what was printed last: that stands above."""
+        """Print a line about the progress, unless the line printed last says the same."""
         self._drawn_s = now_s = self.clock()
         text = " | ".join(describe_progress(view))
         if text == self._printed and now_s - self._printed_s < SILENCE_S:
@@ -168,7 +171,7 @@ class Console:
 
 
 def _has_news(before: SweepView | None, view: SweepView) -> bool:
-    """Return whether there is progress to show at once: first steps, a first wait, policies that begin to play."""
+    """Return whether progress should be shown at once: training or an evaluation begins, or trials have to wait."""
     if before is None:
         return False
     playing, played = (each.driver.episodes.name if each.driver.episodes else "" for each in (view, before))

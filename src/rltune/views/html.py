@@ -1,4 +1,4 @@
-"""Write a sweep's report: one HTML page with Plotly figures that needs no network.
+"""Write a sweep's report: one HTML page with Plotly figures that needs no network connection.
 
 `rltune.views.page` describes the sweep, ``plotly_figures`` draws, and ``templates/report.html`` puts both together. A
 report can be written of a sweep in any state, also while it runs.
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 def write_report(
     sweep: Path, ledger: Ledger | None = None, ledger_url: str | None = None, status: str | None = None
 ) -> Path:
-    """Write the report page of a sweep into its folder, in place of an earlier one.
+    """Write the HTML report of a sweep into its folder, replacing an earlier one.
 
     Args:
         sweep: The sweep's folder.
@@ -45,14 +45,14 @@ def write_report(
     folder.mkdir(exist_ok=True)
     draft = folder / f".{PAGE}"
     draft.write_text(render_page(view), encoding="utf-8")
-    draft.replace(folder / PAGE)  # A reader of the earlier page still gets all of it.
+    draft.replace(folder / PAGE)  # The file is replaced atomically, so that a reader never gets a part of the page.
     return folder
 
 
 def try_report(
     sweep: Path, ledger: Ledger | None, note: Callable[[str], None], status: str | None = None
 ) -> Path | None:
-    """Do as `write_report`, but only note what goes wrong: a sweep must not fail for its report.
+    """Write the report as `write_report` does, but turn any exception into a note, so that the sweep does not fail.
 
     Args:
         sweep: The sweep's folder.
@@ -70,8 +70,8 @@ def try_report(
 
 
 def render_page(view: SweepView) -> str:
-    """Render the whole page of a sweep as HTML."""
-    # Importing Jinja2 is slow, so it is imported only when a page is rendered.
+    """Render the report of a sweep as one HTML page."""
+    # Jinja2 is slow to import and only needed here.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     from rltune.views.importance import MIN_TRIALS, NUM_NULL_SWEEPS, NUM_SHUFFLES, measure_importance
@@ -102,15 +102,14 @@ def render_page(view: SweepView) -> str:
             name: [(number, figure.layout.height) for number, (other, figure) in numbered if other == name]
             for name in drawn
         },
-        # The texts <!--<script> or </script> in a value would swallow the page or end the script. Plotly (7.1) escapes
-        # them, too.
+        # A value with the text <!--<script> or </script> would end the script or swallow the page, so "<" is escaped.
         plots_json=f"[{','.join(str(figure.to_json()) for _, (_, figure) in numbered)}]".replace("<", "\\u003c"),
-        # A closing tag in Plotly's own source would end the script.
+        # A closing script tag inside Plotly's source would end the script element.
         plotly=_read_plotly().replace("</script", "<\\/script"),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 
 def _read_plotly() -> str:
-    """Read Plotly's script."""
+    """Read the source of plotly.js, which is embedded in the page."""
     return importlib.resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")

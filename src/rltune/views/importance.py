@@ -1,4 +1,4 @@
-"""Measure which parameters a sweep's scores depend on: permutation importance (Breiman 2001) against a null.
+"""Estimate which parameters a sweep's scores depend on, by permutation importance (Breiman 2001) and a null test.
 
 The forest of ``searcher=rf`` predicts each trial's scores from its values, by the trees that were not grown on that
 trial. Then one parameter's values are shuffled between the trials: the more the scores depend on the parameter, the
@@ -21,15 +21,16 @@ from rltune.search.searchers.random_forest import fill_missing, grow_trees, list
 from rltune.search.searchers.unit_cube import Array, UnitCube
 from rltune.search.space import Space
 
-MIN_TRIALS = 10  # With fewer trials, even an important parameter does not stand out.
+MIN_TRIALS = 10  # Below this number of trials, the test would not find even an important parameter.
 NUM_TREES = 20
-NUM_SHUFFLES = 5  # The number of shuffles of a parameter's values whose mean is the parameter's importance.
-NUM_NULL_SWEEPS = 50  # If nothing matters, then in 1 of 51 sweeps a parameter beats all shuffled sweeps: 2%.
+NUM_SHUFFLES = 5  # A parameter's importance is the mean over this many shuffles of its values.
+# A parameter must beat this many sweeps with shuffled scores. If none matters, one does so by chance in 1 of 51 cases.
+NUM_NULL_SWEEPS = 50
 
 
 @dataclass(frozen=True)
 class Importance:
-    """The parameters that a sweep's scores depend on.
+    """The importance of each parameter of a sweep, and how large it may be by chance.
 
     Attributes:
         num_trials: Trials that were used: all with a score, and those that diverged.
@@ -44,12 +45,12 @@ class Importance:
 
     @property
     def outstanding(self) -> list[str]:
-        """The parameters that stand out from chance, the most important first."""
+        """The parameters whose importance is greater than chance, the most important first."""
         return [name for name, increase in self.increases.items() if increase > self.chance]
 
 
 class _OutOfBagForest:
-    """An estimator for scikit-learn, one row a trial, that is scored on the trials that its trees have not seen."""
+    """A random forest as a scikit-learn estimator, whose score is its error on out-of-bag trials."""
 
     def __init__(
         self, cube: UnitCube, trials: list[FrozenTrial], direction: Direction, rng: np.random.Generator
@@ -60,14 +61,14 @@ class _OutOfBagForest:
         self.can_differ = bool(np.ptp(self._targets) > 0)
 
     def fit(self, places: Array, y: None = None) -> _OutOfBagForest:
-        """Grow the trees on what trials reported, whose values are at ``places`` of shape (trials, parameters)."""
+        """Fit the forest to the trials' reports; ``places`` (trials, parameters) are points in the unit cube."""
         examples = self._make_examples(places)
         self._trees, times_drawn = grow_trees(examples, self._targets, self._owners, NUM_TREES, self._rng)
         self._is_unseen = (times_drawn == 0)[:, self._owners]
         return self
 
     def score(self, places: Array, y: None = None) -> float:
-        """Return the logarithm of the mean squared error, times -1: a difference of two scores is a ratio of errors."""
+        """Return the negative log of the out-of-bag squared error; the difference of two is a log ratio of errors."""
         examples = self._make_examples(places).astype(np.float32)
         predicted = np.array([tree.predict(examples, check_input=False) for tree in self._trees])
         num_unseen = self._is_unseen.sum(axis=0)
@@ -80,7 +81,7 @@ class _OutOfBagForest:
 
 
 def measure_importance(space: Space, trials: Sequence[TrialRecord], direction: Direction, seed: int = 0) -> Importance:
-    """Measure what a sweep's scores depend on; takes some seconds.
+    """Estimate the importance of all parameters of a sweep, which takes seconds.
 
     Args:
         space: The search space.
@@ -109,7 +110,7 @@ def measure_importance(space: Space, trials: Sequence[TrialRecord], direction: D
 
 
 def _permute(forest: _OutOfBagForest, places: Array, rng: np.random.Generator) -> Array:
-    """Return each parameter's increase of the error, of a forest that is grown on trials at these places."""
+    """Return for each parameter the relative increase of the forest's error when its values are shuffled."""
     from sklearn.inspection import permutation_importance  # scikit-learn takes a second to import.
 
     seed = int(rng.integers(2**31))
@@ -120,7 +121,7 @@ def _permute(forest: _OutOfBagForest, places: Array, rng: np.random.Generator) -
 
 
 def _freeze(space: Space, record: TrialRecord) -> FrozenTrial:
-    """Return a trial as the searcher reads it; one that diverged has no scores, and so counts as the worst."""
+    """Make an Optuna trial for the forest; a diverged trial has no scores and so counts as the worst."""
     drawn, distributions = space.encode(record.params), space.distributions()
     return create_trial(
         state=TrialState.PRUNED,

@@ -1,4 +1,4 @@
-"""Spell the commands that continue, reproduce and use a sweep."""
+"""Spell the commands with which a user can continue, reproduce and use a sweep."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rltune.ledger.sweep_folder import make_resume_command
 from rltune.views.page import Section, describe_sweep
 from rltune.views.sweep_view import SweepView
 
-MAX_TRIALS = 10  # The most trials that the end of a sweep lists; `show` lists all.
+MAX_TRIALS = 10  # At the end of a sweep, at most this many trials are listed; `rltune show` lists all.
 
 
 def describe_end(
     view: SweepView, outcome: Outcome, tracking_uri: str | None = None, resume: str | None = None
 ) -> list[Section]:
-    """Describe a sweep that has ended, and what to type next in this directory.
+    """Describe a sweep that has ended, and suggest the next commands for the working directory.
 
     Args:
         outcome: How it has ended.
@@ -55,7 +55,7 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
 
 
 def describe_reproduction(view: SweepView) -> Section:
-    """Describe how to run a sweep again, from the directory and the commit in which it ran."""
+    """Describe how to run a sweep again, from the working directory and the commit of the first run."""
     algo, env = view.settings["algo"]["name"], view.settings["env"]["name"]
     typed = view.record.command or spell_command(f"run algo={algo} env={env}")
     commands = [("Run this sweep again", typed)]
@@ -66,7 +66,9 @@ def describe_reproduction(view: SweepView) -> Section:
         alone = f"{words} {fixed} budget.trials=1 scheduler=none certify=off"
         commands.append((f"Train only the configuration of the {view.winner_word}", alone))
     if view.record.winner:
-        test = spell_command(f"evaluate policy=sweep:{view.name}")  # MLflow does not keep whose environment it is.
+        # The sweep's checkpoint is used and not the registered model: a policy from MLflow counts as somebody else's,
+        # and would need trust=true to import the environment's module.
+        test = spell_command(f"evaluate policy=sweep:{view.name}")
         commands.append((f"Test the {view.winner_word} on fresh episodes", test))
     if view.status in ("interrupted", "running") or view.num_ended < len(view.trials):
         commands.append(("Continue this sweep", make_resume_command(view.folder, view.settings)))
@@ -79,12 +81,12 @@ def describe_reproduction(view: SweepView) -> Section:
 
 
 def _format_override(value: Any) -> str:
-    """Format a value as an override takes it."""
+    """Format a value as in a Hydra override."""
     return json.dumps(value) if isinstance(value, list | dict | bool) or value is None else str(value)
 
 
 def _shorten_path(path: Path) -> Path:
-    """Return a path relative to the working directory if it lies in it."""
+    """Return a path relative to the working directory, if it is inside."""
     try:
         return path.resolve().relative_to(Path.cwd())
     except (ValueError, OSError):
@@ -92,7 +94,7 @@ def _shorten_path(path: Path) -> Path:
 
 
 def _spell_loading(view: SweepView, tracking_uri: str | None) -> str:
-    """Spell how Python loads the winner: the registered model, from its server if MLflow would look elsewhere."""
+    """Spell the Python line that loads the winner's registered model, with its server if that is not the default."""
     if not view.record.model:
         return f'import rltune; policy = rltune.load_policy("sweep:{view.name}")'
     start = "import rltune"
@@ -102,7 +104,7 @@ def _spell_loading(view: SweepView, tracking_uri: str | None) -> str:
 
 
 def _is_default(tracking_uri: str) -> bool:
-    """Return whether MLflow looks there by itself: it uses mlflow.db in the working directory."""
+    """Return whether MLflow uses this tracking URI by default, which is mlflow.db in the working directory."""
     return tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}"
 
 

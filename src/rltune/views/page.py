@@ -1,4 +1,4 @@
-"""Describe a sweep as a list of sections, which the terminal, the report and the service's page show alike.
+"""Describe a sweep as a list of sections, which terminal, report and the service's page show in the same words.
 
 `rltune.views.terminal` prints sections, and ``templates/section.html`` renders them as HTML. Neither adds words.
 """
@@ -29,12 +29,12 @@ from rltune.records import BASELINE, Direction
 from rltune.views.analysis import build_space
 from rltune.views.sweep_view import ORIGINS, SweepView
 
-MAX_NAMED = 8  # The most trials that one line about failures names.
+MAX_NAMED = 8  # A line about failures names at most this many trials.
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of what a page says of a sweep.
+    """A titled part of a sweep's description: a table, facts to copy, and sentences.
 
     Attributes:
         name: The name by which a template places it.
@@ -51,13 +51,13 @@ class Section:
     notes: Sequence[str] = ()
 
     def list_lines(self) -> list[str]:
-        """List all text but the table's."""
+        """Return the section's text, line by line, without its table."""
         width = max((len(label) for label, _ in self.facts), default=0)
         return [self.title, *(f"  {label:<{width}}  {text}" for label, text in self.facts), *self.notes]
 
 
 def describe_sweep(view: SweepView, outcome: Outcome | None = None, max_trials: int | None = None) -> list[Section]:
-    """Describe a sweep's trials, certification, failures, cost and verdict.
+    """Describe a sweep as sections: status, trials, certification, failures, cost, results and verdict.
 
     Args:
         outcome: How it has ended; None if it has not, or if that cannot be read.
@@ -78,7 +78,7 @@ def describe_sweep(view: SweepView, outcome: Outcome | None = None, max_trials: 
 
 
 def describe_counts(view: SweepView) -> str:
-    """Describe the numbers of a sweep's trials by their states."""
+    """Count a sweep's trials by state, in words."""
     counts, num_to_begin = view.counts, view.num_trials - len(view.trials)
     num_broken = sum(bool(trial.broken) for trial in view.trials if trial.score is not None)
     unfinished = "running" if view.status == "running" else "interrupted"
@@ -115,7 +115,7 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
 
 
 def _describe_failures(view: SweepView) -> Iterator[Section]:
-    """Describe failures, one line for each kind, in the words of its first trial."""
+    """Group failed trials by the kind of failure, and describe each kind by its first trial's error."""
     grouped: dict[str, tuple[str, list[str]]] = {}
     for trial in view.trials:
         if trial.state == "FAIL":
@@ -131,7 +131,7 @@ def _describe_failures(view: SweepView) -> Iterator[Section]:
 
 
 def _describe_cost(view: SweepView, outcome: Outcome | None) -> Iterator[Section]:
-    """Describe what a sweep has taken; its seconds are known once it has ended.
+    """Describe a sweep's environment steps; once it has ended, also its wall and training time.
 
     Seconds of training are summed over the trials, also over those that trained at the same time.
     """
@@ -161,7 +161,7 @@ def _describe_cost(view: SweepView, outcome: Outcome | None) -> Iterator[Section
 
 
 def _describe_files(view: SweepView) -> Iterator[Section]:
-    """Name where the results are, and whether the champion is this sweep's winner."""
+    """List the paths of the results, and say whether the winner became the model's champion."""
     facts, notes, report = [("folder", str(view.folder))], [], view.folder / "report" / "index.html"
     if report.exists():
         facts.append(("report", str(report)))
@@ -180,7 +180,7 @@ def _describe_verdict(view: SweepView) -> Iterator[Section]:
 
 
 def _explain_scores(is_certified: bool) -> str:
-    """Explain that a trial's score and its policy's return differ because they come from different episodes.
+    """Explain why a trial's score and its policy's return on other episodes differ.
 
     Args:
         is_certified: Whether certification stands beside the score; else fresh episodes do.
@@ -193,7 +193,7 @@ def _explain_scores(is_certified: bool) -> str:
 
 
 def describe_verdict(view: SweepView) -> str:
-    """Describe in a few sentences who won, by how much, how sure that is, and where the winner's values come from."""
+    """Describe in a few sentences which configuration won, by how much and how certainly, and who proposed it."""
     winner = view.record.winner or ({"origin": view.best.record.origin} if view.best else {})
     origin = None if winner.get("name") == BASELINE else ORIGINS.get(str(winner.get("origin")))
     return _describe_winner(view) + (f" Its values come from {origin}." if origin else "")
@@ -232,7 +232,7 @@ def _describe_winner(view: SweepView) -> str:
 
 
 def describe_values(view: SweepView) -> Section:
-    """Compare the winner's values with the algorithm file's own, one row for each searched parameter."""
+    """Compare the winner's parameters with the algorithm's defaults, one row per parameter."""
     winning, space = view.best_params, build_space(view)
     dimensions, rows = {dimension.name: dimension for dimension in space.dimensions}, []
     for name in space.names:
@@ -244,7 +244,7 @@ def describe_values(view: SweepView) -> Section:
         if dimension := dimensions.get(name):
             searched = f"{dimension.kind} {', '.join(map(format_value, dimension.args))}"
             searched += f", {dimension.condition}" if dimension.when else ""
-        # If a parameter's condition is not met, then the parameter has no value.
+        # A conditional parameter has no value if its condition is not met.
         rows.append((name, format_value(winning[name]) if name in winning else "-", default, searched))
     notes = [f"default: {view.baseline_source}"]
     table = TextTable(("parameter", view.winner_word, "default", "searched"), tuple(rows))

@@ -1,4 +1,4 @@
-"""Describe sweeps as plain values, for programs: numbers are numbers, and what is unknown is None. Runs anywhere."""
+"""Describe sweeps for programs as JSON values; what is unknown is None. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rltune.views.sweep_view import SweepView, TrialSnapshot
 
 
 def describe_plainly(view: SweepView) -> dict[str, Any]:
-    """Describe a sweep as a whole, as ``rltune list json=true`` has it."""
+    """Describe a sweep in the fields of ``rltune list json=true``."""
     record, settings, best = view.record, view.settings, view.best
     counts = {STATE_WORDS.get(state.upper(), state): number for state, number in view.counts.items()}
     return {
@@ -36,9 +36,10 @@ def describe_plainly(view: SweepView) -> dict[str, Any]:
 
 
 def describe_with_trials(view: SweepView) -> dict[str, Any]:
-    """Describe a sweep with its winner and its trials, the best first, as ``rltune show json=true`` has it."""
+    """Describe a sweep, its winner and its ranked trials in the fields of ``rltune show json=true``."""
     verdict = None
-    with contextlib.suppress(RltuneError):  # A sweep's settings may be unreadable on this machine.
+    # The settings may be missing or unreadable on this machine; then the fields that need them are None.
+    with contextlib.suppress(RltuneError):
         verdict = describe_verdict(view)
     return describe_plainly(view) | {
         "verdict": verdict,

@@ -1,4 +1,4 @@
-"""Draw a sweep's figures by Plotly and ``optuna.visualization``, all in one style.
+"""Draw a sweep's figures with Plotly and ``optuna.visualization``, all in one style.
 
 ``html`` puts them on its page. Importing this takes a third of a second: import it inside a function.
 """
@@ -26,7 +26,7 @@ from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapsh
 
 WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-STATES = {  # Trials are drawn in this order of states, so that the states that matter most come on top.
+STATES = {  # Trials are drawn in this order of states, so that more important ones cover the others.
     "FAIL": FAILED,
     "PRUNED": STOPPED,
     INTERRUPTED: INK,
@@ -58,7 +58,7 @@ THEME = go.layout.Template(
 
 
 def draw_figures(view: SweepView, importance: Importance | None = None) -> dict[str, list[go.Figure]]:
-    """Draw the figures for which the sweep has data, by name; several figures of one name stand side by side.
+    """Draw all figures for which the sweep has data; figures of the same name are shown side by side.
 
     Args:
         importance: What its scores depend on; drawn where a parameter stands out.
@@ -85,17 +85,17 @@ def draw_figures(view: SweepView, importance: Importance | None = None) -> dict[
 
 
 def style_figure(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
-    """Give a figure, ours or Optuna's, the style of all and a height in pixels."""
+    """Apply the common style and a height in pixels to a Plotly figure."""
     return figure.update_layout(template=THEME, height=height, **{"title": None, "showlegend": False} | layout)
 
 
 def choose_style(view: SweepView, trial: TrialSnapshot) -> tuple[str, str]:
-    """Choose a trial's label in legends, and its colour."""
+    """Choose the legend label and the colour of a trial."""
     return (view.winner_word, WINNER) if trial.number == view.winner_trial else (trial.state_word, STATES[trial.state])
 
 
 def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
-    """Draw each trial's score over its environment steps, the rungs as dotted lines.
+    """Draw the learning curve of each trial; dotted vertical lines are the scheduler's rungs.
 
     Optuna's own figure of them has one style for all: who won and who was stopped could not be seen.
     """
@@ -124,7 +124,7 @@ def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
 
 
 def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> go.Figure:
-    """Draw certified returns: median, 95% interval and each seed's score, one row a configuration, the first on top.
+    """Draw certified returns, one row per configuration, the best on top: median, 95% interval and each seed's score.
 
     Args:
         rows: With name, median (None without a run), low, high (None without an interval) and scores.
@@ -160,7 +160,7 @@ def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: s
 
 
 def draw_importance(importance: Importance) -> go.Figure:
-    """Draw importances as bars, the largest on top; grey those within what chance reaches, which is a dotted line."""
+    """Draw parameter importances as bars; grey bars below the dotted line may be due to chance."""
     names, increases = list(importance.increases), list(importance.increases.values())
     bars = go.Bar(
         x=increases,
@@ -176,19 +176,19 @@ def draw_importance(importance: Importance) -> go.Figure:
 
 
 def draw_slice(study: optuna.Study, axis: str) -> go.Figure:
-    """Let Optuna draw each trial's score over one parameter; the later the trial, the darker its point."""
+    """Draw each trial's score over one parameter with Optuna; later trials are darker."""
     figure = visualization.plot_slice(study, params=[axis], target_name="score").update_traces(marker_showscale=False)
     return style_figure(figure, 250)
 
 
 def draw_parallel(study: optuna.Study, axes: list[str]) -> go.Figure:
-    """Let Optuna draw a line for each trial through its score and its values."""
+    """Draw each trial as a line through its score and its parameters with Optuna (parallel coordinates)."""
     figure = visualization.plot_parallel_coordinate(study, params=axes, target_name="score")
     return style_figure(figure, 430, margin={"l": 60, "t": 60})
 
 
 def draw_front(view: SweepView, tried: Sequence[TrialSnapshot]) -> go.Figure:
-    """Draw each trial's score over its second objective, and the Pareto front as a stair: what is had at each value."""
+    """Draw each trial's score over its second objective, and the Pareto front as a step line."""
     figure, second, front = go.Figure(), view.criteria.second, view.front
     line = {"color": INK, "width": 1.5, "shape": "hv"}
     stair = front[::-1]

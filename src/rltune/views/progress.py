@@ -1,4 +1,4 @@
-"""Describe a running sweep in words: what has happened between two views, its progress, and the live table.
+"""Describe a running sweep in words: events between two views, its progress, and the live table.
 
 Everything here is a function of one or two `SweepView`s. `rltune.views.console` prints what these return.
 """
@@ -29,14 +29,14 @@ from rltune.records import BASELINE, Direction
 from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 
 BAR_WIDTH = 16
-LINES_BESIDE_TABLE = 8  # The number of lines of a terminal that the live table leaves free.
+LINES_BESIDE_TABLE = 8  # The live table leaves this many lines of the terminal free.
 MIN_LEFT_S = 10.0  # A shorter estimate is not shown, because its error is longer: one slow iteration takes more.
 STATE_STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", INTERRUPTED: "magenta"}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line about something that has happened.
+    """One line of output about an event, such as the end of a trial.
 
     Attributes:
         text: What is printed.
@@ -52,7 +52,7 @@ class Line:
 
 
 def describe_changes(before: SweepView | None, view: SweepView) -> Iterator[Line]:
-    """Describe what has happened between two views of a sweep, in one line each.
+    """Describe the events between two views of a sweep, such as trials that have ended, in one line each.
 
     Args:
         before: The earlier view; None if the sweep was not shown before.
@@ -73,12 +73,12 @@ def describe_changes(before: SweepView | None, view: SweepView) -> Iterator[Line
 
 
 def _order_by_end(trial: TrialSnapshot) -> tuple[float, int]:
-    """Order trials by the time of their end, with unfinished trials last, by their numbers."""
+    """Sort key: ended trials by the time of their end, then unfinished trials by number."""
     return trial.record.ended_s or math.inf, trial.number
 
 
 def _has_just_ended(before: TrialSnapshot | None, trial: TrialSnapshot) -> bool:
-    """Return whether a trial has ended, perhaps once more, since the earlier view."""
+    """Return whether a trial has ended since the earlier view, even if it was retried and ended before."""
     return trial.has_ended and not (before and before.record.ended_s == trial.record.ended_s)
 
 
@@ -100,7 +100,7 @@ def _describe_start(view: SweepView) -> str:
 
 
 def _describe_trial(before: TrialSnapshot | None, trial: TrialSnapshot, view: SweepView) -> Iterator[Line]:
-    """Describe that a trial has begun, has ended or was interrupted.
+    """Describe that a trial has started, ended or been interrupted.
 
     Args:
         before: The trial as it was before; None if it is new.
@@ -124,7 +124,7 @@ def _describe_trial(before: TrialSnapshot | None, trial: TrialSnapshot, view: Sw
 
 
 def _describe_run(run: TrialSnapshot, view: SweepView, num_later: int) -> Line:
-    """Describe that a run of the certification has ended, before a number of others that have ended meanwhile."""
+    """Describe the end of a certification run; ``num_later`` runs that ended after it are not counted yet."""
     owner = BASELINE if run.record.of_trial is None else f"trial {run.record.of_trial}"
     name = f"seed {(run.record.seed_index or 0) + 1} of {owner}"
     if run.state == "COMPLETE":
@@ -134,13 +134,13 @@ def _describe_run(run: TrialSnapshot, view: SweepView, num_later: int) -> Line:
 
 
 def describe_runs(view: SweepView, num_later: int = 0) -> str:
-    """Describe how many certification runs have ended, apart from the latest ones."""
+    """Describe how many certification runs have ended, without the ``num_later`` latest ones."""
     up_to = "" if view.is_searched else "up to "
     return f"{view.num_runs_ended - num_later} of {up_to}{view.num_runs} runs"
 
 
 def describe_progress(view: SweepView) -> tuple[str, str, str]:
-    """Describe how far a sweep is: the numbers of its trials, its pace, and its best trial."""
+    """Describe a sweep's progress in three parts: its trials by state, its pace, and its best trial."""
     states = Counter(trial.state for trial in view.trials if trial.state != WAITING)
     words = ", ".join(
         f"{states[state]} {STATE_WORDS[state]}" for state in STATE_WORDS if states[state] or state == "COMPLETE"
@@ -168,7 +168,7 @@ def _describe_pace(view: SweepView) -> str:
 
 
 def render_live_table(view: SweepView, height: int) -> RenderableType:
-    """Render the live table.
+    """Render the live table of a running sweep.
 
     Args:
         height: The number of the terminal's lines.

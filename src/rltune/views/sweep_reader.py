@@ -1,4 +1,4 @@
-"""Read the views of many sweeps again and again, such as for a list. Runs anywhere.
+"""Read the views of many sweeps repeatedly, for example for the service's list. Runs anywhere.
 
 A ledger in a file is read when the file has changed. The ledgers of one PostgreSQL database are read together, with as
 many queries as one of them takes. Both read only what has changed since the last time.
@@ -27,7 +27,7 @@ _Version = tuple[int, ...]
 
 
 class SweepReader:
-    """Reads the views of sweeps, and keeps them for the next time. May be used from several threads.
+    """Reads the views of sweeps, and caches them for the next call. Thread-safe.
 
     Args:
         ledger_url: The address of the sweeps' ledgers with its login, see `rltune.ledger.storage.locate_ledger`.
@@ -41,7 +41,7 @@ class SweepReader:
         self._lock = threading.Lock()
 
     def read(self, folders: Iterable[Path]) -> dict[Path, SweepView | StudyError]:
-        """Read sweeps.
+        """Read the views of the sweeps in these folders; one that cannot be read gives its error.
 
         Args:
             folders: The sweeps' folders.
@@ -84,14 +84,14 @@ class SweepReader:
         has_died = view is not None and view.status == "running" and view.snapshot.lease.is_abandoned()
         if view is None or version != read_version or has_died:
             with closing(Ledger(url, name)) as ledger:
-                # A new sweep with the name of an earlier one has another key.
+                # A deleted sweep's name may be used again; the sweep's random key distinguishes the two.
                 is_same = view is not None and view.record.key == ledger.sweep().key
                 view = SweepView.read(ledger, view if is_same else None)
             self._views[folder] = version, ledger.sweep_id, view
         return view
 
     def _read_database(self, url: str, folders: Mapping[str, Path]) -> dict[Path, SweepView | StudyError]:
-        """Read the sweeps of one database.
+        """Read the sweeps whose ledgers are in one database.
 
         Args:
             url: The database's address.
@@ -113,7 +113,7 @@ class SweepReader:
                 self._views[folder] = (), ids[name], view
                 results[folder] = view
                 continue
-            try:  # If a sweep is missing or has another format, opening its ledger tells which.
+            try:  # The sweep is missing or has another ledger format; opening its ledger gives the exact error.
                 with closing(Ledger(url, name)) as ledger:
                     results[folder] = SweepView.read(ledger)
             except StudyError as error:
@@ -122,7 +122,7 @@ class SweepReader:
 
 
 def _read_version(*paths: Path) -> _Version:
-    """Return numbers that change when one of these files does; a file that is missing has none."""
+    """Return inode, time and size of the files, which change when a file changes; a missing file adds nothing."""
     numbers: list[int] = []
     for path in paths:
         try:

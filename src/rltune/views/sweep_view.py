@@ -1,4 +1,4 @@
-"""Compute everything that a display shows of a sweep from one snapshot of its ledger.
+"""Compute everything that displays show of a sweep from one snapshot of its ledger.
 
 The console, `watch`, `list`, `show`, the service, reports and data frames are functions of a `SweepView`. They compute
 no progress, pace or ranks of their own. Reading a view again costs only what has changed since. Runs anywhere.
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from rltune.ledger.ledger import Ledger
 
-INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial whose worker is gone.
-WAITING = "WAITING"  # The state of a trial of a running sweep that no worker has started yet.
+INTERRUPTED = "INTERRUPTED"  # A trial that has not ended, but whose worker does not run any more.
+WAITING = "WAITING"  # A trial of a running sweep that has been proposed, and that no worker has started yet.
 ORIGINS = {
     WARM_START: "warm_start",
     TUNED: "the tuned settings",
@@ -55,14 +55,14 @@ ORIGINS = {
     SEARCHER: "the searcher",
     ENQUEUED: "an enqueued configuration",
 }
-PACE_WINDOW_S = 30.0  # The time over which the present pace is averaged.
-FIRST_STEPS_S = 2.0  # The first steps are assumed to have begun at most this long before they were first read.
-MIN_ELAPSED_S = 10.0  # The remaining time is estimated only this long after the first reading.
+PACE_WINDOW_S = 30.0  # The current pace is the average over this time.
+FIRST_STEPS_S = 2.0  # When the first steps are seen, they are assumed to have begun at most this long before.
+MIN_ELAPSED_S = 10.0  # The remaining time is not estimated before this much time has passed.
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """The progress of policies that play episodes after all training.
+    """The progress of an evaluation at the end of a sweep.
 
     Attributes:
         name: Who plays.
@@ -77,7 +77,7 @@ class Episodes:
 
 @dataclass(frozen=True)
 class DriverState:
-    """Facts that only the sweep's driver knows. A view that another process reads goes without it.
+    """Facts that only the driver's process knows, so that views in other processes lack them.
 
     Attributes:
         env_steps: Environment steps of each seed that running trials have taken in all, as their workers say between
@@ -98,7 +98,7 @@ UNKNOWN_DRIVER = DriverState()
 
 @dataclass(frozen=True)
 class TrialSnapshot:
-    """One trial of the search, or one of the certification's runs.
+    """One trial of the search or one run of the certification, at the moment of the view.
 
     Attributes:
         record: The trial as the ledger has it.
@@ -115,42 +115,42 @@ class TrialSnapshot:
 
     @property
     def number(self) -> int:
-        """The number among the trials of its kind."""
+        """The number of the trial, or of the run among the certification's runs."""
         return self.record.number
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """The sampled values by name."""
+        """The trial's parameters by name."""
         return self.record.params
 
     @property
     def reason(self) -> str | None:
-        """Why the trial ended or was interrupted; None while it runs."""
+        """The reason why the trial ended or was interrupted; None while it runs."""
         return self.record.stop_reason
 
     @property
     def broken(self) -> str:
-        """The constraints that the trial breaks, in words; empty if it keeps them all."""
+        """The constraints that the trial breaks, as text; empty if it keeps all."""
         return self.record.breaks
 
     @property
     def has_ended(self) -> bool:
-        """Whether the trial has ended and is not only interrupted."""
+        """Whether the trial has ended; an interrupted trial has not."""
         return self.record.state != "RUNNING"
 
     @property
     def went_wrong(self) -> bool:
-        """Whether the trial has failed or diverged, so that its reason tells what is wrong."""
+        """Whether the trial has failed or diverged; then its stop reason is an error."""
         return self.state == "FAIL" or self.record.diverged
 
     @property
     def state_word(self) -> str:
-        """The state in one word: waiting, running, complete, stopped, failed or interrupted."""
+        """The trial's state in one word: waiting, running, complete, stopped, failed or interrupted."""
         return STATE_WORDS[self.state]
 
     @property
     def explanation(self) -> str:
-        """Why the trial cannot win, why it ended or where it runs, and who proposed its values if not the searcher."""
+        """Why the trial cannot win, why it ended or on which node it runs, and where its parameters come from."""
         record, parts = self.record, [f"cannot win: {self.broken}"] if self.broken else []
         if self.state == "RUNNING" and record.node:
             parts.append(f"on {record.node}")
@@ -164,23 +164,23 @@ class TrialSnapshot:
 
     @property
     def second(self) -> float | None:
-        """The value in the sweep's second objective; None without one."""
+        """The trial's value of the sweep's second objective; None without one."""
         return self.record.second
 
     @cached_property
     def score(self) -> float | None:
-        """The score by which trials are ranked; None before the first finite report."""
+        """The score by which the trial is ranked; None before its first finite report."""
         return self.record.score
 
     @property
     def curve(self) -> Mapping[int, float]:
-        """The score by nominal steps; NaN while no episode has ended."""
+        """The learning curve: scores by environment steps; NaN before the first episode has ended."""
         return self.record.reports
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How quickly a sweep samples, measured from one reading to the next.
+    """The sampling speed of a sweep, measured between readings of its progress.
 
     Attributes:
         samples: Pairs of a time and of all environment steps that were sampled by then, since the first reading.
@@ -190,11 +190,11 @@ class Pace:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps since the first reading."""
+        """The environment steps that were sampled since the first reading."""
         return self.samples[-1][1]
 
     def add(self, now_s: float, env_steps: int, num_reporting: int) -> Pace:
-        """Add what was sampled since the last reading.
+        """Add a reading: the environment steps that were sampled since the last one.
 
         Args:
             now_s: The time of this reading.
@@ -206,8 +206,7 @@ class Pace:
             return self
         total, samples = self.env_steps + env_steps, self.samples
         if not self.env_steps:
-            # The time before the first steps, in which processes start and networks are built, says nothing about the
-            # pace.
+            # The time before the first steps went into starting processes and building networks, so it does not count.
             pause_s = math.inf if num_reporting else FIRST_STEPS_S
             samples = ((max(samples[-1][0], now_s - pause_s), 0),)
         samples, start = (*samples, (now_s, total)), 0
@@ -216,14 +215,14 @@ class Pace:
         return Pace(samples[start:])
 
     def measure(self, now_s: float) -> float:
-        """Measure the environment steps per second over about the last 30 s."""
+        """Return the environment steps per second over about the last 30 s."""
         then_s, env_steps = self.samples[0]
         return (self.env_steps - env_steps) / max(1.0, now_s - then_s)
 
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep at one moment.
+    """Everything about a sweep that displays show, at one moment.
 
     Attributes:
         record: What the ledger knows of the sweep as a whole.
@@ -260,7 +259,7 @@ class SweepView:
         *,
         now_s: float | None = None,
     ) -> SweepView:
-        """Read a sweep.
+        """Read the view of a sweep from its ledger.
 
         Args:
             ledger: The sweep's.
@@ -272,11 +271,11 @@ class SweepView:
         return read_views(ledger.fence.engine, [ledger.sweep_id], earlier, driver, now_s=now_s)[ledger.sweep_id]
 
     def in_folder(self, folder: Path) -> SweepView:
-        """Return the view of a sweep whose folder was moved or renamed since its driver ran."""
+        """Return a copy of the view for a folder that was moved or renamed after the driver ran."""
         return replace(self, record=replace(self.record, name=folder.name, folder=str(folder)))
 
     def end_as(self, status: str) -> SweepView:
-        """Return the view of a sweep that ends, before its ledger says so."""
+        """Return a copy of the view of a sweep that is about to end, with the status that its ledger will have."""
 
         def interrupt(trial: TrialSnapshot) -> TrialSnapshot:
             return replace(trial, state=INTERRUPTED) if trial.state in (WAITING, "RUNNING") else trial
@@ -293,57 +292,57 @@ class SweepView:
 
     @property
     def status(self) -> str:
-        """The state: running, complete, stopped, interrupted (as is a sweep whose driver has died) or failed."""
+        """The sweep's state: running, complete, stopped, failed, or interrupted, also if its driver has died."""
         return "interrupted" if self.snapshot.is_abandoned else self.record.status or "running"
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the sweep has ended, as its ``summary.json`` says; None if its last driver has not ended it."""
+        """The content of ``summary.json``; None if the last driver has not ended the sweep."""
         return None if self.status == "running" or self.snapshot.is_abandoned else load_outcome(self.folder)
 
     @property
     def folder(self) -> Path:
-        """The sweep's folder on the machine of its last driver."""
+        """The path of the sweep's folder on the machine of the last driver."""
         return Path(self.record.folder or "")
 
     @property
     def elapsed_s(self) -> float:
-        """The seconds since this process has first read the sweep."""
+        """The seconds since this process read the sweep for the first time."""
         return self.read_s - (self.first or self).read_s
 
     @property
     def driver_id(self) -> str | None:
-        """The id of the last driver in the sweep's lease; None before the first."""
+        """The id of the last driver that held the lease; None before the first driver."""
         return self.snapshot.lease.driver_id
 
     @property
     def reports(self) -> tuple[Report, ...]:
-        """The search's reports in the order in which they came, as the ledger has them: higher is better."""
+        """The reports of the search's trials, in the order in which they arrived."""
         return self.snapshot.reports
 
     @property
     def budget(self) -> Mapping[str, Any]:
-        """The settings of the sweep's budget."""
+        """The settings ``budget.*`` of the sweep."""
         return self.settings.get("budget") or {}
 
     @property
     def num_trials(self) -> int:
-        """The number of trials that the budget has, or of those that were begun if these are more."""
+        """The number of trials in the budget, or of started trials if there are more."""
         return max(int(self.budget.get("trials") or 0), len(self.trials))
 
     @property
     def env_steps(self) -> int:
-        """A trial's whole budget, in environment steps of each seed."""
+        """The budget of a trial, in environment steps of each seed."""
         return int(self.budget.get("env_steps") or 0)
 
     @property
     def replicates(self) -> int:
-        """The number of seeds of a trial."""
+        """The number of seeds with which each trial trains."""
         return int(self.settings.get("replicates") or 1)
 
     @property
     def baseline_source(self) -> str:
-        """The file that the baseline's values come from, and whether the sweep's command changes some of them."""
+        """The config file of the baseline's parameters, and a note if the command line changes some of them."""
         algo, words = self.settings["algo"]["name"], (self.record.command or "").split()
         tuned = next((word.partition("=")[2] for word in words if word.startswith("tuned=")), None)
         if tuned is None and (self.settings.get("published") or {}).get("env_steps"):
@@ -354,14 +353,14 @@ class SweepView:
 
     @property
     def label(self) -> str:
-        """The name of what the score measures, with its direction if less is better."""
+        """The name of the objective, with its direction if it is minimized."""
         return self.objective.label
 
     # -- Methods that describe the progress ---------------------------------------------------------------------------
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """The numbers of trials: total, complete, pruned, failed, interrupted (among them those that run)."""
+        """The numbers of trials by state: total, complete, pruned, failed, interrupted (including running ones)."""
         return count_states([trial.record for trial in self.trials])
 
     @property
@@ -371,28 +370,28 @@ class SweepView:
 
     @cached_property
     def sampled_env_steps(self) -> int:
-        """The environment steps of all trials and seeds together, without those of the certification."""
+        """The environment steps of all trials and seeds, without the certification."""
         return self.replicates * sum(trial.env_steps for trial in self.trials)
 
     @cached_property
     def percent(self) -> int:
-        """The progress of the search: a running trial counts by its steps. 100 only if the sweep is complete."""
+        """The progress of the search in percent, counting running trials by their steps; 100 only if complete."""
         return 100 if self.status == "complete" else min(99, math.floor(100 * self.search_share))
 
     @cached_property
     def search_share(self) -> float:
-        """The part of the search that is done, from 0 to 1."""
+        """The finished fraction of the search, from 0 to 1."""
         total = self.budget.get("total_env_steps")
         share = sum(map(self._measure_share, self.trials)) / max(1, self.num_trials)
         return min(1.0, max(share, self.sampled_env_steps / total if total else 0.0))
 
     def _measure_share(self, trial: TrialSnapshot) -> float:
-        """Return the part of a trial's budget that is done; a trial that has ended needs no more of it."""
+        """Return the finished fraction of a trial's budget; 1 for a trial that has ended, even early."""
         return 1.0 if trial.has_ended else min(1.0, trial.env_steps / (self.env_steps or math.inf))
 
     @property
     def search_left_s(self) -> float | None:
-        """An estimate of the seconds until the search is over, at its mean pace since the first reading.
+        """The estimated seconds until the search ends, at its mean pace since the first reading.
 
         None in the first seconds, and while nothing is left.
         """
@@ -403,7 +402,7 @@ class SweepView:
 
     @property
     def certification_left_s(self) -> float | None:
-        """An estimate of the seconds that the certification still trains; None like `search_left_s`.
+        """The estimated training seconds that the certification still needs; None like `search_left_s`.
 
         Its runs are not stopped early, so that the environment steps per second count, not the trials.
         """
@@ -414,19 +413,19 @@ class SweepView:
 
     @cached_property
     def is_searched(self) -> bool:
-        """Whether all trials of the budget have ended, so that only certification or evaluation is left."""
+        """Whether the search has ended, so that only certification and evaluation are left."""
         total = self.budget.get("total_env_steps")
         is_spent = self.num_ended >= self.num_trials or self.sampled_env_steps >= (total or math.inf)
         return bool(self.trials) and is_spent and self.num_ended == len(self.trials)
 
     @property
     def env_steps_per_s(self) -> float:
-        """The environment steps per second over about the last 30 s, of all trials, runs and seeds together."""
+        """The environment steps per second of all trials, runs and seeds together, over about the last 30 s."""
         return self.pace.measure(self.read_s)
 
     @cached_property
     def is_certifying(self) -> bool:
-        """Whether nothing but the certification is left to run."""
+        """Whether the search has ended and only the certification still runs."""
         is_searching = any(trial.state == "RUNNING" for trial in self.trials)
         is_retraining = any(run.state == "RUNNING" for run in self.runs)
         return bool(self.num_runs) and not is_searching and (is_retraining or self.is_searched)
@@ -435,19 +434,19 @@ class SweepView:
 
     @property
     def certify(self) -> Mapping[str, Any]:
-        """The settings of the sweep's certification."""
+        """The settings ``certify.*`` of the sweep."""
         return self.settings.get("certify") or {}
 
     @property
     def num_final_episodes(self) -> int:
-        """The number of episodes that are played at last to choose and to measure the winner."""
+        """The number of episodes that are played at the end to choose and evaluate the winner."""
         top = int(self.certify.get("top") or 0)
         num_evaluations = 2 if self.certify.get("seeds") else top and top + 1
         return num_evaluations * int(self.certify.get("champion_episodes") or 0)
 
     @cached_property
     def num_runs(self) -> int:
-        """The number of the certification's runs; while trials still run, the most that it can become."""
+        """The number of certification runs; during the search, the largest number that is possible."""
         seeds, top = int(self.certify.get("seeds") or 0), int(self.certify.get("top") or 0)
         if not (self.is_searched and seeds):
             return max(seeds * (top + 1), len(self.runs))
@@ -459,61 +458,61 @@ class SweepView:
 
     @property
     def num_runs_ended(self) -> int:
-        """The number of the certification's runs that have ended."""
+        """The number of certification runs that have ended."""
         return sum(run.has_ended for run in self.runs)
 
     @property
     def num_runs_left(self) -> int:
-        """The number of the certification's runs that have not ended."""
+        """The number of certification runs that have not ended."""
         return self.num_runs - self.num_runs_ended
 
     @cached_property
     def certification(self) -> Certification | None:
-        """The certification; None without one."""
+        """The result of the certification; None without one."""
         return Certification.from_dict(self.record.certification) if self.record.certification else None
 
     # -- Methods that rank trials -------------------------------------------------------------------------------------
 
     @cached_property
     def ranked(self) -> list[TrialSnapshot]:
-        """The trials that can win, the best first; see `rltune.ledger.ranking.rank_records`."""
+        """The trials that are allowed to win, best score first; see `rltune.ledger.ranking.rank_records`."""
         return self._select(rank_records((trial.record for trial in self.trials), self.criteria.direction))
 
     @cached_property
     def ordered(self) -> list[TrialSnapshot]:
-        """All trials: those that can win, the best first, and then the others by their numbers."""
+        """All trials: those that are allowed to win, best score first, and then the others by number."""
         ranked = {trial.number for trial in self.ranked}
         return self.ranked + [trial for trial in self.trials if trial.number not in ranked]
 
     @cached_property
     def front(self) -> list[TrialSnapshot]:
-        """The complete trials that no other one beats in both objectives, the best score first."""
+        """The complete trials that no other trial beats in both objectives (the Pareto front), best score first."""
         records = (trial.record for trial in self.trials)
         return self._select(find_front(records, self.criteria.direction, self.criteria.second_direction))
 
     def _select(self, records: Iterable[TrialRecord]) -> list[TrialSnapshot]:
-        """Return the trials of some of their records."""
+        """Return the trials of this view to which the records belong."""
         trials = {trial.number: trial for trial in self.trials}
         return [trials[record.number] for record in records]
 
     @property
     def winner_trial(self) -> int | None:
-        """The winner's number; None without a winner, and if the winner is a baseline that the search did not try."""
+        """The trial number of the winner; None without a winner, or if the winner is the untried baseline."""
         return self.record.winner.get("trial") if self.record.winner else None
 
     @property
     def winner_word(self) -> str:
-        """What the winner is called: as long as the sweep may go on, it is only the best so far."""
+        """The word for the winner in displays: "winner", or "best so far" if the sweep may continue."""
         return "best so far" if self.status in ("interrupted", "running") else "winner"
 
     @property
     def best(self) -> TrialSnapshot | None:
-        """The best trial by the search's own score; None before one can win."""
+        """The trial with the best score of the search; None if no trial is allowed to win yet."""
         return next(iter(self.ranked), None)
 
     @property
     def best_params(self) -> Mapping[str, Any]:
-        """The values of the winner, or of the best trial so far; empty without either."""
+        """The parameters of the winner, or else of the best trial so far; empty without either."""
         if self.record.winner:
             params: Mapping[str, Any] = self.record.winner["params"]
             return params
@@ -528,7 +527,7 @@ def read_views(
     *,
     now_s: float | None = None,
 ) -> dict[int, SweepView]:
-    """Read several sweeps of one database with as many queries as one of them takes.
+    """Read the views of several sweeps in one database with as many queries as a single sweep needs.
 
     Args:
         engine: The ledger's.
@@ -549,7 +548,7 @@ def read_views(
 
 
 def read_folder(folder: Path, ledger: Ledger, status: str | None = None) -> SweepView:
-    """Read the sweep of a folder, which may have been moved or renamed since its driver ran.
+    """Read the view of the sweep in a folder, which may have been moved or renamed after the driver ran.
 
     Args:
         folder: The sweep's folder.
@@ -561,7 +560,7 @@ def read_folder(folder: Path, ledger: Ledger, status: str | None = None) -> Swee
 
 
 def load_view(folder: Path, ledger_url: str | None = None) -> SweepView:
-    """Open the ledger of a sweep's folder, and read the sweep.
+    """Open the ledger of the sweep in a folder, and read the view.
 
     Args:
         folder: The sweep's folder.
@@ -586,7 +585,7 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
     sampled = 0
     for row_id, record in snapshot.trials.items():
         before = earlier.get((record.kind, record.number))
-        # If a trial has not changed, a snapshot keeps the same record object.
+        # The snapshot reuses the record object of a trial that has not changed.
         is_unchanged = since and since.snapshot.trials.get(row_id) is record and settings is since.settings
         if before and before.has_ended and is_unchanged:
             trials[record.kind].append(before)
@@ -595,7 +594,7 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
         if state == "RUNNING" and (record.stop_reason or not is_running):
             state = INTERRUPTED
         elif state == "RUNNING" and snapshot.revisions[row_id] == 1 and not record.reports:
-            # A trial's first revision is its proposal, and the second revision records that a worker has started it.
+            # The first revision of a trial is written when it is proposed, and the second when a worker starts it.
             state = WAITING
         record = criteria.judge(record)
         heard = record.env_steps
@@ -628,7 +627,7 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
 
 
 def _read_settings(record: SweepRecord, since: SweepView | None) -> tuple[Mapping[str, Any], Criteria, Objective]:
-    """Read a sweep's settings, what they ask of trials, and what their scores measure."""
+    """Read from a sweep's settings also its criteria (constraints, second objective) and its objective."""
     if since and since.record.config == record.config:
         return since.settings, since.criteria, since.objective
     settings = load_settings(record.config or "")

@@ -15,7 +15,7 @@ from rltune.formatting import first_line, format_count, format_objective, spell_
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.views.terminal import open_console, print_sections
 
-# The settings in a command line that distinguish one sweep from another.
+# The overrides that `rltune list` shows, because they distinguish sweeps.
 DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def read_sweeps(ref: SweepRef) -> dict[Path, SweepView | RltuneError]:
-    """Read all sweeps, the newest last, or the error for a sweep whose ledger cannot be read.
+    """Read the views of all sweeps, the newest last; a sweep that cannot be read gives its error.
 
     Args:
         ref: Says where the sweeps are; its name is not used.
     """
     folders = ref.list_folders()
-    # Importing SQLAlchemy is slow, so the settings are checked first.
+    # SQLAlchemy is slow to import, so sweeps that cannot be found are reported first.
     from rltune.views.sweep_reader import SweepReader
 
     views = SweepReader(ref.ledger_url).read(folders)
@@ -38,7 +38,7 @@ def read_sweeps(ref: SweepRef) -> dict[Path, SweepView | RltuneError]:
 
 
 def list_sweeps(ref: SweepRef, views: Mapping[Path, SweepView | RltuneError], stream: TextIO | None = None) -> None:
-    """Print one line for each sweep.
+    """Print the list of all sweeps, one line each.
 
     Args:
         ref: Says where the sweeps are.
@@ -78,7 +78,7 @@ def _describe_sweep(view: SweepView) -> tuple[str, ...]:
 
 
 def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
-    """Make a table of the leading columns that fit a terminal; a column that does not fit is left out as a whole.
+    """Make a table with as many leading columns as fit into the terminal; no column is shown in part.
 
     Args:
         rows: The headings, then the sweeps. The first two columns are always kept whole, because users copy them.
@@ -95,13 +95,13 @@ def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
 
 
 def read_sweep(ref: SweepRef) -> SweepView:
-    """Read a sweep.
+    """Read the view of one sweep.
 
     Raises:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
     folder = ref.folder()
-    from rltune.ledger.storage import open_ledger  # Importing SQLAlchemy is slow, so the name is checked first.
+    from rltune.ledger.storage import open_ledger  # SQLAlchemy is slow to import, so a misspelt name is reported first.
     from rltune.views.sweep_view import read_folder
 
     with closing(open_ledger(folder, ref.ledger_url)) as ledger:
@@ -109,7 +109,7 @@ def read_sweep(ref: SweepRef) -> SweepView:
 
 
 def show_sweep(view: SweepView, stream: TextIO | None = None) -> None:
-    """Print the description of a sweep with all of its trials, the best first.
+    """Print one sweep with all of its trials, the best first.
 
     Args:
         view: The sweep, as `read_sweep` returns it.
@@ -137,7 +137,7 @@ def show_evaluation(
     table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
     objective = Objective.from_settings((info.get("env") or {}).get("objective"))
-    has_interval = result.low is not None  # With fewer than five episodes there is no interval.
+    has_interval = result.low is not None  # A confidence interval needs at least five episodes.
     interval = f"  (95% interval {result.low:.2f} to {result.high:.2f})" if has_interval else ""
     table.add_row(f"mean {objective.label}", f"{result.mean:.2f}{interval}")
     table.add_row("IQM", f"{result.iqm:.2f}")

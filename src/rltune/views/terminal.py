@@ -1,4 +1,4 @@
-"""Print sections (`rltune.views.page.Section`) and tables of text in a terminal."""
+"""Print sections (`rltune.views.page.Section`) and text tables in a terminal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rltune.views.page import Section
 
 
 def open_console(stream: TextIO | None) -> Console:
-    """Open a console as wide as the terminal; a pipe or a file gets wide lines, so that none of them is wrapped."""
+    """Open a rich console; without a terminal it is wide, so that lines are not wrapped in pipes and files."""
     is_terminal = (stream or sys.stdout).isatty()
     return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if is_terminal else 200)
 
 
 def print_sections(out: Console, sections: Iterable[Section]) -> None:
-    """Print sections one below the other."""
+    """Print the sections of a sweep's description one below the other."""
     for index, section in enumerate(sections):
         title, *lines = map(redact, section.list_lines())
         if index:
@@ -31,7 +31,8 @@ def print_sections(out: Console, sections: Iterable[Section]) -> None:
         if section.table:
             out.print(make_rich_table(section.table))
         for number, line in enumerate(lines):
-            is_fact = number < len(section.facts)  # Users copy facts, so their lines must not be broken.
+            # Users copy paths and commands from these lines, so they are not wrapped.
+            is_fact = number < len(section.facts)
             out.print(Text(line), soft_wrap=is_fact)
 
 
