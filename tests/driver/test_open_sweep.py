@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +40,8 @@ def begun(tmp_path: Path) -> None:
 
 def test_a_new_sweep_has_all_to_do(open_mine: Callable[..., Any]) -> None:
     with open_mine("certify=off") as sweep:
+        while not sweep.ledger.sweep().wall_s:  # Its housekeeping writes it, so that all see it while the sweep runs.
+            time.sleep(0.01)
         assert sweep.ledger.trials.records() == []
         assert not SweepView.read(sweep.ledger).is_searched
         assert sweep.is_certified(), "nothing is to be certified"

@@ -112,13 +112,13 @@ def watch(settings: DictConfig) -> Answer:
             raise
         code = EXIT_CODES.get(submission["state"], EXIT_TRY_AGAIN)
         return Answer({**submission, "exit_code": code}, lambda: print_submission(submission), code)
-    from rltune.views.plain import describe_plainly
+    from rltune.views.plain import describe_with_trials
     from rltune.views.tables import read_sweep
 
     code = watch_sweep(ref)
     data: dict[str, Any] = {"name": ref.name}
     with contextlib.suppress(StudyError):  # There may be no folder on this machine if the ledger is in a database.
-        data = describe_plainly(read_sweep(ref))
+        data = describe_with_trials(read_sweep(ref))
     return Answer({**data, "exit_code": code}, exit_code=code)
 
 

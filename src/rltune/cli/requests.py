@@ -78,4 +78,4 @@ def retry(settings: DictConfig) -> Answer:
     from rltune.driver.requests.actions import retry_failed
 
     outcome = retry_failed(ref, trials, changes={"tracking": {"uri": settings.tracking.uri}})
-    return answer_outcome(outcome) if outcome else Answer({"name": ref.name, "trials": trials})
+    return answer_outcome(outcome, ref.ledger_url) if outcome else Answer({"name": ref.name, "trials": trials})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from rltune.cli.application.answer import Answer
+from rltune.cli.application.answer import Answer, wants_json
 from rltune.cli.application.command import COMPLETION, RequestConfig, TrackingConfig, command, make_sweep_ref
 from rltune.cli.application.multirun import Job, run_jobs
 from rltune.cli.service import find_service_of, print_state
@@ -101,13 +101,18 @@ def spell_run(words: Sequence[str]) -> str:
 def _run(config: RunConfig, typed: str) -> Answer:
     from rltune.driver.run import run_sweep
 
-    return answer_outcome(run_sweep(config, typed=typed))
+    return answer_outcome(run_sweep(config, typed=typed), config.study.storage)
 
 
-def answer_outcome(outcome: Outcome) -> Answer:
-    """Make the command's answer from a sweep's outcome: the content of ``summary.json``, folder and exit code."""
-    data = {**outcome.to_dict(), "folder": outcome.folder, "exit_code": outcome.exit_code}
-    return Answer(data, exit_code=outcome.exit_code)
+def answer_outcome(outcome: Outcome, ledger_url: str | None) -> Answer:
+    """Make the command's answer from a sweep's outcome: the fields of ``show``, and the exit code."""
+    data: dict[str, Any] = {}
+    if wants_json():
+        from rltune.views.plain import describe_with_trials
+        from rltune.views.sweep_view import load_view
+
+        data = describe_with_trials(load_view(outcome.folder, ledger_url))
+    return Answer({**data, "exit_code": outcome.exit_code}, exit_code=outcome.exit_code)
 
 
 def refuse_shared_names(configs: Sequence[RunConfig]) -> None:
@@ -184,7 +189,8 @@ def resume(settings: DictConfig) -> Answer:
     from rltune.driver.run import resume_sweep
 
     ref = make_sweep_ref(settings)
-    return answer_outcome(resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over))
+    outcome = resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over)
+    return answer_outcome(outcome, ref.ledger_url)
 
 
 @command("probe algo=ppo env=cartpole", ProbeConfig)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -168,7 +167,6 @@ def save_outcome(
 ) -> Outcome:
     """Save the outcome in ``summary.json`` and in the ledger, where only the final status is still missing."""
     ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.folder
-    wall_s = ledger.sweep().wall_s + time.monotonic() - sweep.context.began
     trials = count_states(records)
     failed = winner is None and not trials["interrupted"]
     runs = sweep.retraining.runs() if sweep.retraining else []
@@ -179,7 +177,7 @@ def save_outcome(
         trials=trials,
         winner=describe_winner(winner, folder, records),
         model=model,
-        cost=compute_cost(records, sweep.config, sweep.slots.mean(), wall_s, runs),
+        cost=compute_cost(records, sweep.config, sweep.slots.mean(), sweep.note_wall_time(), runs),
         certified=certification.summary() if certification else None,
         reason=stopper.reason
         or (explain_no_winner(records) if failed else None)
@@ -194,7 +192,6 @@ def save_outcome(
     )
     outcome.save()
     ledger.change_sweep(
-        wall_s=wall_s,
         winner=outcome.winner,
         model=outcome.model,
         certification=certification.to_dict() if certification else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import time
 from collections.abc import Iterator
 
 from rltune.certification.retraining import Retraining
@@ -32,6 +33,7 @@ FLUSH_S = 20.0  # How long the end of a sweep deletes checkpoints at most; the n
 TICK_S = 0.5  # Seconds between two runs of a fast chore.
 INBOX_S = 1.0
 HEARTBEATS_S = SLOTS_S = 2.0
+WALL_TIME_S = 5.0
 
 
 class OpenSweep:
@@ -70,6 +72,7 @@ class OpenSweep:
         self.ending, self.ended = threading.Lock(), threading.Event()
         self.store, self.rule = context.open_store(), self._build_rule()
         self.retention = Retention(self.store, self._check_ownership)
+        self._earlier_wall_s = ledger.sweep().wall_s
         ledger.judge_by(self.plan.criteria)
         if context.resumed:
             self._recover()
@@ -88,6 +91,12 @@ class OpenSweep:
         self.inbox = Inbox(ledger, self.stopper)
         self.housekeeping = Housekeeping()
         self._add_chores()
+
+    def note_wall_time(self) -> float:
+        """Write into the ledger how many seconds the sweep's drivers took so far, and return it."""
+        wall_s = self._earlier_wall_s + time.monotonic() - self.context.began
+        self.ledger.change_sweep(wall_s=wall_s)
+        return wall_s
 
     def is_certified(self) -> bool:
         """Whether all certification runs have ended; also True without certification."""
@@ -131,6 +140,7 @@ class OpenSweep:
         imports = ImportAhead((*traits.imports, *NEEDED_AT_END), is_time_to_import)
         self.housekeeping.add(INBOX_S, self.inbox.read)
         self.housekeeping.add(TICK_S, self.stopper.check_wall_time)
+        self.housekeeping.add(WALL_TIME_S, self.note_wall_time)
         self.housekeeping.add(TICK_S, self.show_warnings)
         self.housekeeping.add(TICK_S, self.retention.drop_pending)
         self.housekeeping.add(TICK_S, imports.import_next)

@@ -81,11 +81,10 @@ def describe_counts(view: SweepView) -> str:
     """Count a sweep's trials by state, in words."""
     counts, num_to_begin = view.counts, view.num_trials - len(view.trials)
     num_broken = sum(bool(trial.broken) for trial in view.trials if trial.score is not None)
-    unfinished = "running" if view.status == "running" else "interrupted"
     return (
         f"{format_number(counts['total'], 'trial')}: {counts['complete']} complete, {counts['pruned']} stopped, "
         f"{counts['failed']} failed"
-        + (f", {counts['interrupted']} {unfinished}" if counts["interrupted"] else "")
+        + "".join(f", {counts[state]} {state}" for state in ("running", "interrupted") if counts[state])
         + (f"; {num_broken} of them cannot win, for a constraint" if num_broken else "")
         + (f"; {num_to_begin} not begun" if num_to_begin else "")
     )

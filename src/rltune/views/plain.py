@@ -36,15 +36,18 @@ def describe_plainly(view: SweepView) -> dict[str, Any]:
 
 
 def describe_with_trials(view: SweepView) -> dict[str, Any]:
-    """Describe a sweep, its winner and its ranked trials in the fields of ``rltune show json=true``."""
-    verdict = None
+    """Describe a sweep, its end, its winner and its ranked trials in the fields of ``rltune show json=true``."""
+    verdict, outcome = None, view.outcome
     # The settings may be missing or unreadable on this machine; then the fields that need them are None.
     with contextlib.suppress(RltuneError):
         verdict = describe_verdict(view)
     return describe_plainly(view) | {
+        "reason": outcome.reason if outcome else None,
         "verdict": verdict,
         "winner": view.record.winner,
         "certification": view.certification.summary() if view.certification else None,
+        "cost": outcome.cost if outcome else None,
+        "front": outcome.front if outcome else None,
         "trials_best_first": [_describe_trial(trial) for trial in view.ordered],
     }
 

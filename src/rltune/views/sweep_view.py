@@ -360,13 +360,15 @@ class SweepView:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """The numbers of trials by state: total, complete, pruned, failed, interrupted (including running ones)."""
-        return count_states([trial.record for trial in self.trials])
+        """The numbers of trials: total, complete, pruned, failed, interrupted, running (also those that wait)."""
+        num_running = sum(trial.state in (WAITING, "RUNNING") for trial in self.trials)
+        counts = count_states([trial.record for trial in self.trials])
+        return {**counts, "interrupted": counts["interrupted"] - num_running, "running": num_running}
 
     @property
     def num_ended(self) -> int:
         """The number of trials that have ended."""
-        return self.counts["total"] - self.counts["interrupted"]
+        return sum(trial.has_ended for trial in self.trials)
 
     @cached_property
     def sampled_env_steps(self) -> int:
