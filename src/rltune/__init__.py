@@ -1,4 +1,4 @@
-"""Hyperparameter sweeps for reinforcement learning: search, certify the winner, act with it.
+"""Hyperparameter sweeps for reinforcement learning: search, certify the winner, load and use its policy.
 
     import rltune
 

@@ -1,4 +1,4 @@
-"""``python -m rltune <command>``: the program ``rltune``, where its folder is not on the path."""
+"""Run ``python -m rltune <command>``, which equals ``rltune <command>`` and needs no script on the PATH."""
 
 from rltune.cli.application.program import main
 

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-EXIT_FAULT = 1  # For faults, and for a sweep that ends without a winner and prints why.
-EXIT_REQUEST = 2  # For a wrong request, which fails again if it is repeated.
-EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later.
+EXIT_FAULT = 1  # Exit code for faults, and for a sweep without a winner.
+EXIT_REQUEST = 2  # Exit code for a wrong request, which would fail again.
+EXIT_TRY_AGAIN = 75  # Exit code EX_TEMPFAIL of sysexits.h: the same command may succeed later.
 
 # Matches a setting and its value at the beginning of an error; a list, a mapping or a quoted text may contain blanks.
 _SUBJECT = re.compile(r"""([\w.+@/-]+)=(\[.*?\]|\{.*?\}|'.*?'|".*?"|\S*?)(?=[:;,]?(?:\s|$))""")
@@ -42,19 +42,20 @@ class RltuneError(Exception):
 
     @property
     def key(self) -> str:
-        """The setting or argument that is wrong, such as ``training.lr``; empty if the error is not about one."""
+        """The setting or argument that is wrong, such as ``training.lr``; empty if the error concerns none."""
         match = _SUBJECT.match(self.what)
         return match[1] if match else ""
 
     @property
     def value(self) -> str | int | float | bool | None:
-        """The value that is wrong, a number as a number; None if the error is not about a setting."""
+        """The wrong value of the setting, with numbers as numbers; None if the error concerns no setting."""
         match = _SUBJECT.match(self.what)
         if match is None:
             return None
         for convert in (int, float):
             with contextlib.suppress(ValueError):
-                if math.isfinite(number := convert(match[2])):  # JSON has neither infinity nor NaN.
+                # Infinite values stay text, because JSON has neither infinity nor NaN.
+                if math.isfinite(number := convert(match[2])):
                     return number
         words: dict[str, bool | None] = {"true": True, "false": False, "null": None}
         return words.get(match[2].lower(), re.sub(r"^(['\"])(.*)\1$", r"\2", match[2]))
@@ -97,7 +98,7 @@ class StudyError(RltuneError):
 
 
 class UnavailableError(RltuneError):
-    """A server, disk, database or cluster that the request needs does not work at the moment; try again later."""
+    """A server, disk, database or cluster does not work at the moment; the same command may succeed later."""
 
     exit_code: ClassVar[int] = EXIT_TRY_AGAIN
 

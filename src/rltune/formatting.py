@@ -56,7 +56,7 @@ def _find_start() -> str:
         return "python -m sweeps."
     if Path(getattr(main, "__file__", None) or "").name == "rltune":
         return "rltune "
-    found = importlib.util.find_spec("sweeps")  # Another package named sweeps may be installed.
+    found = importlib.util.find_spec("sweeps")  # A project of the user's may have a package named sweeps, too.
     ours = Path(__file__).parents[2] / "sweeps" / "__init__.py"
     return "python -m sweeps." if found and found.origin == str(ours) else "rltune "
 
@@ -69,7 +69,8 @@ def format_value(value: Any) -> str:
         return f"[{','.join(format_value(item) for item in value)}]"
     if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
-    if 0.9 < value < 1:  # Discounts near 1 differ in their distance from 1, so its digits are shown.
+    # Discounts near 1 differ in their distance from 1, so the digits of this distance are shown.
+    if 0.9 < value < 1:
         return f"{value:.{min(12, math.ceil(-math.log10(1 - value)) + 1)}f}".rstrip("0")
     if value and not 1e-3 <= abs(value) < 1e6:
         mantissa, exponent = f"{value:.2e}".split("e")

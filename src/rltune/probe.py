@@ -214,7 +214,8 @@ def measure_all(config: ProbeConfig, cpus: int, gpus: int) -> Iterator[Measureme
     if narrow and best:
         by_memory = total_gb() * MEMORY_FRACTION / narrow.memory_gb if narrow.memory_gb else cpus
         most = int(min(cpus // narrow.combination.cpus, by_memory))
-        for trials in sorted({most // 2, most} - {0, 1}):  # With hyper-threads, half as many trials may do as much.
+        # With hyper-threads, half as many concurrent trials may be as fast as one for each CPU.
+        for trials in sorted({most // 2, most} - {0, 1}):
             yield measure(config, replace(narrow.combination, trials=trials))
         if gpus:
             yield measure(config, replace(best.combination, env_runners=0, gpus=1))
@@ -229,10 +230,12 @@ def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
     """
     spec, env_runners = spec_of(config.env), config.env_runners
     check_rewards(spec, 0, config.env.vectorize)
-    if env_runners is None:  # Powers of two, as long as one CPU is left for the trial's process.
+    if env_runners is None:
+        # Numbers of env runners to try: powers of two that leave one CPU for the trial's process.
         env_runners = [0, *(2**n for n in range(cpus.bit_length()) if 2**n < cpus)]
     values = {"envs": config.widths, "env_runners": env_runners, "threads": config.threads}
-    if spec.rewards:  # Env runners cannot shape rewards.
+    if spec.rewards:
+        # Rewards are shaped only in the trial's own process, so there are no env runners.
         values["env_runners"] = [number for number in env_runners if number == 0]
     if not values["env_runners"] or min(values["env_runners"]) + min(config.threads) > cpus:
         raise ResourceError(
@@ -491,7 +494,8 @@ def main() -> None:
         _work(driver.recv(), driver)
     except RltuneError as error:
         driver.send(error)
-    except Exception as error:  # Whatever an environment or RLlib raises, other combinations may work.
+    except Exception as error:
+        # An environment or RLlib may raise anything, but other combinations may work.
         driver.send(WorkerError(describe_exception(error)))
 
 
@@ -508,14 +512,15 @@ def _work(task: Task, driver: Connection) -> None:
 
     fallback = find_obstacle(config) if task.engine == "fast" else None
     engine = "rllib" if fallback else task.engine
-    os.environ.pop("OMP_NUM_THREADS", None)  # torch has already read it; Ray sets it for its own workers.
+    # torch has already read OMP_NUM_THREADS, and Ray sets it for its own workers.
+    os.environ.pop("OMP_NUM_THREADS", None)
     processes, on_gpu = count_env_runners(task.build.algo) + count_learners(task.build.algo), task.build.gpus > 0
     cluster = ClusterConfig(num_cpus=max(1, processes), num_gpus=int(on_gpu))
-    # Only remote env runners or learners and stock RLlib need Ray.
+    # Ray is needed only for stock RLlib and for remote env runners or learners.
     with connect_ray(cluster) if engine == "rllib" or processes else contextlib.nullcontext():
         algorithm = build_algorithm(config, engine, task.build.precision)
         progress = read_result(algorithm.train())
-        while not progress.learner:  # Until the replay memory is full enough to learn.
+        while not progress.learner:  # Off-policy algorithms first fill their replay memory.
             progress = read_result(algorithm.train())
         driver.send({})
         driver.recv()
@@ -531,7 +536,7 @@ def _work(task: Task, driver: Connection) -> None:
             "gpu": read_gpu_use(torch.cuda) if on_gpu else None,
         }
         driver.send(answer)
-        while not driver.poll():  # Keeps the machine busy while other trials are still measured.
+        while not driver.poll():  # The worker trains on, to keep the machine busy while other trials are measured.
             algorithm.train()
         algorithm.stop()
 

@@ -165,7 +165,7 @@ class RunKey:
 
     @property
     def parent(self) -> RunKey | None:
-        """The run above; None where the sweep's own run is above."""
+        """The parent run in MLflow, which is the configuration's for a certification seed; None is the sweep's run."""
         return None if self.seed_index is None else RunKey(self.trial)
 
 
@@ -239,7 +239,7 @@ class TrialRecord:
         return self.diverged or (self.state == "FAIL" and (self.stop_reason or "").startswith(OUT_OF_MEMORY))
 
     def can_be_retried(self, env_steps: int) -> bool:
-        """Return whether it failed before it had its whole budget; after that there is nothing left to train."""
+        """Return whether the trial failed before its budget was used up; otherwise a retry would train nothing."""
         return self.state == "FAIL" and max(self.reports, default=0) < env_steps
 
     @property

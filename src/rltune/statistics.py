@@ -130,7 +130,8 @@ def bound_difference(ours: Sequence[float], theirs: Sequence[float], num_compare
         theirs: Scores, one or more.
         num_compared: How many samples are compared with ``theirs``, which makes the interval wider (`find_level`).
     """
-    samples = [np.asarray(values, dtype=np.float64) - theirs[0] for values in (ours, theirs)]  # Equal values become 0.
+    # The subtraction turns equal values into exact zeros, which have no variance.
+    samples = [np.asarray(values, dtype=np.float64) - theirs[0] for values in (ours, theirs)]
     difference = float(samples[0].mean() - samples[1].mean())
     if min(len(ours), len(theirs)) < 2:
         return Difference(difference, None, None)

@@ -45,7 +45,7 @@ class A2CTorchLearner(PPOTorchLearner):
             pipeline.connectors[-1] = raw
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Register RMSProp with the config's ``rmsprop_*`` settings."""
+        """Register an RMSProp optimizer with the config's ``rmsprop_*`` settings."""
         params = self.get_parameters(self.module[module_id])
         optimizer = torch.optim.RMSprop(params, alpha=config.rmsprop_alpha, eps=config.rmsprop_epsilon)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr)

@@ -125,7 +125,8 @@ def _share_resources(config: AlgorithmConfig, build: Build) -> None:
     their processes requests only a part of the CPU: if one requested all of it, those of the other seeds would wait
     forever.
     """
-    part = math.floor(10_000 / build.replicates) / 10_000  # Ray counts resources in units of 1/10,000.
+    # Rounded down to four digits, because Ray counts resources in units of 1/10,000.
+    part = math.floor(10_000 / build.replicates) / 10_000
     config.env_runners(num_cpus_per_env_runner=part)
     # RLlib's new API stack ignores resources(num_gpus=...), so the GPUs are set for the learners (Ray 2.60).
     if config.num_learners:

@@ -1,4 +1,4 @@
-"""Record episodes of a trained policy, and read them for the offline algorithms (BC, MARWIL, CQL, IQL).
+"""Record episodes of a trained policy as a dataset, and read datasets for offline algorithms such as BC and CQL.
 
 A dataset is a Parquet file with one row per step and the columns ``episode``, ``obs``, ``action``, ``reward``,
 ``terminated``, ``truncated`` and ``next_obs``. `rltune.algorithms.offline_data` feeds it to RLlib.
@@ -83,7 +83,7 @@ def check_dataset(path: str | Path) -> dict[str, Any]:
 
 
 def read_episodes(path: str | Path) -> dict[str, np.ndarray]:
-    """Read the columns of a dataset as arrays with one row per step.
+    """Read a recorded dataset as arrays with one row for each environment step.
 
     Raises:
         ConfigError: As for `check_dataset`.

@@ -34,6 +34,7 @@ def read_episodes(sampled: Mapping[str, Any]) -> list[tuple[float, int]]:
     """
     if EPISODES in sampled:
         episodes = sampled[EPISODES]
-        return [episodes] if isinstance(episodes, tuple) else list(episodes)  # RLlib unpacks a list of length one.
+        # RLlib unpacks a list of length one, so that a single episode comes as a tuple.
+        return [episodes] if isinstance(episodes, tuple) else list(episodes)
     mean = float(sampled.get("episode_return_mean", math.nan))
     return [] if math.isnan(mean) else [(mean, round(sampled.get("episode_len_mean", 0)))]

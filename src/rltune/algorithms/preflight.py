@@ -125,7 +125,7 @@ def _suggest_value(build: Build, space: Space, corner: Mapping[str, Any], messag
 
 
 def _is_valid(build: Build, space: Space) -> bool:
-    """Return whether RLlib accepts every corner of a space."""
+    """Return whether RLlib accepts the config at every corner of a search space."""
     try:
         return not any(_find_fault(build_config(build, corner, seed=0)) for corner in space.corners())
     except ConfigError:
@@ -145,7 +145,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
     env.close()
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
-    except Exception as error:  # Whatever RLlib's model catalogs raise, this network cannot be built.
+    except Exception as error:  # Whatever RLlib's model catalogs raise, the network cannot be built.
         raise ConfigError(
             f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",
             "an environment whose observations and actions the algorithm handles",

@@ -1,4 +1,4 @@
-"""Register a sweep's winner as a model, which becomes the champion only if it is better on the same episodes.
+"""Register a sweep's winner in MLflow; it becomes the champion only if it beats the present one on the same episodes.
 
 Runs in the driver; `rltune.tracking` talks to MLflow.
 """
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The name of the registered model."""
+        """The name under which the winner is registered in MLflow, such as ``cartpole-ppo``."""
         return f"{self.config.env.name}-{self.config.algo['name']}"
 
     @property
@@ -63,12 +63,12 @@ class Candidate:
 
     @property
     def objective(self) -> Objective:
-        """The objective that the score measures."""
+        """The objective that the winner's score measures."""
         return Objective.from_settings(self.env.objective)
 
     @property
     def env(self) -> EnvSpec:
-        """The environment of the training and of the comparison."""
+        """The environment in which the winner was trained, and in which it is compared with the champion."""
         return specify_env(self.config.env, self.config.objective)
 
 

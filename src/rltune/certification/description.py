@@ -123,7 +123,8 @@ def _compare_with_baseline(best: Configuration, certification: Certification, ob
     if best.better:
         chance = f" With {seeds}, one sweep in 20 says so even if nothing is better." if is_few else ""
         return f" It is better than the baseline: {means}.{chance}"
-    if difference.is_worse(objective.direction):  # Only a baseline that breaks a constraint scores better and loses.
+    # The baseline can be significantly better than the winner only if it breaks a constraint and therefore cannot win.
+    if difference.is_worse(objective.direction):
         return f" It is worse than the baseline: {means}."
     few = " So few seeds show only large differences." if is_few else ""
     return f" It cannot be told apart from the baseline with {seeds}: {means}.{few}"

@@ -93,7 +93,7 @@ class Configuration:
 
     @property
     def label(self) -> str:
-        """The displayed name: ``trial 0 = baseline`` if the search tried the baseline's values."""
+        """The configuration's displayed name: ``trial 0 = baseline`` if the search tried the baseline's values."""
         return label(self.name, self.trial)
 
     @property
@@ -162,7 +162,7 @@ class Certification:
 
     @property
     def num_compared(self) -> int:
-        """Number of configurations that are compared with the baseline."""
+        """Number of certified configurations that are compared with the baseline."""
         return sum(configuration.difference is not None for configuration in self.configurations)
 
     def to_dict(self) -> dict[str, Any]:

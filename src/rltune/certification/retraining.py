@@ -57,11 +57,11 @@ class Retraining:
         self._retries: list[TrialRecord] = []
 
     def runs(self) -> list[TrialRecord]:
-        """Read all runs so far from the ledger."""
+        """Read all certification runs from the ledger."""
         return self._ledger.runs.records()
 
     def baseline(self) -> Configuration:
-        """Return the tuned settings of algorithm and environment if there are any, else the algorithm file's values."""
+        """Return the baseline configuration: tuned settings if there are any, else the algorithm file's values."""
         starts = self._warm_starts
         defaults = dict(starts[-1]) if starts else {}
         tuned = dict(starts[0]) if self._config.warm_start and starts else {}
@@ -87,7 +87,8 @@ class Retraining:
         if self._retries:
             return self._retries.pop(0)
         if not is_search_over:
-            self._chosen = None  # Chosen again later: a failed trial that is being retried may become a finalist.
+            # The finalists are chosen again later, because a failed trial that is being retried may become one.
+            self._chosen = None
         elif self._chosen is None:
             self._chosen = self.choose_configurations(self._ledger.trials.records())
         configurations = [self.baseline()] if self._chosen is None else self._chosen

@@ -61,7 +61,7 @@ class FinalEvaluation:
     ) -> None:
         self._sweep, self._top, self._episodes, self._slots = sweep, top, episodes, slots
         self._call_in_subprocess, self._objective = call_in_subprocess, objective or Objective()
-        self._num_evaluations = 1  # Starts at one, for the final evaluation of the winner on other episodes.
+        self._num_evaluations = 1  # The number of evaluations; starts at one for the winner's final one.
         self._played: list[int] = []  # Number of played episodes by evaluation, written by the evaluations' threads.
 
     def select(
@@ -108,7 +108,7 @@ class FinalEvaluation:
                 continue
             try:
                 evaluation = self._wait(future, f"evaluating the {format_number(len(futures), 'best trial')}", show)
-            except RltuneError as error:  # If one evaluation's process dies or hangs, the other finalists still count.
+            except RltuneError as error:  # The other finalists still count if one evaluation's process dies or hangs.
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
             score = f"mean {self._objective.name} {format_objective(evaluation.mean)}"
@@ -183,7 +183,7 @@ def _play(
     call_in_subprocess: Callable[..., Any] | None = None,
 ) -> Evaluation:
     """Evaluate a checkpoint's policy on ``episodes`` consecutive environment seeds, if possible in a subprocess."""
-    from rltune.policies.evaluation import evaluate_checkpoint  # Imported here, because importing torch takes seconds.
+    from rltune.policies.evaluation import evaluate_checkpoint  # Imported here, because torch loads slowly.
 
     if call_in_subprocess is None:
         return evaluate_checkpoint(folder, episodes, seed, progress=progress)

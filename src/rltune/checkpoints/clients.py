@@ -30,8 +30,8 @@ PATIENCE_S = 120.0  # How long failed requests are retried, long enough for a st
 QUICK_S = 3.0  # How long failed requests are retried if the caller must not be delayed.
 CONNECT_S, ANSWER_S = 3.0, 10.0  # Time-outs in seconds; a server under load may take seconds to answer.
 RETRY_S = 1.0  # Seconds between two attempts of a request.
-POLL_S = 0.1  # Seconds between two checks of a waiting caller whether its deadline has passed.
-STORAGE_AWAY = "the storage does not answer"  # The reason that a sweep records when it ends for this.
+POLL_S = 0.1  # How often a waiting caller checks whether its deadline has passed.
+STORAGE_AWAY = "the storage does not answer"  # Why a sweep has ended if its storage was unreachable.
 _OUTAGE = re.compile("|".join((r"HTTP status (code: )?(429|5\d\d)", *(kind.outage for kind in BUCKETS.values()))))
 T = TypeVar("T")
 
@@ -212,7 +212,8 @@ def _open_s3(address: str) -> FileSystem:
         options["region"] = fs.resolve_s3_region(parts.hostname)
     return fs.S3FileSystem(
         **options,
-        allow_delayed_open=True,  # Writes a small file with one request instead of three.
+        # Lets Arrow write a small file with one request instead of three.
+        allow_delayed_open=True,
         connect_timeout=CONNECT_S,
         request_timeout=ANSWER_S,
         retry_strategy=fs.AwsStandardS3RetryStrategy(1),

@@ -91,7 +91,7 @@ class Retention:
             self._check_lease()
             for path in paths:
                 self._store.drop(path)
-        except Exception as error:  # The next driver lists and deletes them again.
+        except Exception as error:  # Checkpoints that could not be deleted are deleted by the next driver.
             _log_failure(error)
 
 

@@ -244,7 +244,8 @@ class Store:
         folder = self.folder / path
         if not self._is_local or folder.is_dir():
             return True
-        for parent in reversed(folder.parents):  # Makes an NFS client fetch new entries from its server.
+        # Listing a folder makes an NFS client fetch new entries from its server.
+        for parent in reversed(folder.parents):
             with contextlib.suppress(OSError):
                 os.listdir(parent)
         return folder.is_dir()
@@ -322,7 +323,7 @@ class Store:
             if not self._download(path, draft, digest):
                 return None
             shutil.rmtree(target, ignore_errors=True)
-            with contextlib.suppress(OSError):  # Another thread may have fetched the same checkpoint first.
+            with contextlib.suppress(OSError):  # Another thread may have downloaded this checkpoint first.
                 draft.rename(target)
         return target
 
@@ -372,7 +373,8 @@ def find_store(folder: Path) -> Store:
 
 def is_own_checkpoint(folder: Path) -> bool:
     """Return whether a checkpoint belongs to a sweep that this user has made, by the mark in the sweep's folder."""
-    parents = folder.absolute().parents  # A checkpoint's parents: attempt, number and kind, then the sweep.
+    # The parents of a checkpoint's folder are its attempt, trial number and kind, and the sweep's folder.
+    parents = folder.absolute().parents
     return len(parents) > 3 and parents[2].name in (TRIALS, CERTIFY) and is_own_sweep(parents[3])
 
 
@@ -389,7 +391,7 @@ def find_replay(folder: Path) -> Path | None:
 
 
 def compute_digest(folder: str | Path) -> str:
-    """Compute the sha256 (hex) over a checkpoint's relative paths, in order, and their contents.
+    """Compute a checkpoint's digest: SHA-256 (hex) over the relative paths and contents of its files, in order.
 
     The manifest, which names the digest, is left out, and so is the folder ``replay/``, which may be dropped.
     """
@@ -400,7 +402,8 @@ def compute_digest(folder: str | Path) -> str:
             continue
         # Without the lengths, files "ab" + "c" and "a" + "bc" would have the same digest.
         name = relative.as_posix().encode()
-        if path.is_symlink():  # The content behind a link could change unnoticed, so only its name counts.
+        # The content behind a symbolic link could change unnoticed, so only its name enters the digest.
+        if path.is_symlink():
             total.update(b"%d>%b" % (len(name), name))
             continue
         total.update(b"%d:%b%d:" % (len(name), name, path.stat().st_size))

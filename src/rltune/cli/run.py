@@ -183,7 +183,8 @@ def resume(settings: DictConfig) -> Answer:
     given: Any = OmegaConf.to_container(settings, resolve=True)
     changes = {key: given[key] for key in RESUME_KEYS}
     if client := find_service_of(settings):
-        del changes["storage"]  # A service always uses its own storage.
+        # Submitted sweeps use the service's storage, which their users cannot change.
+        del changes["storage"]
         words = spell_settings(changes)
         return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     from rltune.driver.run import resume_sweep

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from rltune.service.client import Client
 
 POLL_S = 1.0  # Seconds between two requests to the service for the state of a submitted sweep.
-WAITING = ("queued", "running")  # States in which a submitted sweep may not have a folder yet.
-COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command submit that the sweep does not get.
+WAITING = ("queued", "running")  # States of a submitted sweep that may not have a folder yet.
+# Settings of the command `submit` itself, which are not passed to the sweep.
+COMMAND_KEYS = ("group", "service.address", "output_dir")
 
 
 @dataclass
@@ -205,7 +206,8 @@ def list_submissions(settings: DictConfig) -> tuple[Sequence[Mapping[str, Any]],
 
     try:
         submissions = Submissions(folder.database, folder.make_id()).list()
-    except (OSError, StudyError):  # Another user or another version of rltune has written the queue.
+    except (OSError, StudyError):
+        # The queue's database was written by another user or another version of rltune.
         return [], False
     return SweepDescriptions(folder).list(submissions), False
 
@@ -227,7 +229,7 @@ def wait_for_start(settings: DictConfig) -> dict[str, Any] | None:
         The description of the sweep, which has begun, or does not begin; None if it was not submitted.
     """
     was_printed = False
-    is_named = settings.storage or settings.study.storage  # Such a sweep can be read without a local folder.
+    is_named = settings.storage or settings.study.storage  # A sweep in a bucket or a database can be read here.
     while submission := find_submission(settings):
         has_begun = submission["state"] == "running" and not submission["starting"]
         is_waiting = submission["state"] in WAITING and not (has_begun and (submission["has_folder"] or is_named))

@@ -53,11 +53,12 @@ class ForkServer:
         with listening:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rltune.cluster.fork_server_main", str(listening.fileno())],
-                stdin=subprocess.PIPE,  # The fork server ends when this pipe closes, as it does with the driver.
+                # The fork server ends when this pipe closes, which happens however the driver ends.
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listening.fileno()],
-                start_new_session=True,  # A terminal's Ctrl-C reaches only the driver.
+                start_new_session=True,  # A terminal's Ctrl-C must reach only the driver.
             )
 
     @property
@@ -127,7 +128,8 @@ class ForkServer:
         taken, content = False, b""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(CALL_TIMEOUT_S)  # The request waits until the fork server knows Ray's settings.
+                # A call waits until the fork server knows Ray's settings.
+                connection.settimeout(CALL_TIMEOUT_S)
                 connection.connect(self.address)
                 connection.sendall(CALL + pickle.dumps((function, arguments, progress is not None)))
                 connection.shutdown(socket.SHUT_WR)
@@ -147,7 +149,7 @@ class ForkServer:
                     "failures.stall_s=3600 if the environment needs that long; otherwise find out where it hangs",
                 ) from None
         except (OSError, pickle.PickleError):
-            if self._closed:  # The sweep is ending, so the result is not needed.
+            if self._closed:  # An ending sweep needs no result.
                 raise
         if self._closed and not content:
             raise ConnectionAbortedError("the fork server was closed")
@@ -173,7 +175,7 @@ class ForkServer:
     def close(self) -> None:
         """End the fork server. The workers that it has forked live on until Ray ends them."""
         self._closed = True
-        self._has_ray_started.set()  # Wakes up a waiting `call`, which then sees that it is closed.
+        self._has_ray_started.set()  # Wakes up a `call` that waits for Ray, to see that the server is closed.
         self._process.terminate()
         self._process.wait()
         assert self._process.stdin is not None
@@ -196,7 +198,8 @@ def begin_fork_server() -> None:
     """
     if _early or not are_replacements_on():
         return
-    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # Its mode is 0700, so that only this user can connect.
+    # mkdtemp makes the folder with mode 0700, so that only this user can connect to the socket in it.
+    folder = Path(tempfile.mkdtemp(prefix="rltune-"))
     if sys.platform != "linux" or len(str(folder / "socket")) > MAX_PATH_LENGTH:
         folder.rmdir()
         return

@@ -41,7 +41,7 @@ Request = dict[str, Any]
 
 
 def main(listening: socket.socket) -> Callable[[], None]:
-    """Serve requests until the driver ends.
+    """Serve requests to fork workers or to call functions, until the driver ends.
 
     Ray's library reads its settings, such as the id of the raylet's process, when it is imported (2.60). So the second
     half of the imports waits for the first request that has Ray's environment: a request for a worker, or the request
@@ -54,7 +54,7 @@ def main(listening: socket.socket) -> Callable[[], None]:
         In each forked process, the function that it has to run. In the fork server itself `main` never returns.
     """
     _import_modules(EARLY)
-    is_ready = False  # Whether the modules that need Ray's settings are imported.
+    is_ready = False  # Whether the modules that need Ray's environment variables are imported.
     calls: list[tuple[socket.socket, bytes]] = []
     while True:
         if sys.stdin in select([listening, sys.stdin], [], [])[0]:
@@ -83,18 +83,20 @@ def main(listening: socket.socket) -> Callable[[], None]:
 def _prepare(environment: Mapping[str, str]) -> None:
     """Import the modules that need Ray's environment variables, before the first worker is forked."""
     _replace_environment(environment)
-    with draw_actor_class_ids():  # Each import of an actor class draws a random id.
+    # Ray draws a random id for an actor class when it is defined, that is, during these imports.
+    with draw_actor_class_ids():
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
     with contextlib.suppress(Exception):
         importlib.import_module("rltune.engine.kernels.compiler").load_compiled_kernels()
     gc.collect()
     gc.freeze()  # Keeps the garbage collector from writing to memory that is shared with forked processes.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Ended child processes are then reaped by the kernel.
+    # With SIGCHLD ignored, the kernel reaps ended child processes.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def _import_modules(modules: Iterable[str]) -> None:
     for module in modules:
-        with contextlib.suppress(Exception):  # The worker that needs the module raises the error again.
+        with contextlib.suppress(Exception):  # The worker that needs the module reports the import error.
             importlib.import_module(module)
 
 
@@ -145,7 +147,8 @@ def _fork(inherited: Sequence[socket.socket]) -> bool:
 def _become_worker(connection: socket.socket, request: Request, streams: Sequence[int]) -> None:
     """Run Ray's worker script in this process, in place of the process that Ray has started."""
     # Ray kills the process group of a worker that ends (2.60), which must not be the group of the fork server.
-    os.setpgid(0, 0)  # Only the group is new: a later driver finds stale processes by their session.
+    # Only the process group is new, because a later driver finds stale processes by their session.
+    os.setpgid(0, 0)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -165,7 +168,8 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     forbid_auto_start()
     connection.settimeout(None)
-    connection.sendall(FORKED)  # From now on the driver no longer calls the function itself.
+    # Tells the driver that the call has begun, so that it does not call the function itself.
+    connection.sendall(FORKED)
     content = head + b"".join(iter(lambda: connection.recv(65536), b""))
     function, arguments, progress = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
     named = {"progress": lambda *made: connection.sendall(MORE + PROGRESS.pack(*made))} if progress else {}

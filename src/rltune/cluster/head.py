@@ -1,4 +1,4 @@
-"""Watch whether the head of a joined cluster is lost. Runs in the driver."""
+"""Detect the loss of a joined cluster's head node. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 INTERVAL_S = 1.0  # Seconds between two attempts to connect to the head node.
-ANSWER_S = 3.0  # The time-out of a connection to the head node.
+ANSWER_S = 3.0  # Time-out in seconds for connecting to the head node.
 PATIENCE_S = 10.0  # A head whose state is in a database may restart within this time without being lost.
 
 
@@ -21,7 +21,7 @@ def is_answering(host: str, port: int) -> bool:
 
 
 def is_head_answering() -> bool:
-    """Return whether the head of the cluster that this driver has joined accepts connections."""
+    """Return whether the head node of the joined cluster accepts connections."""
     import ray
 
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")

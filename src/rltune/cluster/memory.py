@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 GB = 1e9
-_GROUP = Path("/sys/fs/cgroup")  # The control group (version 2) of a container.
+_GROUP = Path("/sys/fs/cgroup")  # Where Linux shows the container's control group (version 2).
 
 
 def total_gb() -> float:
@@ -27,7 +27,7 @@ def available_gb() -> float:
 
 
 def peak_gb() -> float:
-    """Return the peak memory of this process."""
+    """Return the peak memory that this process has used, in GB."""
     status = Path("/proc/self/status")
     if status.is_file():
         # Unlike VmHWM, ru_maxrss includes the peak memory of the parent process on Linux.

@@ -42,12 +42,14 @@ TUNE_SETTINGS = {
     "TUNE_RESULT_BUFFER_LENGTH": "1",
     "TUNE_WARN_THRESHOLD_S": "60",
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "0",
-    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # By default, Tune restarts a preempted trial from its beginning.
+    # By default, Tune restarts a preempted trial from its beginning.
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_DEDUP_LOGS": "0",
 }
 CONNECT_S = 5.0  # How long to wait for a cluster's head node to accept a connection.
-OBJECT_STORE_BYTES = 256 * 2**20  # Small, because it holds only reports and messages: samples stay in the trials.
+# Ray's object store is small, because it holds only reports and messages: samples stay in the trials.
+OBJECT_STORE_BYTES = 256 * 2**20
 
 
 def check_address(cluster: ClusterConfig) -> None:
@@ -59,7 +61,7 @@ def check_address(cluster: ClusterConfig) -> None:
     if cluster.address is None:
         return
     key, address = "cluster.address", cluster.address
-    if address == "auto":  # Ray then reads the address from RAY_ADDRESS.
+    if address == "auto":  # With cluster.address=auto, Ray reads its address from RAY_ADDRESS.
         key, address = "RAY_ADDRESS", os.environ.get("RAY_ADDRESS", "")
         if address in ("", "auto"):
             return
@@ -170,7 +172,8 @@ def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
     try:
         with start_in_own_session(), start_without_extras(cluster.dashboard):
             _init_local(cluster, machine, modules)
-    except Exception as error:  # Ray raises a plain Exception if its node takes over 30 s (2.60).
+    except Exception as error:
+        # Ray raises a plain Exception if its node is not up within 30 s (Ray 2.60).
         raise UnavailableError(
             f"cluster=local: Ray did not start ({describe_exception(error)})",
             "a machine with time and memory for Ray's own processes; their logs are in /tmp/ray/session_latest/logs",
@@ -184,7 +187,8 @@ def _join(address: str) -> None:
 
     try:
         target = (os.environ.get("RAY_ADDRESS") or "auto") if address == "auto" else address
-        if target != "auto":  # Checked first, as `ray.init` waits for minutes if nothing listens there.
+        # Check first that something listens at the address, because otherwise `ray.init` waits for minutes.
+        if target != "auto":
             host, _, port = target.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
@@ -217,7 +221,8 @@ def _explain_failed_join(address: str, error: BaseException) -> RltuneError:
             "the same versions of Ray and Python on every node, to the last digit",
             f"pip install ray=={ray} on the nodes, under Python {python}, and start them again",
         )
-    if "No node info found" in said:  # Ray's error, after a minute, on a machine that is no node of the cluster.
+    if "No node info found" in said:
+        # Ray raises this, after a minute, on a machine that is not a node of the cluster.
         return ResourceError(
             f"cluster.address={address}: a Ray cluster answers, but this machine is not one of its nodes",
             "a command on a node of the cluster; a node without CPUs for trials is enough",
@@ -234,7 +239,7 @@ def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]
     import ray
 
     ray.init(
-        address="local",  # Otherwise Ray would join a cluster named by RAY_ADDRESS.
+        address="local",  # By default, Ray would join a cluster that RAY_ADDRESS names.
         num_cpus=int(machine.cpus),
         num_gpus=int(machine.gpus),
         object_store_memory=OBJECT_STORE_BYTES,

@@ -110,7 +110,7 @@ def available_cpus() -> int:
 
 
 def count_local_gpus() -> int:
-    """Count the NVIDIA GPUs that this process may use.
+    """Count the NVIDIA GPUs that this process may use, by ``CUDA_VISIBLE_DEVICES`` or ``nvidia-smi``.
 
     ``CUDA_VISIBLE_DEVICES`` names them; without it ``nvidia-smi`` lists them. torch would take seconds to import.
     """
@@ -183,7 +183,8 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
     Raises:
         ResourceError: Not even one trial fits, or a GPU fraction cannot be placed.
     """
-    gpus = [node.gpus for node in nodes]  # One process needs its GPUs on one node, but several learners may be spread.
+    # A process needs all of its GPUs on one node, but several learners may be spread over nodes.
+    gpus = [node.gpus for node in nodes]
     machine = Machine(
         cpus=sum(node.cpus for node in nodes), gpus=sum(gpus) if request.learners > 1 else max(gpus, default=0)
     )

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 SOCKET_VARIABLE = "RLTUNE_FORK_SERVER"
 WORKER_VARIABLE = "RLTUNE_WORKER"
 MODULES_VARIABLE = "RLTUNE_MODULES"
-FORKED = b"1"  # The answer of a forked process that has taken the request.
+FORKED = b"1"  # The fork server's answer when a process has taken a request.
 
 
 def request_worker(address: str, arguments: list[str]) -> bool:

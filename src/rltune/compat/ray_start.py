@@ -67,7 +67,7 @@ def start_without_extras(dashboard: bool) -> Iterator[None]:
     """
     from ray._private import services
 
-    # The values that Ray's own function returns if the dashboard cannot start.
+    # If the dashboard cannot start, Ray's own function returns these values, too.
     served = {} if dashboard else {"start_api_server": lambda *args, **kwargs: (None, None)}
     without = _replace_params(no_monitor=True, include_log_monitor=False)
     with without, replace_names(services, get_node=_get_node, **served):
@@ -144,7 +144,8 @@ def list_private_arguments(modules: Sequence[str] = ()) -> dict[str, Any]:
 
     known = is_tested("ray") or "_node_ip_address" in (ray.init.__doc__ or "")
     arguments: dict[str, Any] = {"_node_ip_address": LOCALHOST} if known else {}
-    if modules and are_replacements_on():  # An untested version may not know this setting, and would raise an error.
+    # An untested version of Ray may not know this setting, and would then raise an error.
+    if modules and are_replacements_on():
         arguments["_system_config"] = {"preload_python_modules": list(modules)}
     return arguments
 

@@ -14,7 +14,8 @@ from ray.rllib.utils import torch_utils
 from rltune.compat.patching import is_tested, switched
 
 COMPILER = "torch._inductor.config"
-LEFT_OUT = "__dynamo_disable"  # Torch keeps an undecorated method under this name and calls it instead of compiling it.
+# Under this attribute, torch keeps the plain version of a method that its compiler leaves uncompiled.
+LEFT_OUT = "__dynamo_disable"
 
 
 @switched(lambda: None)
@@ -34,7 +35,8 @@ def skip_needless_work(compiling: bool) -> None:
         compiling: Whether torch's compiler will be used, which then has to know.
     """
     connector_v2.inspect = _replace_in(inspect, stack=stack)
-    if not is_tested("torch"):  # The replacements below are only tested with this version of torch.
+    if not is_tested("torch"):
+        # The replacements of torch's functions below are only tested with one version.
         return
     for method in filter(_is_left_out, vars(torch.optim.Optimizer).values()):
         if compiling:

@@ -25,7 +25,7 @@ from rltune.formatting import spell_command
 COMPOSED = (
     "--composed"  # A service passes this flag to `rltune run` when it writes composed settings to its standard input.
 )
-_composing = threading.Lock()  # Hydra's state is global, so only one thread may compose.
+_composing = threading.Lock()  # Hydra's state is global, so only one thread may compose at a time.
 
 
 def conf_dir() -> Path:
@@ -111,7 +111,8 @@ def store_schema(root: str, schema: type) -> None:
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
-    if f"base_{root}.yaml" not in store.repo:  # Once only: converting the schema takes a sixth of the time.
+    # The schema is registered only once, because its conversion takes a sixth of the time of composing.
+    if f"base_{root}.yaml" not in store.repo:
         store.store(f"base_{root}", schema)
 
 

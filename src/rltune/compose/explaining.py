@@ -70,12 +70,13 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         is_bare = subject and "=" not in error.override
         fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
         redacted = redact_address(error.override)
-        if redacted != error.override:  # Do not quote Hydra's message, which contains the login.
+        # Hydra's message is not shown if it would contain the login.
+        if redacted != error.override:
             return RltuneError(f"{redacted}: not readable", "key=value, the value also quoted for Hydra", help_line)
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(cause, root, schema, words)
-    if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # A group that another command has.
+    if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # This group is another command's.
         keys = sorted(field.name for field in fields(schema))
         typed = next((word for word in words if word.startswith(f"{group[1]}=")), group[1])
         if root == "resume":
@@ -158,7 +159,8 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
     help_line = spell_command(f"{root} --help")
     parent: Any = cause.parent_node
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
-    full_key = f"{cause.full_key}."  # Of an unknown group, Hydra names the group, and the user has typed a key in it.
+    # For an unknown config group, Hydra names only the group, although the user has typed a key in it.
+    full_key = f"{cause.full_key}."
     typed = (word for word in words if f"{word.partition('=')[0].lstrip('+~')}.".startswith(full_key))
     override = redact_address(next(typed, str(cause.full_key)))
     if str(cause.key) in siblings:

@@ -40,7 +40,7 @@ def read_keys(path: Path, prefix: str = "") -> list[Setting]:
         prefix: The group of its keys, with a dot at its end; empty for none.
     """
     text = path.read_text()
-    # The C loader is ten times as fast as the Python loader.
+    # PyYAML's C loader is ten times as fast as its Python loader.
     root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return list(_walk(root, prefix, text)) if isinstance(root, yaml.MappingNode) else []
 
@@ -152,7 +152,7 @@ def _read_meanings(chosen: Mapping[str, str]) -> dict[str, str]:
             paths += [(path, f"{group}.") for path in options[name]]
     meanings: dict[str, str] = {}
     for path, prefix in paths:
-        # A user's broken file is reported only when it is chosen.
+        # A user's broken config file is reported only when somebody chooses it.
         with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
             is_global = "@package _global_" in path.read_text()
             for setting in read_keys(path, "" if is_global else prefix):

@@ -66,7 +66,8 @@ def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Mapping):
             force = "++" if key in OPEN else ""
             for name, leaf in _flatten(key, value):
-                typed = name.replace("/", ".") if key == "constraints" else name  # Hydra allows no slash in a key.
+                # Hydra's grammar allows no slash in a key, so a dot takes its place.
+                typed = name.replace("/", ".") if key == "constraints" else name
                 yield f"{force}{typed}={spell_value(name, leaf)}"
         else:
             yield f"{key}={spell_value(key, value)}"

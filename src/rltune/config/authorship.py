@@ -16,14 +16,15 @@ import tempfile
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
-MARK = ".made-by"  # The signature's file, in the sweep's folder and in its bucket.
+MARK = ".made-by"  # The name of the signature's file.
 KEY_BYTES = 32
 
 
 def find_key_file() -> Path:
     """Return the path of this user's signing key, which may not exist yet; it starts with ~ if there is no home."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(os.path.expanduser(state)) / "rltune" / "key"  # Path.expanduser raises an error without a home.
+    # os.path, because Path.expanduser raises an error if there is no home.
+    return Path(os.path.expanduser(state)) / "rltune" / "key"
 
 
 def mark_own(folder: Path, digest: str) -> None:
@@ -81,7 +82,8 @@ def _make_key() -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists() and not _read_key():
         path.unlink()
-    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # Created with mode 0600, as a key needs.
+    # A temporary file has mode 0600, as a secret key needs.
+    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:
         draft.write(secrets.token_bytes(KEY_BYTES))
         draft.flush()
         os.fsync(draft.fileno())

@@ -63,7 +63,8 @@ _UNREAD_BY_PPO = (Unread("training.vf_share_layers", "algo.rl_module.model_confi
 _UNREAD_BY_IMPALA = _list_unread(
     "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager learner_queue_timeout"
 )
-_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")  # APPO always uses V-trace.
+# APPO always uses V-trace, so it ignores the settings of GAE.
+_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")
 _HEADS = "algo.rl_module.model_config.head_fcnet_hiddens"
 _UNREAD_BY_DQN = (
     Unread("training.noisy", "algo.training.epsilon to explore: there are no noisy layers"),
@@ -174,7 +175,8 @@ TABLE: dict[str, Capabilities] = {
         statistics=_V_TRACE,
         unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_IMPALA),
     ),
-    f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(  # Also Rainbow, which is DQN with other settings.
+    # Rainbow needs no row of its own, because it is DQN with other settings.
+    f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(
         "dqn",
         engine="rltune.engine.off_policy.dqn:FastDQN",
         actions="discrete",
@@ -188,7 +190,8 @@ TABLE: dict[str, Capabilities] = {
     f"{_RLLIB}.sac.sac:SACConfig": Capabilities(
         "sac",
         engine="rltune.engine.off_policy.sac:FastSAC",
-        actions="continuous",  # For discrete actions, RLlib's target entropy of -1 cannot be reached.
+        # Discrete actions are excluded, because RLlib's automatic target entropy for them, -1, cannot be reached.
+        actions="continuous",
         lstm=False,
         data="replay",
         replay_ratio="training_intensity",
@@ -249,7 +252,7 @@ TABLE: dict[str, Capabilities] = {
         statistics=("policy_loss", "qf_loss", "total_loss"),
     ),
 }
-UNKNOWN = Capabilities(unread=())  # A user's algorithm may read arguments that RLlib's ignore.
+UNKNOWN = Capabilities(unread=())  # A user's algorithm may read arguments that RLlib's algorithms ignore.
 
 
 def capabilities_of(config: type) -> Capabilities:

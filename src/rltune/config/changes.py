@@ -86,7 +86,8 @@ def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> Non
     """
     before, now = dict(flatten_settings(begun)), dict(flatten_settings(redact_config(wanted)))
     for key in INCREASE_ONLY:
-        if before.get(key) is not None and _limit(now[key]) < _limit(before[key]):  # A first limit may always be set.
+        # A sweep without a limit may get any limit.
+        if before.get(key) is not None and _limit(now[key]) < _limit(before[key]):
             raise StudyError(
                 _describe_change(name, key, before, now),
                 "a larger value, which extends the sweep, or none, which keeps the sweep's own",

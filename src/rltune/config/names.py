@@ -1,4 +1,4 @@
-"""Name sweeps and their folders."""
+"""Choose the names of sweeps and the paths of their folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rltune.config.schema import RunConfig
 
 
 def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
-    """Return a sweep's name: that of its settings, or ``<env>-<algo>-<UTC time>-<4 hex>``.
+    """Return a sweep's name from its settings, or make one: ``<env>-<algo>-<UTC time>-<4 hex>``.
 
     Args:
         now: The time in the name; None is the present.

@@ -76,7 +76,7 @@ class RewardsConfig:
 
 @dataclass
 class EnvConfig:
-    """One environment, by its Gymnasium id, or by PettingZoo's module where ``policies`` asks for several agents."""
+    """One environment: its Gymnasium id, or its PettingZoo module if ``policies`` names several agents' policies."""
 
     name: str = MISSING
     id: str = MISSING

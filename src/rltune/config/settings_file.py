@@ -29,7 +29,7 @@ for _kind in (_Loader, _Dumper):
     _kind.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
     )
-_Dumper.ignore_aliases = lambda dumper, value: True  # Repeats a list that occurs twice, instead of a YAML alias.
+_Dumper.ignore_aliases = lambda dumper, value: True  # Writes a list that occurs twice in full, without a YAML alias.
 
 
 def load_settings(text: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def load_settings(text: str) -> dict[str, Any]:
 
 
 def dump_settings(settings: Mapping[str, Any]) -> str:
-    """Write nested settings as YAML, which `load_settings` reads."""
+    """Write nested settings as a YAML text that `load_settings` can read."""
     return str(yaml.dump(settings, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False))
 
 

@@ -26,14 +26,15 @@ _PLAIN_LOGIN = re.compile(
 )
 _LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # Options of curl and the like.
 _CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # Characters at which libraries may cut off a password.
-_VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")  # Group 1 is the default value.
+# Matches ${oc.env:NAME,default}; group 1 is the default.
+_VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")
 SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 """The settings that may hold a secret, and the environment variable that errors suggest for each."""
-HIDDEN = "***"  # Replaces each secret.
+HIDDEN = "***"  # The text that replaces passwords in messages and files.
 _QUOTES = "'\""
 _NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
 _WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
-_MIN_LETTERS = 4  # Shorter words are not hidden, because they occur in any text.
+_MIN_LETTERS = 4  # Shorter pieces of a password are not hidden, because they occur in any text.
 _hidden: dict[str, re.Pattern[str]] = {}  # The secret words of this process, with the patterns that find them.
 
 
@@ -129,7 +130,7 @@ def holds_secret(key: str, value: str) -> bool:
             settings that are not addresses, other colons and @ are usual.
         value: Its value as it is typed or composed, with interpolations unresolved.
     """
-    # Without the variable, the password is empty.
+    # ^If the password comes from a variable, an empty password is left, which is not secret.
     literal = _VARIABLE.sub(r"\1", value).replace(":@", "@")
     if key == "notify" and is_web(literal):
         return redact_notify(literal) != literal

@@ -41,9 +41,10 @@ SECTIONS = (
     "rl_module",
     "training",
 )
-MAX_NAME = 100  # Characters of a name.
+MAX_NAME = 100  # The longest name, in characters.
 _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
-WITH_VARIABLES = ("env.kwargs", "env.wrappers")  # Here ${oc.env:NAME} is resolved only in the workers.
+# In these settings ${oc.env:NAME} is resolved only in the workers, so that no file contains the value.
+WITH_VARIABLES = ("env.kwargs", "env.wrappers")
 T = TypeVar("T")
 _EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
 
@@ -104,7 +105,7 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     Raises:
         ConfigError: A key is unknown or missing, or its value has another type or lies outside of its bounds.
     """
-    # Merging a DictConfig that has another schema would fail.
+    # ^Converted to plain values, because merging a DictConfig that has another schema would fail.
     plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw
     try:
         typed: T = _build(schema, plain)
@@ -190,7 +191,7 @@ def _escape_variables(plain: Any, key: str = "") -> Any:
     if isinstance(plain, list | tuple) and key.startswith(WITH_VARIABLES):
         return [_escape_variables(value, key) for value in plain]
     is_variable = isinstance(plain, str) and "${oc.env:" in plain and key.startswith(WITH_VARIABLES)
-    # A second backslash would undo the escape.
+    # ^An interpolation that is already escaped stays as it is, because a second backslash would undo the escape.
     return re.sub(r"(?<!\\)\$\{", r"\\${", plain) if is_variable else plain
 
 
@@ -206,7 +207,7 @@ def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
     in_groups: dict[str, str] = {}
     if not group:
         paths = [path for path, _ in flatten_settings(settings) if "." in path and not path.startswith("hydra.")]
-        # Keys of the space and the budget first, because users type them most often.
+        # Keys of the space and the budget come first, because users type them most often.
         paths.sort(key=lambda path: not path.startswith(("space.", "budget.")))
         in_groups = {path.rpartition(".")[2]: path for path in reversed(paths)}
         # `env_id` may mean `env.id`, because Python's keyword arguments have no dots.
@@ -221,7 +222,7 @@ def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
 
 @functools.cache
 def _make_structure(schema: type) -> DictConfig:
-    return cast(DictConfig, OmegaConf.structured(schema))  # Safe to cache, as OmegaConf.merge copies it.
+    return cast(DictConfig, OmegaConf.structured(schema))  # OmegaConf.merge copies the cached structure.
 
 
 def check_config(config: RunConfig) -> None:

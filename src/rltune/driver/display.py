@@ -72,7 +72,8 @@ class Display:
                 self._heartbeats.read(), self._slots.count, self._slots.describe_wait(), self._episodes
             )
             self._view = view = SweepView.read(self._ledger, self._view, driver)
-        except Exception as error:  # For example, the ledger does not answer; the recorder reports that.
+        except Exception as error:
+            # A failed drawing is not reported, because the recorder reports a ledger that does not answer.
             logger.debug("the sweep could not be read to be drawn", exc_info=error)
         else:
             self._console.draw(view)

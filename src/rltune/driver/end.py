@@ -40,7 +40,7 @@ from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import STOP, TrialRecord, trial_dir_of
 from rltune.views.sweep_view import SweepView
 
-LEAVE_S = 12.0  # The time limit after the loss of the cluster's head node.
+LEAVE_S = 12.0  # Seconds for the end of a sweep whose cluster has lost its head node.
 logger = logging.getLogger(__name__)
 
 
@@ -52,7 +52,7 @@ def end_sweep(sweep: OpenSweep) -> Outcome:
     Raises:
         LeaseLostError: Another driver has taken the sweep over.
     """
-    sweep.ending.acquire()  # Never released, because a sweep ends only once.
+    sweep.ending.acquire()  # This lock is never released, because a sweep ends only once.
     try:
         return _end(sweep)
     finally:
@@ -83,7 +83,8 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
     ledger.check_lease()
     publish_outcome(sweep, records, outcome, certification)
     _drop_training_states(sweep, outcome)
-    if sweep.stopper.signal == signal.SIGINT:  # Recorded as a request to stop, so that a service does not resume it.
+    # Ctrl-C is recorded as a request to stop, so that a service does not resume the sweep.
+    if sweep.stopper.signal == signal.SIGINT:
         ledger.add_request(STOP, {}, describe_user(), is_taken=True)
     ledger.change_sweep(status=outcome.status)
     return outcome
@@ -106,7 +107,8 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     if stopper.is_urgent():
         try:
             return next(rank_finalists(folder, records, direction), None), None
-        except StoreError:  # The storage is down, and an urgent end cannot wait for it.
+        except StoreError:
+            # The storage does not answer, and an urgent end cannot wait for it.
             return None, None
     is_retrained = False
     if sweep.retraining:
@@ -217,7 +219,8 @@ def _exit_code(sweep: OpenSweep, has_winner: bool) -> int:
 
 def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
     """Delete the training states of complete trials whose best policy MLflow has, except for winner and finalists."""
-    if sweep.stopper.is_urgent():  # The next driver deletes them.
+    if sweep.stopper.is_urgent():
+        # The next driver deletes the training states that an urgent end leaves.
         return
     winner = str((outcome.winner or {}).get("checkpoint"))
     direction = sweep.plan.criteria.direction

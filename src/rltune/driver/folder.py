@@ -33,7 +33,8 @@ from rltune.trial.shared_store import leave_token
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
 
-BEGUN = (MARK, SETTINGS)  # Uploaded first: other machines recognize a sweep by its settings file.
+# These files are uploaded at a sweep's start, because other machines recognize a sweep by its settings file.
+BEGUN = (MARK, SETTINGS)
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
 logger = logging.getLogger("rltune")
 
@@ -65,12 +66,12 @@ class SweepContext:
 
     @property
     def name(self) -> str:
-        """The sweep's name."""
+        """The name of the sweep, which is that of its folder."""
         return self.folder.name
 
     @property
     def config(self) -> RunConfig:
-        """The sweep's settings."""
+        """The settings of the sweep, as its plan has them."""
         return self.plan.config
 
     def open_store(self) -> Store:
@@ -111,7 +112,7 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
     ledger = start_ledger(context.config.study.storage, folder, new=not context.resumed)
     with contextlib.closing(ledger), take_lease(ledger) as lease:
         if not context.resumed:
-            ledger.require_new()  # Fails if another driver has started the sweep meanwhile.
+            ledger.require_new()  # Fails if another driver has started this sweep meanwhile.
         set_journal(ledger, context.is_folder_shared())
         if lease.previous:
             end_stale_processes(lease.previous.sessions)
@@ -148,7 +149,9 @@ def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
     assert ledger.lease is not None
     folder, config, store = context.folder, context.config, context.open_store()
     with contextlib.ExitStack() as stack:
-        stack.callback(forget_clients)  # The next sweep in this process then gets clients without a deadline.
+        # Drop this sweep's clients of the bucket, so that the next sweep of the process gets clients without a
+        # deadline.
+        stack.callback(forget_clients)
         ledger.lease.note_sessions(list_sessions())
         # The name is stored too, because the bucket keeps the sweep's files under it even if the folder is renamed.
         write_settings(folder, replace(config, name=config.name or context.name, take_over=False))
@@ -209,7 +212,8 @@ def store_results(context: SweepContext, ledger: Ledger) -> None:
     folder, store = context.folder, context.open_store()
     if ledger.lease is None or ledger.lease.is_lost:
         return
-    if not store.address:  # Without a bucket, nothing has to be uploaded.
+    if not store.address:
+        # Without a bucket, nothing has to be uploaded.
         return
     files = {name: name for name in _find_files(folder, RESULTS)}
     draft, problem = folder / f".{LEDGER}", ""

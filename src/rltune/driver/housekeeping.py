@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-CLOSE_S = 2.0  # The longest wait for a running chore when the housekeeping ends.
+CLOSE_S = 2.0  # How long the end of the housekeeping waits for a chore that is still running.
 logger = logging.getLogger("rltune")
 Chore = Callable[[], object]
 
@@ -35,7 +35,7 @@ class Housekeeping:
             self.add(interval_s, chore)
 
     def __enter__(self) -> Housekeeping:
-        """Start the thread."""
+        """Start the thread that runs the chores."""
         self._thread.start()
         return self
 

@@ -211,7 +211,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
                 if ledger.has_lost_lease():
                     sweep.tracker.abandon()
                 else:
-                    # Has no effect after a proper end, which has closed the trackers before.
+                    # ^This has no effect after a proper end, which has already closed the trackers.
                     sweep.tracker.close(status, timeout_s=5.0)
     finally:
         sweep.retention.drop_pending(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)

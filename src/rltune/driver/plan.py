@@ -99,7 +99,7 @@ class Plan:
         return derive_trial_seeds(self.config.seed, number, self.config.replicates)
 
     def certification_seeds(self) -> list[int]:
-        """Return `certify.seeds` fresh seeds for each configuration: none is a trial's, and more keep the first."""
+        """Return the fresh seeds of the certification, which no trial uses; with more seeds, the first stay."""
         searched = {seed for number in range(self.config.budget.trials) for seed in self.seeds(number)}
         return derive_certification_seeds(self.config.seed, self.config.certify.seeds or 0, searched)
 

@@ -1,4 +1,4 @@
-"""Publish a sweep's start and its outcome in its trackers, on the console and to the user. Runs in the driver."""
+"""Publish a sweep's start and outcome: on the console, in its trackers, and by the user's notification."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from rltune.views.sweep_view import read_folder
 # The tag that MLflow's log_table would set, with which MLflow's page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE_NAME}.json", "type": "table"}])}
 CRASH_CLOSE_S = 12.0  # How long the trackers may delay the exit after an error, including the user's notification.
-RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # The status of the sweep's MLflow run; otherwise FINISHED.
+# The status of the sweep's MLflow run by the sweep's own status; FINISHED otherwise.
+RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}
 
 
 def start_console(sweep: OpenSweep) -> None:
@@ -66,7 +67,7 @@ def publish_outcome(
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
     pages = None
-    if sweep.config.report and not is_urgent:  # Takes seconds, too long after a signal.
+    if sweep.config.report and not is_urgent:  # A report takes seconds, too long after a signal.
         pages = html.try_report(folder, sweep.ledger, console.note, outcome.status)
     if pages:
         tracker.artifact(pages, html.FOLDER)
@@ -90,7 +91,7 @@ def publish_outcome(
 def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
     """Tell trackers and the user's ``notify`` address that an error has ended the sweep, with the error as reason."""
     folder, counts = sweep.folder, dict[str, int]()
-    with contextlib.suppress(Exception):  # The error may have come from the ledger.
+    with contextlib.suppress(Exception):  # The error may have come from the ledger itself.
         counts = count_states(sweep.ledger.trials.records())
     reason = redact(describe_exception(error))
     exit_code = error.exit_code if isinstance(error, RltuneError) else EXIT_NONE
@@ -112,7 +113,7 @@ def _publish_certification(sweep: OpenSweep, certification: Certification) -> No
         tags = {"rltune.certified": certification.verdict(configuration) or "yes"}
         if configuration.name == BASELINE:
             tracker.describe(RunKey(None), metrics, tags)
-            tags = tags | {"rltune.configuration": BASELINE}  # Marks a trial with the baseline's values.
+            tags = tags | {"rltune.configuration": BASELINE}  # Marks the run of a trial that has the baseline's values.
         if configuration.trial is not None:
             tracker.describe(RunKey(configuration.trial), metrics, tags)
     best = certification.best()
@@ -125,7 +126,8 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
     folder, model = sweep.folder, outcome.model
     try:
         lines = [describe_verdict(read_folder(folder, sweep.ledger, outcome.status)), ""]
-    except Exception as error:  # A missing description must not fail the sweep.
+    except Exception as error:
+        # A failure to write MLflow's description must not fail the sweep.
         sweep.console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
         lines = []
     lines.append("- trials: [their charts]({trials}), after a click on the + beside the sweep's name")

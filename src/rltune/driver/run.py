@@ -1,4 +1,4 @@
-"""Run a sweep from the request to the champion.
+"""Run a sweep from the request to the registered champion, or resume one.
 
 A new sweep, a resumed sweep and an extended one go through the same steps, see `drive`. Runs in the driver.
 """
@@ -70,7 +70,7 @@ def run_sweep(
     """
     began = time.monotonic()
     check_whole(config)
-    # The user sees a line before the next imports and the start of Ray, which take seconds.
+    # ^Printed first, because the next imports and the start of Ray take seconds.
     _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None
     if folder is None:
@@ -147,7 +147,8 @@ def drive(context: SweepContext) -> Outcome:
         # With an autoscaler, nodes that come later may be larger than the present ones.
         share = context.plan.share_of(*(() if context.config.cluster.autoscale else nodes))
         slots = Slots(share.bundles, context.plan.request.limit, nodes, context.config.cluster.autoscale)
-        ledger = ledger or stack.enter_context(hold_sweep(context))  # A failed check leaves no new folder behind.
+        # A new sweep's folder is made only now, so that a failed check leaves none behind.
+        ledger = ledger or stack.enter_context(hold_sweep(context))
         stack.enter_context(open_folder(context, ledger))
 
         from rltune.driver.open_sweep import open_sweep
@@ -221,7 +222,8 @@ def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
     stall_s, call_in_subprocess = context.config.failures.stall_s, None
     if server is None:
         notes = plan.preflight(context.plan) or ()
-    else:  # A call without progress reports: the time-out must cover the import of RLlib.
+    else:
+        # The time-out has to cover the import of RLlib, during which the call reports no progress.
         notes = server.call(plan.preflight, context.plan, patience_s=max(PREFLIGHT_S, stall_s)) or ()
         call_in_subprocess = functools.partial(server.call, patience_s=stall_s)
     return replace(context, plan=context.plan.with_notes(*notes), call_in_subprocess=call_in_subprocess)

@@ -32,7 +32,7 @@ def end_process(error: UnavailableError) -> NoReturn:
 
 @contextlib.contextmanager
 def stop_on_signals(request: Callable[[str, int], None]) -> Iterator[None]:
-    """Request a clean end at the first signal; raise KeyboardInterrupt at the second.
+    """Ask the sweep for a clean end at the first signal; raise KeyboardInterrupt at the second.
 
     A second SIGHUP changes nothing, because both the kernel and the shell send it when a terminal is closed.
 
@@ -46,7 +46,7 @@ def stop_on_signals(request: Callable[[str, int], None]) -> Iterator[None]:
         if seen and number != signal.SIGHUP:
             raise KeyboardInterrupt(number)
         seen = True
-        request("interrupted", number)  # Further requests have no effect.
+        request("interrupted", number)  # After the first signal, further requests have no effect.
 
     with handle_signals(handle, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield

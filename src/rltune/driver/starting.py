@@ -63,7 +63,7 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
     plan = make_plan(config)
     name = make_sweep_name(config)
     folder = sweep_folder_of(config, name)
-    if config.resume == AUTO:  # An existing sweep would be resumed.
+    if config.resume == AUTO:  # With resume=auto, the name may belong to an existing sweep, which is resumed.
         return plan, folder
     if folder.exists() and not is_half_made(folder):
         raise make_name_taken_error(name, folder)
@@ -130,13 +130,14 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
             if ledger.read_requests(RETRY):
                 return None
     except StudyError:
-        return None  # The driver creates a missing ledger, or reports what is wrong with it.
+        # The driver, which opens the ledger later, creates a missing one or reports what is wrong with it.
+        return None
     driver = read_stored_driver(find_store(folder))
     if driver and not driver.ended:
         return None
     outcome = load_outcome(folder) if status in ENDED else None
     if outcome and any(record.state == "RUNNING" for record in records):
-        return None  # A resume continues trials that an error has interrupted.
+        return None  # A resume continues trials that an error has left unfinished.
     return outcome
 
 
@@ -167,11 +168,12 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     """
     settings = read_settings(folder, for_resume=True)
     addresses = _drop_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
-    certify = settings["certify"]  # A size that followed from the number of trials follows it again.
+    # If the certification's size followed from the number of trials, it follows from the new number.
+    certify = settings["certify"]
     is_fitted = (certify["top"], certify["seeds"]) == size_certification(settings["budget"]["trials"])
     fitted = {"certify": {"top": None, "seeds": None}} if is_fitted else {}
     given = _drop_none(changes)
-    # Another Ray has CPUs and GPUs of its own.
+    # Limits on CPUs and GPUs were meant for the previous Ray cluster.
     moved = {"cluster": {"num_cpus": None, "num_gpus": None}} if "address" in given.get("cluster", {}) else {}
     merged = OmegaConf.merge(settings, fitted, addresses, moved, given)
     assert isinstance(merged, DictConfig)

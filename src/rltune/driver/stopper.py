@@ -38,18 +38,20 @@ class SweepStopper(Stopper):
 
     def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0, lease: Lease | None = None) -> None:
         self._store, self._lease = store, lease
-        self.lease_lost = False  # After that, the stop file is the new driver's.
+        # Whether another driver has taken the lease. If so, the stop file is that driver's.
+        self.lease_lost = False
         self.on_lease_lost: Callable[[], None] = lambda: None
         self.clear()
         self._config = config
         joined = config.cluster.address is not None
-        self._began: float | None = None if joined else time.monotonic()  # Wall time excludes waiting for a node.
+        # In a joined cluster, wall time starts with the first trial and excludes the wait for nodes.
+        self._began: float | None = None if joined else time.monotonic()
         self._deadline = math.inf
         self.env_steps = spent_steps
         self.reason: str | None = None
         self.signal: int | None = None
-        self.interrupted = False  # The same command may succeed later: exit code 75.
-        self.head_gone = False  # Ray does not answer without the cluster's head.
+        self.interrupted = False  # Whether the command ends with exit code 75: the same command may succeed later.
+        self.head_gone = False  # Whether the cluster's head node is lost, so that Ray answers no calls.
         self.active_trial_dirs: set[str] = set()  # The folders of running trials, which have a state to save.
         if lease:
             lease.on_lost = self.lose_lease
@@ -57,7 +59,7 @@ class SweepStopper(Stopper):
                 self.lose_lease()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Tune (2.60) pickles this into a folder that all may read, and the config may hold logins."""
+        """Pickle no attributes: Tune (2.60) writes the pickle to a file that all can read, and it might hold logins."""
         return {}
 
     def request(self, reason: str, signal: int | None = None) -> None:

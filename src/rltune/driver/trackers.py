@@ -58,7 +58,7 @@ def _naming(tracker: type[Tracker]) -> Iterator[None]:
 
 
 def _import_trackers(config: RunConfig) -> list[type[Tracker]]:
-    """Import the classes that the setting ``tracking.kinds`` names."""
+    """Import the tracker classes that the setting ``tracking.kinds`` names."""
     return [_import_tracker(kind) for kind in config.tracking.kinds]
 
 

@@ -161,7 +161,8 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
     folder = SweepRef(name, config.output_dir, config.storage).folder(FROM_SWEEPS)
     try:
         settings = parse_config(read_settings(folder))
-    except ConfigError as error:  # Written by another version of rltune.
+    except ConfigError as error:
+        # Another version of rltune has written these settings.
         raise StudyError(
             f"{FROM_SWEEPS}=[{name}]: its settings cannot be read: {error.what}",
             "sweeps that this version of rltune shows",
@@ -207,7 +208,7 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
         env_steps=min(budget, record.env_steps),
         train_s=record.train_s * min(1.0, budget / max(1, record.env_steps)),
     )
-    if placed.score is None and not placed.diverged:  # It has no report within this sweep's budget.
+    if placed.score is None and not placed.diverged:  # The earlier trial has no report within this sweep's budget.
         return None
     return read_criteria(asdict(config)).judge(placed)
 

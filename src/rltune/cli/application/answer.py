@@ -99,11 +99,13 @@ def explain_crash(error: Exception) -> UnexpectedError:
     """Turn an unexpected exception into an error in three parts, and save its traceback to a file without passwords."""
     text = redact("".join(traceback.format_exception(error)))
     try:
-        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")  # The file has mode 0600.
+        # mkstemp gives the file mode 0600, so that only this user can read the traceback.
+        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")
         with os.fdopen(handle, "w") as file:
             file.write(text)
         fix = f"see {path}"
-    except OSError:  # For example, the disk is full.
+    except OSError:
+        # The traceback cannot be written, for example because the disk is full.
         print(text, end="", file=sys.stderr)
         fix = "see the traceback above"
     return UnexpectedError(redact(describe_exception(error)), "a fault of rltune, or of code that it called", fix)
@@ -130,6 +132,7 @@ def to_plain(value: Any) -> Any:
         return to_plain(value._asdict())
     if isinstance(value, list | tuple | set | frozenset):
         return [to_plain(part) for part in value]
-    if hasattr(value, "tolist"):  # NumPy's scalars and arrays.
+    # NumPy's scalars and arrays have a method `tolist`.
+    if hasattr(value, "tolist"):
         return to_plain(value.tolist())
     return str(value)

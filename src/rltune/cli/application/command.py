@@ -137,7 +137,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The command's name."""
+        """The command's name, the first word of its usage."""
         return self.usage.split()[0]
 
     @property
@@ -192,14 +192,15 @@ class Command:
         return Answer({"exit_code": answer}, exit_code=answer) if isinstance(answer, int) else answer
 
     def _compose(self, words: Sequence[str]) -> list[Job]:
-        """Let Hydra compose the settings of each job of the command line.
+        """Let Hydra compose the settings of each job on the command line; with ``-m`` there are several.
 
         Hydra only composes. The work is done outside of it, where no handler of Hydra's reports or swallows its errors.
         """
         import hydra
         from hydra.core.hydra_config import HydraConfig
 
-        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Otherwise Hydra prints errors itself and exits with 1.
+        # By default, Hydra prints errors itself and exits with 1; this makes it raise them.
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")
         store_schema(self.name, self.schema)
         use_own_dir()
         refuse_typed_secrets(words)
@@ -212,17 +213,19 @@ class Command:
                 check_options(HydraConfig.get())
             jobs.append(collect_job(settings))
 
-        typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)  # Hydra reads sys.argv.
+        # Hydra has no argument for the command line; it reads sys.argv.
+        typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)
         try:
             with scratch_folder():
                 hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.name)(take)()
-        except ValueError as error:  # Raised by Hydra's parser of config groups.
+        except ValueError as error:
+            # Hydra's parser of config groups raises ValueError instead of a Hydra error.
             raise explain(error, self.name, self.schema, words) from None
         finally:
             sys.argv[1:] = typed
         keys = read_types(self.schema)
         for job in jobs:
-            # `+key=value` lets Hydra add unknown keys, so they are refused here.
+            # Hydra's `+key=value` adds keys that the command does not know, so they are refused here.
             if added := [str(key) for key in job.settings if key not in keys]:
                 what = f"{added[0]}={job.settings[added[0]]}: no such key"
                 raise RltuneError(what, choices(added[0], keys), spell_command(f"{self.name} --help"))
@@ -230,7 +233,8 @@ class Command:
         return jobs
 
     def _work(self, jobs: Sequence[Job], checks: bool) -> int | Answer:
-        if not jobs:  # No jobs: Hydra has only printed what a flag such as --cfg requests.
+        if not jobs:
+            # Without jobs, Hydra has only printed what a flag such as --cfg requests.
             if wants_json():
                 raise ConfigError(
                     f"{JSON}=true: flags such as --cfg print no JSON", "a command without such flags", f"{JSON}=false"
@@ -310,7 +314,7 @@ def _read_signal(error: BaseException | None) -> int | None:
     """Return the signal that an exception stands for; None if it comes from no signal."""
     if isinstance(error, KeyboardInterrupt):
         return error.args[0] if error.args else signal.SIGINT
-    # Ray's own handler of SIGTERM calls sys.exit(SIGTERM) (Ray 2.60).
+    # Ray replaces the handler of SIGTERM by one that calls sys.exit(SIGTERM) (Ray 2.60).
     return signal.SIGTERM if isinstance(error, SystemExit) and error.code == signal.SIGTERM else None
 
 

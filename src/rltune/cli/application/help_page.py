@@ -64,7 +64,7 @@ def _wrap_line(line: str, width: int) -> list[str]:
 
 
 def _hang(first: str, text: str, width: int, later: str | None = None) -> list[str]:
-    """Wrap a text with a hanging indent.
+    """Wrap a text to the terminal's width with a hanging indent.
 
     Args:
         first: The beginning of the first line.

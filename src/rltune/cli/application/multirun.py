@@ -38,7 +38,7 @@ class Job:
 
 
 def collect_job(settings: DictConfig) -> Job:
-    """Make a job from the settings that Hydra has just composed."""
+    """Make a `Job` from the settings that Hydra has just composed."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -103,7 +103,8 @@ def run_jobs(name: str, jobs: Sequence[Job]) -> int:
             # `forward`. A second signal would end it without saving.
             json = [f"{JSON}=true"] if wants_json() else []
             process = subprocess.Popen([*read_start(), *job.words, *json], process_group=0)
-            if received:  # A signal that arrived while the process was being started has not reached it.
+            # A signal that arrived while the job's process was being started has not reached that process.
+            if received:
                 process.send_signal(received[-1])
             code = process.wait()
             codes.append(128 - code if code < 0 else code)

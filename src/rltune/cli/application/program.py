@@ -29,7 +29,8 @@ def main() -> None:
             close = nearest(words[0], commands)
             fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune lists them with what they do"
             leave(ConfigError(f"{words[0]}: no such command", choices(words[0], commands), fix))
-        if os.getcwd() not in sys.path:  # As with ``python -m``, so that a user's own modules can be imported.
+        # Add the working directory to the path, as ``python -m`` does, so that a user's own modules can be imported.
+        if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         sys.argv = words
         commands[words[0]]()
@@ -66,7 +67,8 @@ def _complete(words: list[str]) -> None:
     commands = load_commands()
     sys.argv = ["rltune", *words]
     if "query" not in words[-1]:
-        return commands["run"]()  # Hydra prints a shell function to install, which contains the program's name.
+        # Hydra prints the shell function that a user installs for completion; it contains the program's name.
+        return commands["run"]()
     words_so_far = os.environ.get("COMP_LINE", "").split(" ")
     if len(words_so_far) <= 2:
         print(" ".join(name for name in commands if name.startswith("".join(words_so_far[1:]))))

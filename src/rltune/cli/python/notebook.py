@@ -29,7 +29,7 @@ class CellStream(io.TextIOBase):
         self._progress: Any = display(_as_text(""), raw=True, display_id=True)
 
     def writable(self) -> bool:
-        """Return True, because a notebook's cell can be written to."""
+        """Return True, as text streams do that can be written to."""
         return True
 
     def write(self, text: str) -> int:

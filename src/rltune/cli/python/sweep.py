@@ -30,7 +30,7 @@ MAX_ROWS = 10  # The number of trials in a notebook's display of a sweep.
 
 @dataclass(frozen=True)
 class Best:
-    """The best configuration of a sweep.
+    """The best configuration of a sweep: its trial, parameters and score.
 
     Attributes:
         name: ``trial 7``, or ``baseline`` for the algorithm file's own values where no trial has them.
@@ -96,7 +96,7 @@ class Sweep:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The result of the sweep, as in ``summary.json``; None before its end."""
+        """The result of the sweep, as in ``summary.json``; None while it is running or unfinished."""
         return self.view.outcome
 
     @property

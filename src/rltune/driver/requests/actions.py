@@ -117,7 +117,8 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
         ConfigError: A parameter is not searched, a value is out of its range, or no value is given.
     """
     config = sweep.config
-    traits = find_known_traits(config.searcher.kind)  # A service must not import a user's own searcher class.
+    # None for a user's own searcher class, because a service must not import it.
+    traits = find_known_traits(config.searcher.kind)
     if traits and traits.is_grid:
         raise ConfigError(
             f"sweep={sweep.name} searches a grid and tries each of its points anyway",
@@ -179,7 +180,7 @@ def retry_failed(
     with contextlib.ExitStack() as stack:
         sweep = stack.enter_context(open_handle(ref))
         if sweep.folder and sweep.is_outdated():
-            stack.close()  # Close the ledger before its file is replaced.
+            stack.close()  # The ledger has to be closed before its file is replaced by a newer one.
             _print(stream, follow_sweep(sweep.folder))
             sweep = stack.enter_context(open_handle(ref))
         name, numbers = sweep.name, _choose_failed(sweep, trials)
@@ -189,7 +190,8 @@ def retry_failed(
             if sweep.wait_until(lambda: all(request != other.id for other in sweep.ledger.read_requests(RETRY))):
                 _print(stream, f"{name}: retried as soon as a slot is free")
                 return None
-            if sweep.read_status() == "interrupted":  # Do not resume a sweep that a user has just stopped.
+            if sweep.read_status() == "interrupted":
+                # A sweep that a user has stopped meanwhile is not resumed.
                 _print(stream, sweep.describe_end())
                 return None
     _print(stream, f"{name}: resuming it to retry {_describe(numbers)}")

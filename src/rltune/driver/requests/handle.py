@@ -29,7 +29,7 @@ from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.views.sweep_view import SweepView
 
-POLL_S = 0.5  # Seconds between two looks at the ledger while waiting.
+POLL_S = 0.5  # Seconds between two reads of the ledger while waiting.
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SweepHandle:
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes the sweep."""
+        """The command line that resumes the sweep."""
         if self.folder:
             return make_resume_command(self.folder)
         return spell_command(f"resume sweep={self.name}") + "   # where its folder is"

@@ -48,7 +48,8 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
             resume = sweep.resume_command if is_unfinished else None
             view = SweepView.read(sweep.ledger).in_folder(sweep.folder)
             console.close(describe_end(view, outcome, resume=resume))
-        else:  # Without the folder's summary.json, a one-line description has to do.
+        else:
+            # The full closing description needs summary.json in the sweep's folder, so one line has to do.
             print(sweep.describe_end(), file=stream, flush=True)
         state = "interrupted" if status == "running" else status
         return EXIT_CODES.get(state, outcome.exit_code if outcome else EXIT_WINNER)
@@ -70,7 +71,7 @@ def _follow(sweep: SweepHandle, console: Console) -> str:
         view = SweepView.read(sweep.ledger, view)
         console.draw(view)
         was_running |= view.record.status == "running"
-        # Until a driver starts, the status is that of the previous end.
+        # ^Before a driver starts, the ledger still has the status of the sweep's previous end.
         return was_running and view.record.status != "running"
 
     has_ended = sweep.wait_until(draw_until_ended)

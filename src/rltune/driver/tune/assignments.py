@@ -87,7 +87,8 @@ class Assignments:
                 "sweep": sweep.name,
                 "env_name": config.env.name,
                 "run": record.name,
-                "trial": record.run_key.trial,  # For a certification run, the trial with its values.
+                # A certification run belongs to the trial whose values it trains.
+                "trial": record.run_key.trial,
             },
             kind=record.kind,
             episodes=episodes,

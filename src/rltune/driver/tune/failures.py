@@ -19,10 +19,10 @@ from rltune.formatting import first_line
 from rltune.ledger.disk_full import DISK_FULL, names_full_disk
 from rltune.trial.supervisor import STACK_FILE, STOP_FILE
 
-FAILURE_FILE = "failure.txt"  # The report of a trial's failure in its folder.
-MAX_TRACE = 4000  # Characters of a traceback in the ledger and MLflow.
+FAILURE_FILE = "failure.txt"  # The file in a trial's folder that describes its failure.
+MAX_TRACE = 4000  # The last characters of a traceback that the ledger and MLflow keep.
 MAX_LOG = 20_000
-EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # The start of a traceback's last line.
+EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # Matches the last line of a traceback.
 # Not "OOM", which Ray mentions among the possible causes of any death.
 OUT_OF_MEMORY = ("OutOfMemory", "low on memory")
 LOST_ENV_RUNNER = ("ActorDiedError", "ActorUnavailableError", "NodeDiedError")  # Ray's errors for a lost env runner.
@@ -84,7 +84,8 @@ def explain_error(reason: str, trace: str) -> Failure:
     is_lost = reason.startswith(LOST_ENV_RUNNER)
     worker_log = _read_worker_log(_find_pid(trace)) if is_lost else ""
     raised = [line for line in worker_log.splitlines() if EXCEPTION_LINE.match(line)]
-    if raised:  # Exceptions without a message come from the process's shutdown.
+    # Exceptions without a message come from the process's shutdown and explain nothing.
+    if raised:
         line = next((line for line in reversed(raised) if ": " in line), raised[-1])
         return _make_failure(f"env runner died: {line.strip()[:300]}", trace, worker_log)
     is_unshared = UnsharedStoreError.__name__ in trace
@@ -104,7 +105,7 @@ def write_failure(store: Store, trial_dir: str, failure: Failure) -> dict[str, s
     parts = [failure.reason, failure.trace]
     if failure.worker_log:
         parts += ["standard error of the worker:", failure.worker_log]
-    with contextlib.suppress(OSError):  # On a full disk, the ledger still gets the reason.
+    with contextlib.suppress(OSError):  # If the disk is full, the ledger still gets the reason.
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n\n".join(part.rstrip() for part in parts) + "\n")
     trace = f"{failure.trace}\n{failure.worker_log}" if failure.worker_log else failure.trace
@@ -115,7 +116,8 @@ def find_outage(store: Store, failure: Failure) -> str:
     """Return the outage, a full disk or unreachable storage, that ended an attempt and affects all; "" if none."""
     if names_full_disk(failure.trace):
         return DISK_FULL
-    if StoreUnavailableError.__name__ in failure.trace:  # Only the worker's node may be cut off from the storage.
+    if StoreUnavailableError.__name__ in failure.trace:
+        # Only the worker's node may be cut off, so the driver tries the storage itself.
         try:
             store.read(STOP_FILE, is_quick=True)
         except StoreError:

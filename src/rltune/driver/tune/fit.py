@@ -76,7 +76,7 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
             verbose=0,
             # The default reporter would clear a notebook's cell even with verbose=0; CLIReporter prints nothing.
             progress_reporter=tune.CLIReporter(),
-            failure_config=FailureConfig(max_failures=0),  # The recorder retries trials, not Tune.
+            failure_config=FailureConfig(max_failures=0),  # Not Tune but the recorder retries trials.
             checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     )

@@ -50,7 +50,8 @@ class SearchProposals:
     def __init__(self, sweep: OpenSweep) -> None:
         self._sweep, self.table = sweep, sweep.ledger.trials
         self._waiting = [record for record in self.table.records() if record.state == "RUNNING"]
-        self._num_enqueued = sweep.inbox.count_begun()  # Enqueued trials shift the warm starts' numbers.
+        # Each enqueued configuration has taken a trial's number, which delays the warm starts by one.
+        self._num_enqueued = sweep.inbox.count_begun()
         self._was_spent = False
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:

@@ -85,7 +85,8 @@ def _interrupt_on_error(method: Callable[..., None]) -> Callable[..., None]:
     def safe(self: Recorder, *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
-        except LeaseLostError:  # The stopper already knows.
+        except LeaseLostError:
+            # The stopper has already noticed the lost lease, and ends the sweep.
             pass
         except Exception as error:
             if is_disk_full(error):
@@ -148,7 +149,8 @@ class Recorder(Callback):
         event = self._make_event(trial, result)
         if event.key in self._incomplete:
             return
-        self._incomplete.add(event.key)  # Until this result is in the ledger.
+        # The trial counts as incomplete until this result is in the ledger.
+        self._incomplete.add(event.key)
         before, table = event.record, event.stage.table
         for note in result.get("notes", ()):
             self.sweep.console.note(f"{before.name} {note}")
@@ -241,7 +243,7 @@ class Recorder(Callback):
             self._end(event, "COMPLETE", WHOLE_BUDGET)
         elif not returns:
             self._end(event, "FAIL", "its policy could not be evaluated")
-        elif not math.isfinite(sum(returns)):  # NaN cannot be ranked.
+        elif not math.isfinite(sum(returns)):  # A return of NaN cannot be ranked.
             self._end(event, "FAIL", "its policy's return is not finite")
         else:
             self._end(event, "COMPLETE", WHOLE_BUDGET, returns=tuple(returns))
@@ -318,5 +320,6 @@ def _drop_results(trial: Any) -> None:
     """Free the memory that Tune keeps for an ended trial, about 0.1 MB: the ledger has all of it."""
     trial.run_metadata.metric_analysis.clear()
     trial.run_metadata.metric_n_steps.clear()
-    trial.config.clear()  # In place, because Tune keeps two references to the config (Ray 2.60).
+    # The config is cleared in place, because Tune keeps two references to it (Ray 2.60).
+    trial.config.clear()
     trial.evaluated_params, trial.run_metadata.last_result = {}, {}
