@@ -27,6 +27,7 @@ def test_a_class_of_the_kind_is_imported():
             "cannot be imported: AttributeError",
             "install its package",
         ),
+        ("collections:OrderDict", "cannot be imported: AttributeError", "shelf.kind=collections:OrderedDict"),
         ("collections", "cannot be imported: AttributeError", "install its package"),
         ("collections:deque", "shelf.kind=collections:deque is no dict", "shelf=plain"),
         ("os:system", "shelf.kind=os:system is no dict", "shelf=plain"),

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from composing import compose
-from ended import write_sweep, write_trials
+from ended import make_certification, write_sweep, write_trials
 
 from rltune.config.validation import parse_config
 from rltune.formatting import spell_command
 from rltune.ledger.storage import open_ledger
+from rltune.ledger.sweep_folder import make_resume_command
 from rltune.views.next_steps import describe_reproduction
 from rltune.views.sweep_view import load_view
 from tests.views.consoles import describe_ended
@@ -36,6 +37,15 @@ def test_a_winner_is_loaded_by_its_model_or_its_sweep(tmp_path: Path) -> None:
     alone, elsewhere = (list_steps(folder, uri)["use it in Python"] for uri in (default, "http://127.0.0.1:5000"))
     assert alone == 'import rltune; policy = rltune.load_policy("models:/m/5")'
     assert 'set_tracking_uri("http://127.0.0.1:5000"); policy = rltune.load_policy("models:/m/5")' in elsewhere
+
+
+@pytest.mark.parametrize(("above", "seeds"), [(0.0, None), (17.0, 27), (18.0, None), (18.33, None)])
+def test_more_seeds_are_suggested_where_they_may_tell_the_winner_from_the_baseline(
+    tmp_path: Path, above: float, seeds: int | None
+) -> None:
+    steps = list_steps(write_sweep(tmp_path / "s", 3, make_certification(above)))
+    command = f"{make_resume_command(tmp_path / 's')} certify.seeds={seeds}" if seeds else None
+    assert steps.get("test it on more seeds") == command
 
 
 def test_commands_name_the_environment_if_none_is_active(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -17,6 +18,7 @@ from rltune.records import BASELINE, Direction, RunKey
 from rltune.statistics import Difference, bound_difference, interquartile_mean, median_interval
 
 MIN_RUNS = 5  # The fewest runs for which `median_interval` has a 95% interval.
+MANY_TIMES = 10  # More seeds than so many times those of a certification are not suggested.
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,24 @@ class Certification:
     def num_compared(self) -> int:
         """Number of certified configurations that are compared with the baseline."""
         return sum(configuration.difference is not None for configuration in self.configurations)
+
+    def count_seeds_to_decide(self) -> int | None:
+        """Estimate how many seeds tell the winner from the baseline, if the difference of their means stays the same.
+
+        Returns:
+            The number; None if they can be told apart already, or only by more than `MANY_TIMES` as many seeds.
+        """
+        best = self.best()
+        difference, num_seeds = best.difference, best.num_seeds
+        if difference is None:
+            return None
+        if difference.low is None or difference.high is None:
+            return MIN_RUNS
+        if difference.low > 0 or difference.high < 0 or not difference.mean:
+            return None
+        # An interval is about half as wide with four times as many seeds.
+        needed = num_seeds * ((difference.high - difference.low) / 2 / difference.mean) ** 2
+        return max(num_seeds + 1, math.ceil(needed)) if needed <= MANY_TIMES * num_seeds else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certification as a dictionary that can be stored as JSON."""

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from rltune.errors import ConfigError, describe_exception
+from rltune.errors import ConfigError, describe_exception, nearest
 
 
 def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any], bool], usage: str, fix: str) -> Any:
@@ -24,13 +24,17 @@ def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any]
         ConfigError: There is no object of this name, or it is of another kind.
     """
     module, _, name = target.partition(":")
+    close = None
     try:
-        loaded = getattr(importlib.import_module(module), name)
+        imported = importlib.import_module(module)
+        if not hasattr(imported, name):
+            close = nearest(name, [each for each, value in vars(imported).items() if accepts(value)])
+        loaded = getattr(imported, name)
     except Exception as error:  # A user's module may raise anything when it is imported.
         raise ConfigError(
             f"{key}={target} cannot be imported: {describe_exception(error)}",
             usage,
-            "install its package, or put its folder on PYTHONPATH",
+            f"{key}={module}:{close}" if close else "install its package, or put its folder on PYTHONPATH",
         ) from None
     if not accepts(loaded):
         raise ConfigError(f"{key}={target} is no {what}", usage, fix)

@@ -71,7 +71,7 @@ class Comparison:
                 format_objective(row.score),
                 format_interval(vars(row)),
                 format_difference(row.difference and row.difference._asdict()),
-                format_count(row.cost.get("env_steps", 0)),
+                format_count(row.cost.get("env_steps", 0) + row.cost.get("certify_env_steps", 0)),
                 format_duration(row.cost.get("wall_s", 0.0)),
                 row.measured,
             )

@@ -43,6 +43,9 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         if again:
             steps.append(("correct it, then", again))
         return Section("next", "Next", facts=steps)
+    if view.certification and (seeds := view.certification.count_seeds_to_decide()):
+        command = make_resume_command(view.folder, view.settings)
+        steps.append(("test it on more seeds", f"{command} certify.seeds={seeds}"))
     if tracking_uri and "://" in tracking_uri:
         steps.append(("compare the trials", _suggest_mlflow(tracking_uri)))
     if (study := view.folder / "study.db").exists():
