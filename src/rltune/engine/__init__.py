@@ -1,4 +1,4 @@
-"""Train RLlib's algorithms with hot loops on arrays.
+"""The fast engine: train RLlib's algorithms with hot loops on arrays instead of RLlib's episode objects.
 
 `build_algorithm` returns an RLlib ``Algorithm`` for an RLlib config: one of ours where its settings allow, stock RLlib
 otherwise, with one logged line that names the setting. Sampling and updating are replaced; configs, modules, losses,
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def _find_fast_class(config: AlgorithmConfig) -> Any:
-    """Return our subclass of the config's algorithm; None where there is none."""
+    """Return rltune's fast subclass of the config's algorithm; None if there is none."""
     path = capabilities_of(type(config)).engine
     if path is None:
         return None
@@ -48,7 +48,7 @@ def _find_fast_class(config: AlgorithmConfig) -> Any:
 
 
 def find_obstacle(config: AlgorithmConfig) -> str | None:
-    """Name the feature of ``config`` that forces stock RLlib; None when the fast engine serves it.
+    """Name the feature of ``config`` that the fast engine does not support, so that stock RLlib must train; else None.
 
     It builds one environment for a moment to see its spaces, unless the config alone decides.
     """
@@ -68,14 +68,14 @@ def find_obstacle(config: AlgorithmConfig) -> str | None:
 
 
 def find_static_obstacle(config: AlgorithmConfig) -> str | None:
-    """Name the feature as `find_obstacle` does, from the config alone: no environment is built."""
+    """Name the unsupported feature as `find_obstacle` does, but without building an environment."""
     if not is_tested("ray") and (name := find_missing_name()):
         return f"Ray {find_version('ray')}, which has no {name}"
     return find_unserved_setting(config) if _find_fast_class(config) else f"the algorithm {config.algo_class.__name__}"
 
 
 def prepare_kernels(config: AlgorithmConfig) -> tuple[str, ...]:
-    """Compile the kernels of an algorithm that the fast engine serves, unless that was done before; return notes."""
+    """Load or compile the kernels of an algorithm, and return notes for the user, such as the compile time."""
     start = time.monotonic()
     missing = find_missing_kernels(_find_fast_class(config).kernels)
     if missing:
@@ -85,7 +85,7 @@ def prepare_kernels(config: AlgorithmConfig) -> tuple[str, ...]:
 
 
 def check_precision(config: AlgorithmConfig, engine: str, precision: str) -> None:
-    """Refuse to compute in bfloat16 what is computed in float32 alone.
+    """Refuse bfloat16 for an algorithm that can only be trained in float32.
 
     Raises:
         ConfigError: Stock RLlib trains this one, or a hot loop that does not know it.
@@ -100,7 +100,7 @@ def check_precision(config: AlgorithmConfig, engine: str, precision: str) -> Non
 
 
 def make_precision_error(precision: str, why: str) -> ConfigError:
-    """Return the error for what is computed in float32 alone."""
+    """Make the error for bfloat16 with an algorithm that can only be trained in float32."""
     return ConfigError(
         f"precision={precision} with {why}, which is trained in float32",
         "PPO, A2C and DQN of the fast engine",
@@ -109,7 +109,7 @@ def make_precision_error(precision: str, why: str) -> ConfigError:
 
 
 def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: str = FLOAT32) -> Algorithm:
-    """Build the algorithm that ``config`` describes.
+    """Build the algorithm that ``config`` describes: the fast one if it supports everything, else stock RLlib's.
 
     Args:
         config: Built with RLlib's fluent methods; not changed. `rltune.config.capabilities` lists the algorithms that
@@ -134,7 +134,8 @@ def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: st
     if cls and reason is None:
         try:
             return cls(config=config, precision=precision)
-        except UnsupportedError as error:  # The spaces and layers are known only during the build.
+        # Some features, such as spaces and layers, are only known during the build, so this is the second check.
+        except UnsupportedError as error:
             reason = error.feature
             if precision != FLOAT32:
                 raise make_precision_error(precision, reason) from None

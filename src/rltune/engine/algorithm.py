@@ -1,4 +1,4 @@
-"""Give every fast algorithm the parts around its hot loop: building without Ray, results, state, checkpoints.
+"""The parts that all fast algorithms share: building without Ray, results, the trial's state and checkpoints.
 
 `FastAlgorithm` stands before an RLlib algorithm in the list of bases. RLlib's learner stays the owner of module,
 optimizers and schedules, so state dicts and checkpoints are RLlib's; only ``training_step`` and what it needs are new.
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class FastAlgorithm(StockCheckpoint):
-    """Mixin: the parts of an RLlib algorithm around its hot loop.
+    """Mixin for fast algorithms with everything around the hot loop that their RLlib class expects.
 
     Args:
         precision: The precision of the networks' products, one of ``precisions``.
@@ -53,7 +53,7 @@ class FastAlgorithm(StockCheckpoint):
         self.precision = precision
         self._config_dict: dict[str, Any] | None = None
         if not isinstance(config, dict):
-            # RLlib would start Tune's system monitor, a thread that polls, and stop() waits up to 0.7 s for its next
+            # RLlib would start a thread that polls the system's load, and stop() would wait up to 0.7 s for its next
             # poll.
             config = config.copy(copy_frozen=False)
             config.log_sys_usage = False
@@ -62,7 +62,7 @@ class FastAlgorithm(StockCheckpoint):
     # -- Methods that build the engine ------------------------------------------------------------------
 
     def setup(self, config: Any) -> None:
-        """Build env runners, learner and hot loop.
+        """Build the env runners, the learner and the hot loop.
 
         This is RLlib's ``Algorithm.setup`` (ray 2.60) without what needs Ray. Calling ``super().setup`` and undoing
         the rest fails: its ``EnvRunnerGroup`` puts the config into Ray's object store, which starts Ray.
@@ -83,13 +83,14 @@ class FastAlgorithm(StockCheckpoint):
         self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
         self.device: torch.device = next(self.learner_module.parameters()).device
         self.episodes: deque[tuple[float, int]] = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
-        self._ended: list[tuple[float, int]] = []  # Episodes that ended in the present iteration.
+        self._ended: list[tuple[float, int]] = []  # Episodes that have ended in the current iteration.
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.learner_stats: dict[str, Any] = {}
         self._set_up_metrics()
         try:
             self.build_loop()
-        except BaseException:  # Stock RLlib is built next, so the environments of this attempt must be closed.
+        # The caller then builds stock RLlib, so this attempt must not leave its environments open.
+        except BaseException:
             self.env_runner_group.stop()
             raise
         self.publish_weights()
@@ -112,7 +113,7 @@ class FastAlgorithm(StockCheckpoint):
         )
 
     def build_loop(self) -> None:
-        """Build the hot loop's parts from the learner's module and optimizers; also after a restore."""
+        """Build the hot loop on the learner's module and optimizers; called again after a restore."""
         raise NotImplementedError
 
     # -- Methods for subclasses -------------------------------------------------------------------------
@@ -124,11 +125,11 @@ class FastAlgorithm(StockCheckpoint):
 
     @property
     def learner_module(self) -> Any:
-        """The module that is trained, without what a distributed learner wraps around it."""
+        """The module that the learner trains, without the wrapper of distributed learners."""
         return self.learner.module[DEFAULT_MODULE_ID].unwrapped()
 
     def publish_weights(self) -> None:
-        """Give the local runner the learner's current weights.
+        """Give the local env runner the learner's current weights.
 
         On the CPU its parameters become the learner's own memory, so that no later call has to copy; on a GPU they
         are copied.
@@ -138,15 +139,16 @@ class FastAlgorithm(StockCheckpoint):
         with torch.no_grad():
             for name, param in runner.module.named_parameters():
                 if self.device.type == "cpu":
-                    # The runner keeps its own Parameter objects and shares only the memory behind them.
+                    # RLlib expects the runner's own Parameter objects, so only the memory behind them is shared.
                     param.data = source[name].data
                 else:
                     param.copy_(source[name])
         if self.device.type == "cpu":
-            runner.bind_module()  # The network's views still point to the old memory.
+            # The runner's network has views of the parameters' previous memory, so it is built again.
+            runner.bind_module()
 
     def count(self, steps: int, episodes: list[tuple[float, int]]) -> None:
-        """Count sampled environment steps and ended episodes.
+        """Add to the counters of sampled environment steps and ended episodes.
 
         Args:
             steps: Environment steps, resets not counted.
@@ -158,7 +160,7 @@ class FastAlgorithm(StockCheckpoint):
         self._ended.extend(episodes)
 
     def check_finite(self, values: dict[str, float], data: torch.Tensor) -> None:
-        """End the trial with its reason when the loss or a weight is no longer finite.
+        """Raise an error, which ends the trial, if a statistic or a weight is NaN or infinite.
 
         Args:
             values: The learner's statistics by name.
@@ -174,18 +176,18 @@ class FastAlgorithm(StockCheckpoint):
         raise NonFiniteError(f"non-finite numbers: {bad[0]} is not finite after {steps} steps")
 
     def observation_stats(self) -> dict[str, Any] | None:
-        """Return the normaliser's ``mean``, ``var`` (float64 arrays) and ``count``; None without normalisation."""
+        """Return mean, variance (float64) and count of the observation normalisation; None without normalisation."""
         normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
         return normaliser.stats() if normaliser is not None else None
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
-        """Return the local runner's module with current weights; None for another id than the default's."""
+        """Return the local runner's module with the current weights; None for any id but the default module's."""
         return self.env_runner_group.local_env_runner.module if module_id == DEFAULT_MODULE_ID else None
 
     # -- Methods that train one iteration ---------------------------------------------------------------
 
     def step(self) -> dict[str, Any]:
-        """Train until the configured minimum of time and steps is reached; return the useful part of RLlib's result.
+        """Train until the iteration's minimum of time and steps is reached, and return the results that rltune reads.
 
         It ends between two training steps where sampling is to end; in the midst of a rollout `Collector` raises.
         """
@@ -200,7 +202,9 @@ class FastAlgorithm(StockCheckpoint):
                 break
         normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
         if normaliser is not None:
-            normaliser.flush()  # Saving also flushes, so that training is the same with and without a checkpoint.
+            # Saving a checkpoint merges pending statistics. Doing it in each iteration keeps training independent of
+            # checkpoints.
+            normaliser.flush()
         ended, self._ended = self._ended, []
         return {
             "env_runners": {
@@ -215,12 +219,12 @@ class FastAlgorithm(StockCheckpoint):
         }
 
     def log_result(self, result: dict[str, Any]) -> None:
-        """Run the user's callback and Tune's loggers, without RLlib's own timer around them (3 ms)."""
+        """Call the user's callback and Tune's loggers; RLlib's own timer around them would cost 3 ms."""
         _call_back(self, "on_train_result", result=result)
         Trainable.log_result(self, result)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Add Tune's part of a result; the frozen config becomes a dict once instead of at each result (4 ms)."""
+        """Add Tune's fields to a result; the config is converted to a dict only once, which saves 4 ms per result."""
         filled: dict[str, Any] = Trainable.get_auto_filled_metrics(self, *args, **kwargs)
         if self._config_dict is None:
             self._config_dict = self.config.to_dict()
@@ -228,7 +232,7 @@ class FastAlgorithm(StockCheckpoint):
         return filled
 
     def _episode_results(self) -> dict[str, float]:
-        """Return RLlib's figures over the last episodes; empty until one has ended."""
+        """Return RLlib's statistics over the last episodes; empty until one has ended."""
         if not self.episodes:
             return {}
         returns, lengths = np.array(self.episodes).T
@@ -244,18 +248,18 @@ class FastAlgorithm(StockCheckpoint):
     # -- Methods that save and restore the state --------------------------------------------------------
 
     def engine_state(self) -> dict[str, Any]:
-        """Return what RLlib's state has no place for, as plain values: stock RLlib reads the checkpoint, too."""
+        """Return the state that RLlib's checkpoint lacks, as plain values, which stock RLlib can unpickle."""
         return {"counters": dict(self.counters), "episodes": list(self.episodes), "ended": list(self._ended)}
 
     def load_engine_state(self, state: dict[str, Any]) -> None:
-        """Set what :meth:`engine_state` returned."""
+        """Restore the state that :meth:`engine_state` returned."""
         self.counters.update(state["counters"])
         self.episodes.clear()
         self.episodes.extend(state["episodes"])
         self._ended = list(state["ended"])
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return RLlib's state, with the lifetime counters where stock RLlib looks for them."""
+        """Return RLlib's state, with the engine's lifetime counters in the metrics where stock RLlib expects them."""
         # Stock RLlib aggregates the lifetime counters from its env runners' loggers and refuses keys logged in any
         # other way. A lifetime sum only grows, so the difference to the sum that is already logged is added.
         logger = MetricsLogger(root=False)
@@ -270,32 +274,33 @@ class FastAlgorithm(StockCheckpoint):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Set RLlib's state (also a stock algorithm's) and rebuild the hot loop on it."""
-        # The learner ignores weights whose number is not higher than its own number, even when a trial goes back to an
-        # earlier state.
+        # The learner only accepts weights with a higher sequence number than its own; a trial that goes back has a
+        # lower one.
         self.learner._weights_seq_no = 0
         super().set_state(state)
-        if ENGINE_STATE not in state:  # A state of stock RLlib has its counters only in its metrics.
+        # A checkpoint of stock RLlib has no engine state, so the counters are read from its metrics.
+        if ENGINE_STATE not in state:
             for name in COUNTERS:
                 self.counters[name] = int(self.metrics.peek(("env_runners", name), default=0))
         self._rebuild_loop(state.get(ENGINE_STATE))
         self._restore_sampling(state.get(SAMPLING_STATE))
 
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Restore a checkpoint of ours or of stock RLlib, or one component of it."""
+        """Restore a checkpoint of the fast engine or of stock RLlib, or one component of it."""
         self.learner._weights_seq_no = 0
-        super().restore_from_path(path, *args, **kwargs)  # For a whole checkpoint, RLlib calls set_state().
+        # RLlib restores a whole checkpoint by set_state(), which rebuilds the hot loop.
+        super().restore_from_path(path, *args, **kwargs)
         if kwargs.get("component") is not None:
             self._rebuild_loop(self.engine_state())
 
     def _rebuild_loop(self, state: dict[str, Any] | None) -> None:
-        """Build the hot loop on RLlib's restored state, then set the engine's own state, then publish the weights.
+        """Rebuild the hot loop on the restored learner, load the engine's own state into it, and publish the weights.
 
         Args:
             state: What `engine_state` returned; None for a stock algorithm's checkpoint, which has none.
         """
-        # RLlib's restore replaces the optimizers' state tensors, so the flat tensors take them over again. The engine's
-        # own state is loaded afterwards, because the loop holds part of it and a new loop begins with the seed's
-        # generators.
+        # RLlib's restore replaces the optimizers' state tensors, so the flat tensors must be built from the new ones.
+        # The new loop starts with fresh random generators, so the engine's own state is loaded after it.
         self.build_loop()
         if state is not None:
             self.load_engine_state(state)
@@ -303,7 +308,7 @@ class FastAlgorithm(StockCheckpoint):
         self.env_runner_group.local_env_runner.read_filter()
 
     def _restore_sampling(self, state: dict[str, Any] | None) -> None:
-        """Go on in the middle of the checkpoint's episodes; say why where they begin anew.
+        """Continue the environments' episodes from the checkpoint; if that is impossible, log why new episodes begin.
 
         Args:
             state: What the local runner's ``sampling_state`` returned; None where it sampled nothing, and of stock
@@ -330,7 +335,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _call_back(algorithm: Any, event: str, **details: Any) -> None:
-    """Call the user's callback for an event of the algorithm."""
+    """Call the user's RLlib callback for an event."""
     make_callback(
         event,
         algorithm.callbacks,

@@ -1,4 +1,4 @@
-"""List the private names of RLlib and torch that the engine uses, and find those that a version lacks."""
+"""List the private names of RLlib and torch that the engine relies on, and find one that an installed version lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import inspect
 from typing import Any
 
-# Each entry has the form "module:name.name".
+# Attributes, each as "module:name.name".
 NAMES = (
     "ray.rllib.algorithms.algorithm:Algorithm._set_up_metrics",
     "ray.rllib.core.learner.learner:Learner._set_optimizer_lr",
@@ -20,7 +20,7 @@ NAMES = (
     "torch:_fused_adam_",
 )
 
-# Instance fields of a class "module:class", which can be seen only in the source of the class.
+# Instance attributes by class. They only exist on instances, so they are searched in the source of the class.
 FIELDS = {
     "ray.rllib.algorithms.algorithm_config:AlgorithmConfig": (
         "_env_to_module_connector",
@@ -37,14 +37,14 @@ FIELDS = {
 
 
 def import_name(path: str) -> Any:
-    """Return what ``module:name.name`` names."""
+    """Import the object that ``module:name.name`` names."""
     module, _, names = path.partition(":")
     return functools.reduce(getattr, names.split("."), importlib.import_module(module))
 
 
 @functools.cache
 def find_missing_name() -> str | None:
-    """Return a private name that the engine needs and the installed versions lack; None if there is none."""
+    """Return a private name that the engine needs and an installed package lacks; None if all exist."""
     for path in NAMES:
         try:
             import_name(path)

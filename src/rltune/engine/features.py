@@ -16,7 +16,7 @@ from rltune.engine.sampling.observation_filter import wants_normalisation
 
 
 class UnsupportedError(Exception):
-    """A feature that only stock RLlib serves, found while building; `build_algorithm` falls back then.
+    """Raised during a build for a feature that the fast engine lacks; `build_algorithm` then uses stock RLlib.
 
     Args:
         feature: The feature in words, as the fallback's log line names it.
@@ -32,8 +32,8 @@ HARMLESS_EVENTS = {"on_algorithm_init", "on_train_result", "on_checkpoint_loaded
 
 Check = Callable[[Any], Any]
 
-# Rules that the value of a single field does not decide. Each row has the feature's name in the log and a test of
-# whether a config uses it. Private fields of the config are read where RLlib 2.60 has no public field.
+# Rules that involve more than the value of one field: the feature's name in the log, and a test of the config. Private
+# fields are read where RLlib 2.60 has no public one.
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("multi-agent environments", lambda c: c.is_multi_agent),
     ("offline data", lambda c: c.is_offline or c.input_ != "sampler"),
@@ -101,33 +101,33 @@ SWITCHES = ("evaluation_interval", "evaluation_num_env_runners", "offline_evalua
 
 
 def find_unserved_setting(config: Any) -> str | None:
-    """Name the first feature in ``config`` that only stock RLlib serves; None without one. Builds no environment."""
+    """Name the first setting in ``config`` that the fast engine does not support; None if it supports all."""
     for feature, is_set in CHECKS:
         if is_set(config):
             return feature
     served, default = list_served_fields(type(config)), vars(config.algo_class.get_default_config())
     for name, value in vars(config).items():
         idle = name.startswith(IDLE_PREFIXES) and name not in SWITCHES
-        # Stock RLlib does not read a field that the algorithm's own config class lacks.
+        # A field that RLlib's default config for this algorithm lacks is not read by RLlib either.
         if name in served or idle or name not in default or value is default[name] or value == default[name]:
             continue
-        # A class or a function is shown by its name, because its repr contains its memory address.
+        # The name of a class or function is shown, because its repr contains a memory address.
         return f"{name.lstrip('_')}={getattr(value, '__name__', None) or reprlib.repr(value)}"
     stock = config.get_default_learner_class()
-    # Naming the stock learner class explicitly changes nothing.
+    # A user may set the stock learner class explicitly, which changes nothing.
     if config._learner_class is not None and config._learner_class is not stock:
         return f"a user's learner class ({config._learner_class.__name__})"
     return None
 
 
 def list_served_fields(config_class: type) -> set[str]:
-    """List the fields of a config class that may have any value, as far as no row of ``CHECKS`` objects."""
+    """List the fields of a config class that the engine supports with any value, except as rules in ``CHECKS`` say."""
     honoured = (HONOURED_BY.get(cls.__name__, "") for cls in config_class.__mro__)
     return set(" ".join((CHECKED, HONOURED, WITHOUT_EFFECT, *honoured)).split())
 
 
 def _is_plain_spec(spec: Any) -> bool:
-    """Return whether a module spec only carries a model config or a catalog of ours."""
+    """Return whether a module spec has no class or weights of a user, only a model config or rltune's catalog."""
     catalog = getattr(spec, "catalog_class", None)
     is_ours = catalog is None or catalog.__name__ in ("ConcatSACCatalog", "SmallPolicyCatalog")
     return is_ours and getattr(spec, "module_class", True) is None and not getattr(spec, "load_state_path", None)
@@ -138,15 +138,15 @@ def _model_setting(config: Any, name: str) -> Any:
 
 
 def _has_episode_callbacks(config: Any) -> bool:
-    """Return whether a callback sees episodes or samples, which the array loops never build."""
+    """Return whether a user's callback handles episodes or samples, which do not exist in the engine's array loops."""
     events = [name for name in dir(RLlibCallback) if name.startswith("on_")]
     for event in set(events) - HARMLESS_EVENTS:
         if getattr(config, f"callbacks_{event}", None):
             return True
         classes = config.callbacks_class
         for cls in classes if isinstance(classes, list | tuple) else [classes]:
-            # RLlibCallback defines every event as an empty method, and a user's class overrides the events that it
-            # handles.
+            # RLlibCallback defines an empty method for each event, so a handled event is one whose method is
+            # overridden.
             if getattr(cls, event, None) is not getattr(RLlibCallback, event):
                 return True
     return False

@@ -1,1 +1,1 @@
-"""Networks by kernels or by torch's autograd, flat parameters, and optimizers."""
+"""Networks that compute with kernels or with torch's autograd, their flat parameters, and optimizers."""

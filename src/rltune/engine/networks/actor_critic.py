@@ -1,4 +1,4 @@
-"""Run policy and value networks of RLlib's default PPO module: perceptrons on the CPU by kernels, others by torch."""
+"""Run RLlib's default PPO module: on the CPU, perceptrons by compiled kernels; all others by torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class CompiledActorCritic:
-    """RLlib's default PPO module made of perceptrons on the CPU, with a shared encoder or without.
+    """RLlib's default PPO module computed by kernels: perceptrons on the CPU, with or without a shared encoder.
 
     Args:
         encoder: The encoder that both heads share; empty where each head's stack includes its own.
@@ -44,35 +44,35 @@ class CompiledActorCritic:
         )
 
     def values(self, obs: Tensor) -> Tensor:
-        """Return values [rows]."""
+        """Return value estimates [rows]."""
         network = self.network
         return torch.from_numpy(compute_outputs(obs.numpy(), network.encoder, network.value, self.data)[:, 0])
 
     def dist_inputs(self, obs: Array) -> Array:
-        """Return distribution inputs [rows, inputs], for sampling."""
+        """Return the action distribution's parameters [rows, inputs], for sampling."""
         n = self.network
         inputs: Array = infer_dist(obs, n.encoder, n.policy, self.data, n.log_std, n.log_std_limit, n.discrete)
         return inputs
 
 
 class AutogradActorCritic:
-    """Any stateless module with RLlib's ``_forward_train`` and ``compute_values``, on any device."""
+    """RLlib's PPO module computed by torch, for all networks and devices; the module must be stateless."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distribution inputs [rows, inputs] and values [rows]."""
+        """Return the action distribution's parameters [rows, inputs] and value estimates [rows]."""
         out = self.module._forward_train({"obs": obs})
         return out["action_dist_inputs"], self.module.compute_values({"obs": obs}, embeddings=out.get("embeddings"))
 
     def values(self, obs: Tensor) -> Tensor:
-        """Return values [rows], in slices that bound the memory of convolutions."""
+        """Return value estimates [rows], in slices of rows to limit the memory of convolutions."""
         parts = [self.module.compute_values({"obs": part}) for part in torch.split(obs, 4096)]
         return torch.cat(parts)
 
     def dist_inputs(self, obs: Array) -> Array:
-        """Return distribution inputs [rows, inputs] of a few rows, for sampling."""
+        """Return the action distribution's parameters [rows, inputs] for a few rows, for sampling."""
         out: Tensor = self.module._forward({"obs": torch.from_numpy(obs)})["action_dist_inputs"]
         return out.numpy()
 
@@ -81,7 +81,7 @@ ActorCritic = CompiledActorCritic | AutogradActorCritic
 
 
 def make_actor_critic(module: Any, data: Tensor | None = None, *, compiled: bool = True) -> ActorCritic:
-    """Build the fastest network that computes what ``module`` (RLlib's default PPO module) computes.
+    """Build the fastest network that computes the same as RLlib's default PPO module.
 
     Args:
         module: RLlib's module, with or without its critic (``inference_only``).
@@ -97,12 +97,12 @@ def make_actor_critic(module: Any, data: Tensor | None = None, *, compiled: bool
 
 
 def _parse(module: Any) -> tuple[Linears, Linears, Linears] | None:
-    """Return the layers of the shared encoder, of the policy, and of the value; None if there is anything else."""
+    """Return the linear layers of shared encoder, policy and value network; None if there are other layers."""
     encoder, value_head = module.encoder, getattr(module, "vf", None)
     shared = getattr(encoder, "encoder", None)
     if shared is not None:
         parts = [find_network(shared)], [module.pi.net], [value_head.net] if value_head else []
-    else:  # A module for inference has no critic, so its value network stays empty.
+    else:  # A module that was built for inference has no critic, so its list of value layers is empty.
         critic = getattr(encoder, "critic_encoder", None)
         value = [find_network(critic), value_head.net] if critic is not None and value_head else []
         parts = [], [find_network(getattr(encoder, "actor_encoder", None)), module.pi.net], value
@@ -113,6 +113,6 @@ def _parse(module: Any) -> tuple[Linears, Linears, Linears] | None:
 
 
 def find_network(encoder: Any) -> nn.Module:
-    """Return an encoder's perceptron; what RLlib's other encoders have in its place does not parse."""
+    """Return the torch network of an RLlib encoder; for encoders without one, a module that `parse_layers` rejects."""
     net = getattr(encoder, "net", None)
     return net if isinstance(net, nn.Module) else nn.Module()

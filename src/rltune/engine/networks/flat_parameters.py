@@ -1,4 +1,4 @@
-"""Hold a network's parameters and gradients in one flat tensor each.
+"""Store all parameters of a network in one flat tensor, and their gradients in another.
 
 Clipping and the optimizer step are then a handful of operations, instead of several for each of a dozen small tensors.
 The module's parameters become views into the flat tensor: state dicts, checkpoints and ``forward`` calls see the same
@@ -23,7 +23,7 @@ ALIGN = 16
 
 
 class FlatParameters:
-    """One flat tensor behind ``params``, and one behind their gradients.
+    """One flat tensor whose views are the parameters, and one whose views are their gradients.
 
     Args:
         params: Float parameters on one device. Their data is moved; the objects stay the same.
@@ -36,8 +36,8 @@ class FlatParameters:
         for param in self.params:
             self._spans.append((offset, param.numel()))
             offset += math.ceil(param.numel() / ALIGN) * ALIGN
-        # The gaps between parameters stay zero, because no gradient is ever written into them. So norms over the whole
-        # tensor are exact, and optimizer steps leave the gaps alone.
+        # Parameters are aligned, which leaves gaps. Gaps stay zero, because no gradient is written to them. So norms
+        # over the whole flat tensor are exact, and optimizer steps do not change the gaps.
         first = self.params[0]
         self.data = torch.zeros(offset, device=first.device, dtype=first.dtype)
         self.grad = torch.zeros_like(self.data)
@@ -46,24 +46,24 @@ class FlatParameters:
         with torch.no_grad():
             for param, view in zip(self.params, self.views(self.data), strict=True):
                 view.copy_(param)
-                # RLlib's optimizer and state dicts refer to the Parameter objects, so only the memory behind the
-                # objects is replaced.
+                # RLlib's optimizer and state dicts refer to the Parameter objects, so these are kept and only get new
+                # memory.
                 param.data = view
 
     @property
     def spans(self) -> Array:
-        """Where each parameter begins and ends [parameters, 2]."""
+        """The begin and end of each parameter in the flat tensor [parameters, 2]."""
         return np.array([(start, start + size) for start, size in self._spans], np.int64)
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Cut ``flat`` into the parameters' shapes."""
+        """Return views of a flat tensor in the shapes of the parameters."""
         return [
             flat[start : start + size].view(param.shape)
             for (start, size), param in zip(self._spans, self.params, strict=True)
         ]
 
     def adopt(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """Copy ``tensors`` (one per parameter; None gives zeros) into a new flat tensor."""
+        """Copy one tensor per parameter into a new flat tensor; None becomes zeros."""
         flat = torch.zeros_like(self.data)
         for view, tensor in zip(self.views(flat), tensors, strict=True):
             if tensor is not None:
@@ -71,7 +71,7 @@ class FlatParameters:
         return flat
 
     def attach_grads(self) -> None:
-        """Let autograd accumulate into the flat gradient; call before each backward pass.
+        """Set the gradients to zero, and let autograd add to the flat tensor; call this before each backward pass.
 
         Autograd adds to a ``grad`` that is there instead of replacing it, so it must be zero, and it must be the view.
         """
@@ -81,7 +81,7 @@ class FlatParameters:
 
 
 def find_memory(params: Sequence[nn.Parameter]) -> Tensor:
-    """Return the flat tensor behind the parameters; without such a tensor, move the parameters into a new one."""
+    """Return the flat tensor that contains the parameters; move them into a new one if there is none."""
     storage = params[0].untyped_storage()
     if any(param.untyped_storage().data_ptr() != storage.data_ptr() for param in params):
         return FlatParameters(params).data

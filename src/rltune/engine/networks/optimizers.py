@@ -1,4 +1,4 @@
-"""Clip and step a flat tensor of parameters in a handful of operations.
+"""Clip gradients and update parameters by a few operations on flat tensors.
 
 The state of RLlib's optimizer becomes views into flat tensors: its state dicts and checkpoints stay true, while a step
 is one operation on all parameters.
@@ -19,7 +19,7 @@ Step = TypeVar("Step", bound=Callable[..., Any])
 
 
 def clip_gradients(flat: FlatParameters, limit: float | None, by: str) -> Tensor | None:
-    """Clip the gradient as RLlib's ``clip_gradients`` does, without asking the device for a number.
+    """Clip the flat gradient as RLlib's ``clip_gradients`` does, without copying a number from the GPU.
 
     Args:
         limit: RLlib's ``grad_clip``; None leaves the gradient as it is.
@@ -34,20 +34,19 @@ def clip_gradients(flat: FlatParameters, limit: float | None, by: str) -> Tensor
         flat.grad.clamp_(-limit, limit)
         return None
     if by == "norm":
-        # An `if` for each tensor would wait for a number from the device, but torch.where does not.
+        # An `if` would wait until the GPU has computed the norm; torch.where does not wait.
         norms = torch.stack(torch._foreach_norm(flat.grads))
         factors = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
         torch._foreach_mul_(flat.grads, list(factors.unbind()))
         return None
-    # As in RLlib, gradients are multiplied by limit / max(limit, norm + 1e-6), which is at most 1. No number is read
-    # from the device.
+    # As in RLlib, gradients are multiplied by limit / max(limit, norm + 1e-6), at most 1, without reading the norm.
     norm: Tensor = torch.linalg.vector_norm(flat.grad)
     flat.grad.mul_((limit / (norm + 1e-6).clamp_(min=limit)).clamp_(max=1.0))
     return norm
 
 
 class FlatOptimizer:
-    """Shares its state with RLlib's optimizer, which owns it; subclasses step.
+    """An optimizer on flat tensors that shares its state with RLlib's optimizer; subclasses define the update.
 
     Args:
         optimizer: RLlib's optimizer of the same parameters, new or just restored.
@@ -62,10 +61,10 @@ class FlatOptimizer:
     def __init__(self, flat: FlatParameters, optimizer: torch.optim.Optimizer) -> None:
         self.flat, self.optimizer = flat, optimizer
         states: list[dict[str, Any]] = [optimizer.state.get(param, {}) for param in flat.params]
-        # A checkpoint contains the state of RLlib's optimizer. Views keep that state up to date without copying it
-        # back.
+        # RLlib saves the state of its own optimizer. That state consists of views of the flat tensors, so it is always
+        # current.
         self.moments = [flat.adopt([state.get(key) for state in states]) for key in self.KEYS]
-        # RLlib updates all parameters together, so a single step count suffices.
+        # RLlib updates all parameters at the same time, so all have the same step count.
         steps = [float(state["step"]) for state in states if "step" in state]
         self.count = torch.tensor(max(steps, default=0.0), device=flat.data.device)
         views = [flat.views(moment) for moment in self.moments]
@@ -73,16 +72,17 @@ class FlatOptimizer:
             optimizer.state[param] = {"step": self.count, **dict(zip(self.KEYS, parts, strict=True))}
 
     def step(self, lr: float) -> None:
-        """Do one update with the flat gradient."""
+        """Update the parameters by one step with the flat gradient."""
         raise NotImplementedError
 
     def describe(self, config: Any) -> Parameters | None:
-        """Return parameters, state and RLlib's clipping for the kernels, in the same memory; None on a GPU."""
+        """Return parameters, state and clipping for the kernels, as NumPy views of the same memory; None on a GPU."""
         flat = self.flat
         if flat.data.device.type != "cpu":
             return None
         limit = float(config.grad_clip or 0.0)
-        mean, square = [torch.zeros(0), *self.moments][-2:]  # RMSprop has no running average of the gradient.
+        # RMSprop only has a running average of squares, so the average of gradients is empty.
+        mean, square = [torch.zeros(0), *self.moments][-2:]
         return Parameters(
             flat.data.numpy(),
             flat.grad.numpy(),
@@ -96,7 +96,7 @@ class FlatOptimizer:
         )
 
     def numbers(self) -> tuple[float, float, float]:
-        """Return the decay of the running average (0 without one), that of the squares, and epsilon."""
+        """Return the decay rates of the averages of gradients (0 if there is none) and of squares, and epsilon."""
         raise NotImplementedError
 
 
@@ -112,14 +112,13 @@ class FlatAdam(FlatOptimizer):
         self.eps = float(group["eps"])
 
     def numbers(self) -> tuple[float, float, float]:
-        """Return both betas and epsilon."""
+        """Return Adam's two betas and epsilon."""
         return self.beta1, self.beta2, self.eps
 
     def step(self, lr: float) -> None:
-        """Do one update with the flat gradient."""
+        """Update the parameters by one step with the flat gradient."""
         self.count += 1
-        # torch._fused_adam_ is the operation behind Adam(fused=True), without about 40 microseconds of Python around
-        # it.
+        # torch._fused_adam_ is what Adam(fused=True) calls, without about 40 microseconds of Python overhead.
         torch._fused_adam_(
             [self.flat.data],
             [self.flat.grad],
@@ -148,11 +147,11 @@ class FlatRMSprop(FlatOptimizer):
         self.alpha, self.eps = float(group["alpha"]), float(group["eps"])
 
     def numbers(self) -> tuple[float, float, float]:
-        """Return zero, alpha and epsilon."""
+        """Return 0, RMSprop's alpha and epsilon."""
         return 0.0, self.alpha, self.eps
 
     def step(self, lr: float) -> None:
-        """Do one update with the flat gradient, as ``torch.optim.RMSprop`` orders its operations."""
+        """Update the parameters by one step, in the same order of operations as ``torch.optim.RMSprop``."""
         self.count += 1
         (square,), grad = self.moments, self.flat.grad
         square.mul_(self.alpha).addcmul_(grad, grad, value=1.0 - self.alpha)
@@ -160,12 +159,12 @@ class FlatRMSprop(FlatOptimizer):
 
 
 def make_flat_optimizer(flat: FlatParameters, optimizer: torch.optim.Optimizer) -> FlatOptimizer:
-    """Build the flat counterpart of RLlib's optimizer."""
+    """Build the optimizer on flat tensors that corresponds to RLlib's optimizer."""
     return (FlatRMSprop if isinstance(optimizer, torch.optim.RMSprop) else FlatAdam)(flat, optimizer)
 
 
 def compile_step(step: Step, optimizers: Sequence[Any], config: Any) -> Step:
-    """Compile a gradient step where RLlib's ``torch_compile_learner`` says so.
+    """Compile a gradient step by torch if RLlib's setting ``torch_compile_learner`` is on.
 
     Args:
         optimizers: The flat optimizers that it calls.
@@ -173,7 +172,7 @@ def compile_step(step: Step, optimizers: Sequence[Any], config: Any) -> Step:
     """
     if not config.torch_compile_learner:
         return step
-    # Dynamo cannot trace the fused updates (torch 2.13), so the compiled graph breaks around them.
+    # TorchDynamo cannot trace the fused optimizer operations (torch 2.13), so they stay outside of the compiled graph.
     untraced: Any = torch.compiler.disable
     for optimizer in optimizers:
         optimizer.step = untraced(optimizer.step)

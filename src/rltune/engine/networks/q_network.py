@@ -1,4 +1,4 @@
-"""Run action values of RLlib's default DQN module: perceptrons on the CPU by kernels, all others by torch."""
+"""Run RLlib's default DQN module: on the CPU, perceptrons by compiled kernels; all others by torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 class CompiledValues:
-    """Action values by perceptrons on the CPU.
+    """DQN's action values computed by kernels: perceptrons on the CPU.
 
     Args:
         encoder: The layers that the heads share.
@@ -35,13 +35,14 @@ class CompiledValues:
 
     def choose(self, obs: Array, draws: Array, epsilon: float) -> Array:
         """Choose greedy actions [rows], or random actions where ``draws`` [rows] are below ``epsilon``."""
-        # The value head is left out, because it shifts the values of all actions equally.
+        # The value head of a dueling network adds the same number to all actions, so it does not change the greedy
+        # action.
         actions: Array = choose_actions(obs, self._policy, self.data, draws, epsilon)
         return actions
 
 
 class AutogradValues:
-    """Action values by any stateless module with RLlib's methods, on any device.
+    """DQN's action values computed by torch, for all stateless modules and devices.
 
     Args:
         target: Compute with the target network.
@@ -67,7 +68,7 @@ Values = CompiledValues | AutogradValues
 
 
 def make_action_values(module: Any, *, target: bool = False, compiled: bool = True) -> Values:
-    """Build the fastest network that computes the (target) action values of ``module``, RLlib's default one.
+    """Build the fastest network that computes the action values of RLlib's default DQN module or its target network.
 
     Args:
         module: RLlib's module, with its target networks if ``target``.
@@ -75,7 +76,7 @@ def make_action_values(module: Any, *, target: bool = False, compiled: bool = Tr
         compiled: Whether kernels may compute it; they know float32 alone.
     """
     prefix = "_target_" if target else ""
-    # In RLlib's names, af is the advantage head, or the head of the action values if there is no vf.
+    # RLlib's attribute "af" is the advantage head; without dueling there is no "vf", and "af" gives the action values.
     networks = [find_network(getattr(module, prefix + "encoder")), getattr(module, prefix + "af").net]
     if module.uses_dueling:
         networks.append(getattr(module, prefix + "vf").net)

@@ -1,1 +1,1 @@
-"""DQN and SAC on arrays."""
+"""DQN and SAC with array hot loops."""

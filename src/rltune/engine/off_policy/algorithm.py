@@ -1,4 +1,4 @@
-"""Run the loop that DQN and SAC share: step, store, and update in RLlib's proportion."""
+"""The training loop that DQN and SAC share: sample, store transitions, and update in RLlib's proportion."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ BUFFERS = {"EpisodeReplayBuffer": False, "PrioritizedEpisodeReplayBuffer": True}
 
 
 class TransitionRunner(ArrayEnvRunner):
-    """An env runner that hands back rows of a replay memory. Subclasses choose the actions."""
+    """An env runner that returns transitions as rows of the replay memory; subclasses choose the actions."""
 
     continuous_head = SquashedGaussianHead
 
     def make_collector(self) -> None:
-        """Build the stepper on the environments."""
+        """Build the stepper, which steps the environments and packs transitions."""
         config, space = self.config, self.env.single_action_space
         self._rng = self.make_generator()
         if wants_normalisation(config):
@@ -58,11 +58,11 @@ class TransitionRunner(ArrayEnvRunner):
         return self.stepper if self.env is not None else None
 
     def choose(self, obs: Any, clock: int) -> Any:
-        """Choose actions for ``obs`` [envs, ...] after ``clock`` environment steps."""
+        """Choose actions for observations [envs, ...] after ``clock`` environment steps in the trial."""
         raise NotImplementedError
 
     def collect_transitions(self, weights: Any, moments: Any, steps: int, clock: int) -> Any:
-        """Collect in a remote runner, after loading weights and the merged normaliser state.
+        """Collect transitions in a remote runner, with the given weights and observation statistics.
 
         Returns:
             Rows, environment steps, ended episodes, and what the normaliser learned (None without one).
@@ -77,7 +77,7 @@ class TransitionRunner(ArrayEnvRunner):
 
 
 class TargetNetworks:
-    """RLlib's target networks as flat tensors, one for each optimizer: an update is one operation each.
+    """RLlib's target networks in one flat tensor per optimizer, so that an update is a single operation on each.
 
     RLlib updates them parameter by parameter, which is more calls than arithmetic for networks of this size.
 
@@ -93,32 +93,32 @@ class TargetNetworks:
         self._copies: list[tuple[FlatParameters, FlatParameters]] = []
         target_of = {id(param): target for param, target in zip(online, targets, strict=True)}
         for flat in sources:
-            # Both flat tensors get the same layout, because they use the source's order of parameters.
+            # Using the online parameters' order gives both flat tensors the same layout.
             own_targets = [target_of[id(param)] for param in flat.params]
             self._copies.append((FlatParameters(own_targets), flat))
 
     @property
     def data(self) -> list[Tensor]:
-        """The flat parameters of the targets, in the order of the sources."""
+        """The flat tensors of the target networks, one per optimizer."""
         return [target.data for target, _ in self._copies]
 
     def update(self, tau: float) -> None:
-        """Move the targets by ``tau`` towards the online networks; 1 copies them."""
+        """Move the target networks towards the online networks by the factor ``tau``; 1 copies them."""
         for target, source in self._copies:
-            if tau == 1.0:  # A tau of 1, DQN's default, means a plain copy.
+            if tau == 1.0:  # DQN's default tau of 1 needs only a copy.
                 target.data.copy_(source.data)
             else:
                 target.data.lerp_(source.data, tau)
 
 
 class Update(Protocol):
-    """Learns from batches of transitions; DQN and SAC have one each."""
+    """The interface of a gradient update on a batch of transitions, implemented by DQN and by SAC."""
 
     flat: FlatParameters
     targets: TargetNetworks
 
     def step(self, batch: Array, weights: Array) -> None:
-        """Update on ``batch`` [rows, width] with importance ``weights``; both are overwritten by the next draw."""
+        """Update on a batch [rows, width] with importance weights; the next draw overwrites both arrays."""
 
     def read_errors(self) -> Array:
         """Return the absolute temporal-difference errors [rows] of the last update."""
@@ -130,10 +130,10 @@ class Update(Protocol):
         """Return RLlib's learner statistics of the last update; empty before the first."""
 
     def state(self) -> dict[str, Any]:
-        """Return what RLlib's state has no place for."""
+        """Return the state of the update that RLlib's checkpoint does not contain."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Set what `state` returned."""
+        """Restore the state that `state` returned."""
 
 
 def compute_huber_loss(error: Tensor) -> Tensor:
@@ -143,18 +143,18 @@ def compute_huber_loss(error: Tensor) -> Tensor:
 
 
 class OffPolicy(FastAlgorithm):
-    """Mixin for algorithms that learn from a replay memory; the loop of RLlib's ``DQN.training_step``."""
+    """Mixin for fast algorithms with a replay memory; its loop corresponds to RLlib's ``DQN.training_step``."""
 
     replay: Replay
 
     def build_loop(self) -> None:
-        """Build update, replay memory and proportions."""
+        """Build the update and the replay memory, and compute how many updates follow how many steps."""
         config = self.config
         self.store_rounds, self.updates = calculate_rr_weights(config)
-        # RLlib's fragment length is for a single environment.
+        # RLlib's fragment length counts the steps of one environment.
         self.fragment = config.get_rollout_fragment_length() * config.num_envs_per_env_runner
         if not hasattr(self, "replay"):
-            self.replay = self._make_replay()  # The replay memory must survive a restore, which rebuilds the loop.
+            self.replay = self._make_replay()  # A restore rebuilds the loop, but must keep the replay memory.
         self.loop = self.make_update()
         self.target_updated_at = 0  # The environment steps at the last update of the target network.
 
@@ -174,23 +174,23 @@ class OffPolicy(FastAlgorithm):
 
     @property
     def row_layout(self) -> RowLayout:
-        """Return where the parts of a transition lie in a row of the replay memory."""
+        """Return the layout of a transition in a row of the replay memory."""
         obs, action = self.spaces["__env_single__"]
         return RowLayout(obs.shape, 1 if hasattr(action, "n") else int(np.prod(action.shape)))
 
     def make_update(self) -> Update:
-        """Build the update on the learner's module."""
+        """Build the gradient update on the learner's module."""
         raise NotImplementedError
 
     def training_step(self) -> None:
-        """Do one round: sample ``store_rounds`` fragments, then do ``updates`` updates."""
+        """Sample ``store_rounds`` fragments, then do ``updates`` gradient updates."""
         start = time.perf_counter()
         self._sample(self.store_rounds * self.fragment * max(1, self.config.num_env_runners))
         sampled = time.perf_counter()
         self.timers_s["env_runner_sampling_timer"] += sampled - start
         clock = self.counters["num_env_steps_sampled_lifetime"]
-        # Learning starts by the steps that the replay memory has seen, not by the trial's steps. Otherwise, after a
-        # restore without the memory, the first batches would be drawn from a few rows over and over.
+        # The threshold at which learning starts is compared with the steps in the replay memory. The trial's step count
+        # would be wrong after a restore without the memory: the first batches would come from a few transitions.
         if self.replay.env_steps >= self.config.num_steps_sampled_before_learning_starts and self.replay.size:
             with torch.no_grad():
                 for _ in range(self.updates):
@@ -208,13 +208,14 @@ class OffPolicy(FastAlgorithm):
         stepper, taken = self.env_runner_group.local_env_runner.stepper, 0
         with torch.no_grad():
             while taken < steps:
-                rows, count = stepper.step(clock + taken)  # The next step of the environments overwrites these rows.
+                # The rows are copied into the memory at once, because the stepper reuses them.
+                rows, count = stepper.step(clock + taken)
                 self.replay.extend(rows)
                 taken += count
         self.count(taken, stepper.take_episodes() if stepper.episodes else [])
 
     def count(self, steps: int, episodes: list[tuple[float, int]]) -> None:
-        """Count sampled environment steps, those of the replay memory too, and ended episodes."""
+        """Add to the counters of sampled steps, including the replay memory's, and of ended episodes."""
         super().count(steps, episodes)
         self.replay.env_steps += steps
 
@@ -228,8 +229,8 @@ class OffPolicy(FastAlgorithm):
             self.target_updated_at = clock
 
     def step(self) -> dict[str, Any]:
-        """Train one iteration; the loss statistics and the finite check come once, at its end."""
-        # Computing the statistics and waiting for the device costs time, so they are read once an iteration.
+        """Train one iteration; statistics are computed and checked for NaN only at its end."""
+        # Statistics after each update would cost time, and on a GPU would wait for the device.
         result = super().step()
         with torch.no_grad():
             stats = self.loop.statistics()
@@ -240,7 +241,7 @@ class OffPolicy(FastAlgorithm):
         return result
 
     def engine_state(self) -> dict[str, Any]:
-        """Return counters, clocks and generators, and the replay memory where RLlib's config asks for it."""
+        """Return counters and random generators, and the replay memory if ``store_buffer_in_checkpoints`` is set."""
         state = {**super().engine_state(), "target_updated_at": self.target_updated_at, **self.loop.state()}
         state["draws"] = self.replay.rng.bit_generator.state
         if self.config.store_buffer_in_checkpoints:
@@ -248,7 +249,7 @@ class OffPolicy(FastAlgorithm):
         return state
 
     def load_engine_state(self, state: dict[str, Any]) -> None:
-        """Set what :meth:`engine_state` returned."""
+        """Restore the state that :meth:`engine_state` returned."""
         super().load_engine_state(state)
         self.target_updated_at = state["target_updated_at"]
         self.loop.load(state)
@@ -261,10 +262,10 @@ class OffPolicy(FastAlgorithm):
         self.replay.save(folder, self._made_by)
 
     def load_replay(self, folder: Path) -> bool:
-        """Replace the replay memory by a saved one; leave it and return False where that has other n-step returns."""
+        """Load a saved replay memory; change nothing and return False if its n-step or discount setting differs."""
         return self.replay.load(folder, self._made_by)
 
     @property
     def _made_by(self) -> dict[str, Any]:
-        """Return the settings that the rewards and discounts in the memory's rows depend on."""
+        """The settings on which rewards and discounts in the replay memory depend."""
         return {"gamma": self.config.gamma, "n_step": self.config.n_step}

@@ -1,4 +1,4 @@
-"""Train DQN on an array hot loop, with RLlib's configuration, module, loss and checkpoints.
+"""Train RLlib's DQN on an array hot loop; configuration, module, loss and checkpoints are RLlib's.
 
 Double (van Hasselt et al. 2016), dueling (Wang et al. 2016), n-step returns and prioritised replay (Schaul
 et al. 2016) as RLlib names them; the loss is ``DQNTorchLearner.compute_loss_for_module`` of ray 2.60.
@@ -26,26 +26,26 @@ Array = NDArray[Any]
 
 
 class GreedyRunner(TransitionRunner):
-    """Chooses actions epsilon-greedily, on RLlib's schedule."""
+    """An env runner that acts epsilon-greedily, with RLlib's schedule of epsilon."""
 
     network: Values
 
     def bind_module(self) -> None:
-        """Read the module's tensors anew, after they were moved to other memory."""
+        """Build the network on the module's current memory, after the parameters were moved."""
         self.network = make_action_values(self.module)
 
     def choose(self, obs: Array, clock: int) -> Array:
-        """Choose greedy actions [envs], each replaced by a random one with probability epsilon."""
+        """Choose greedy actions [envs]; each is replaced by a random one with probability epsilon."""
         epsilon = 0.0
         if self.config.explore:
-            # RLlib advances epsilon's schedule in the module's forward_exploration, which this loop does not call.
+            # RLlib computes epsilon in the module's forward_exploration, which this loop does not call.
             schedule = self.module.epsilon_schedule
             epsilon = schedule._schedule.value(t=clock) if schedule.use_schedule else schedule.get_current_value()
         return self.network.choose(obs, self._rng.random(len(obs)), float(epsilon))
 
 
 class DQNUpdate:
-    """Learns from batches of transitions: one gradient step each on the flat parameters of RLlib's module.
+    """DQN's gradient update on a batch of transitions, with all parameters in a flat tensor.
 
     Args:
         learner: RLlib's, already built.
@@ -71,7 +71,7 @@ class DQNUpdate:
         self._step = compile_step(self._gradient_step, [self.optimizer], config)
 
     def step(self, batch: Array, weights: Array) -> None:
-        """Update on ``batch`` [rows, width] with importance ``weights``; both are overwritten by the next draw."""
+        """Update on a batch [rows, width] with importance weights; the next draw overwrites both arrays."""
         self.learner._weights_seq_no += 1
         importance: Any = weights.copy()
         if isinstance(self.online, CompiledValues):
@@ -82,7 +82,8 @@ class DQNUpdate:
             device = self.flat.data.device
             rows, importance = (torch.from_numpy(x).to(device, non_blocking=True) for x in (batch, importance))
             selected, error, norm = self._step(rows, importance)
-        # RLlib reports the last update only, so its arrays are kept, and statistics() reads them when it is called.
+        # Only the last update of an iteration is reported, so its results are kept, and computed to statistics on
+        # demand.
         self._last = selected, error, importance, norm
 
     def read_errors(self) -> Array:
@@ -92,14 +93,16 @@ class DQNUpdate:
         return errors
 
     def _gradient_step(self, rows: Tensor, importance: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Do by torch what `update` does."""
+        """Compute the same update as the kernel with torch."""
         obs, after, action, rewards, discounts = self.layout.views(rows)
         values = self.target.forward(after)
-        if self._loss.double:  # The online network chooses, the target network judges (van Hasselt et al. 2016).
+        # Double DQN: the online network chooses the action, and the target network evaluates it (van Hasselt et al.
+        # 2016).
+        if self._loss.double:
             best = values.gather(1, self.online.forward(after).argmax(1, keepdim=True)).squeeze(1)
         else:
             best = values.amax(1)
-        # No mask is needed, because the discount is zero if the episode terminated.
+        # If the episode terminated, the stored discount is zero, so the next value needs no mask.
         wanted = torch.addcmul(rewards, discounts, best)
         with torch.enable_grad():
             selected = self.online.forward(obs).gather(1, action.long()).squeeze(1)
@@ -142,15 +145,15 @@ class DQNUpdate:
         return {**dict(zip(tensors, numbers, strict=True)), "default_optimizer_learning_rate": self.lr}
 
     def state(self) -> dict[str, Any]:
-        """Return what RLlib's state has no place for: nothing."""
+        """DQN's update has no state beyond RLlib's checkpoint, so this is empty."""
         return {}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Set what :meth:`state` returned."""
+        """There is no state to restore."""
 
 
 class FastDQN(OffPolicy, DQN):
-    """RLlib's DQN with its hot loop replaced."""
+    """RLlib's DQN with the fast engine's hot loop."""
 
     stock_class = DQN
     kernels = "dqn"
@@ -158,5 +161,5 @@ class FastDQN(OffPolicy, DQN):
     runner_class = GreedyRunner
 
     def make_update(self) -> DQNUpdate:
-        """Build the update on the learner's module."""
+        """Build the gradient update on the learner's module."""
         return DQNUpdate(self.learner, self.config, self.row_layout, self.precision)

@@ -1,4 +1,4 @@
-"""Keep a replay memory in one preallocated array: a transition is a row, a batch is one gather.
+"""A replay memory in one preallocated array, in which each row is a transition.
 
 Uniform sampling draws row numbers. Prioritised sampling (Schaul et al. 2016) keeps the sums of blocks of priorities,
 and of blocks of blocks. Each draw descends this tree, O(log n).
@@ -30,7 +30,7 @@ ABOUT = "about.json"
 
 
 def check_memory(capacity: int, bytes_each: int) -> None:
-    """Log what the replay memory will take, and refuse it when it cannot fit.
+    """Log the size of the replay memory, and refuse a size that does not fit into the free memory.
 
     Args:
         capacity: Transitions.
@@ -50,7 +50,7 @@ def check_memory(capacity: int, bytes_each: int) -> None:
 
 
 class SumTree:
-    """Sums and minima over blocks of priorities.
+    """A tree of sums and minima of priorities, for prioritised sampling.
 
     Sums draw by priority; the minimum gives the largest importance weight, by which RLlib scales all of them.
 
@@ -59,7 +59,7 @@ class SumTree:
     """
 
     def __init__(self, capacity: int) -> None:
-        # The priorities are level 0 of the tree, and each level is padded to whole blocks.
+        # Level 0 of the tree is the priorities; the nodes of each level are padded to whole blocks of children.
         sizes = [-(-capacity // FAN_OUT) * FAN_OUT]
         while sizes[-1] > FAN_OUT:
             sizes.append(-(-sizes[-1] // FAN_OUT**2) * FAN_OUT)
@@ -69,25 +69,25 @@ class SumTree:
 
     @staticmethod
     def bytes_each() -> int:
-        """Return the bytes of one priority, its minimum and its share of the upper levels included."""
+        """Return the bytes that one priority takes in the tree, including its share of the upper levels."""
         return 19
 
     @property
     def total(self) -> float:
-        """Sum of all priorities."""
+        """The sum of all priorities."""
         return float(self._sums[self._begins[-1] :].sum())
 
     @property
     def smallest(self) -> float:
-        """Smallest priority."""
+        """The smallest priority."""
         return float(self._minima[self._begins[-1] :].min())
 
     def set(self, index: Array, priorities: Array) -> None:
-        """Set priorities; of an index that occurs twice, the last value counts."""
+        """Set the priorities at these indices; if an index occurs twice, its last value counts."""
         set_priorities(self._sums, self._minima, self._begins, index, priorities)
 
     def get(self, index: Array) -> Array:
-        """Return the priorities at ``index``."""
+        """Return the priorities at these indices."""
         return self.priorities[index]
 
     def find(self, mass: Array) -> Array:
@@ -97,7 +97,7 @@ class SumTree:
 
 
 class Replay:
-    """A ring of transitions with uniform or prioritised sampling.
+    """A ring buffer of transitions with uniform or prioritised sampling.
 
     Args:
         capacity: Transitions.
@@ -129,14 +129,16 @@ class Replay:
         self.weights = np.ones(batch, np.float32)
         self.alpha, self.beta, self.rng = alpha, beta, rng
         self.tree = None if alpha is None else SumTree(capacity)
-        self._max_priority = 1.0  # A new transition gets the largest priority, so that it is likely to be drawn once.
+        # The largest priority so far. A new transition gets it, so that it is likely to be drawn at least once.
+        self._max_priority = 1.0
         self._drawn = np.zeros(batch, np.int64)
 
     def extend(self, rows: Array) -> None:
-        """Append transitions; a full memory overwrites its oldest transitions."""
-        rows = rows[-self.capacity :]  # If many episodes end at once, their rows may exceed a small memory's capacity.
+        """Append transitions; if the memory is full, they overwrite the oldest ones."""
+        # If many episodes end in one step, they may complete more transitions than a small memory can hold.
+        rows = rows[-self.capacity :]
         count, start = len(rows), self._next
-        if count == 0:  # The first steps of an episode complete no n-step window.
+        if count == 0:  # At the start of an episode, no n-step transition is complete yet.
             return
         first = min(count, self.capacity - start)
         self.rows[start : start + first] = rows[:first]
@@ -149,13 +151,13 @@ class Replay:
             self.tree.set(index, np.full(count, self._max_priority**self.alpha))
 
     def sample(self) -> Array:
-        """Draw a batch [batch, width] into `batch` (and `weights`), both overwritten by the next draw."""
+        """Draw a batch [batch, width] of transitions; the next draw overwrites it and its importance weights."""
         if self.tree is None:
-            # Scaling uniform floats is faster than the generator's method integers().
+            # Multiplying uniform floats is faster than the generator's integers().
             self._drawn = (self.rng.random(len(self.batch)) * self.size).astype(np.int64)
         else:
             self._draw_by_priority(self.tree)
-        # The mode is "clip", because the default "raise" fills a temporary buffer before it copies to ``out``.
+        # With the default mode "raise", NumPy would fill a temporary array and copy it to ``out``.
         self.rows.take(self._drawn, 0, self.batch, "clip")
         return self.batch
 
@@ -163,25 +165,26 @@ class Replay:
         total = tree.total
         self._drawn = np.minimum(tree.find(self.rng.random(len(self.batch)) * total), self.size - 1)
         if self.beta:
-            # Weights are (p_i N)^-beta divided by the largest weight, that of the smallest priority, so N and the total
-            # cancel.
+            # Importance weights are (p_i N)^-beta, divided by the largest one, which belongs to the smallest priority.
+            # So N and the sum of priorities cancel out.
             np.power(tree.smallest / tree.get(self._drawn), self.beta, out=self.weights, casting="unsafe")
 
     def prioritise(self, errors: Array) -> None:
-        """Set the priorities of the batch drawn last to its absolute temporal-difference errors."""
+        """Set the priorities of the last batch to its absolute temporal-difference errors."""
         if self.tree is None or self.alpha is None:
             return
-        errors = np.maximum(errors.astype(np.float64), 1e-12)  # Transitions of priority zero are never drawn.
+        # A transition with priority zero would never be drawn again.
+        errors = np.maximum(errors.astype(np.float64), 1e-12)
         self._max_priority = max(self._max_priority, float(errors.max()))
         self.tree.set(self._drawn, errors**self.alpha)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of its transitions and their priorities, as `save` writes them."""
+        """The bytes of the stored transitions and priorities, as `save` writes them."""
         return sum(part.nbytes for part in self._contents().values())
 
     def _contents(self) -> dict[str, Array]:
-        """Return views of the filled part, as it lies in the ring: the same draw finds the same rows again."""
+        """Return views of the stored transitions in their places, so that a restored memory draws the same ones."""
         contents: dict[str, Array] = {"rows": self.rows[: self.size]}
         if self.tree is not None:
             contents["priorities"] = self.tree.priorities[: self.size]
@@ -191,13 +194,13 @@ class Replay:
         return {"next": self._next, "max_priority": self._max_priority, "env_steps": self.env_steps}
 
     def get_state(self) -> dict[str, Any]:
-        """Return a copy of the contents, in the order of the ring."""
+        """Return a copy of the stored transitions and priorities, in the order of the ring buffer."""
         return {name: part.copy() for name, part in self._contents().items()} | self._position()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the contents by what `get_state` returned; a smaller memory takes the newest transitions."""
+        """Restore what `get_state` returned; a smaller memory keeps only the newest transitions."""
         rows, priorities = state["rows"], state.get("priorities")
-        # A full memory of another capacity is rotated, so that its oldest row comes first.
+        # If the capacity has changed, a full ring is rotated so that its oldest transition comes first.
         if len(rows) != self.capacity and (oldest := state["next"] % max(1, len(rows))):
             rows = np.roll(rows, -oldest, axis=0)[-self.capacity :]
             priorities = None if priorities is None else np.roll(priorities, -oldest)[-self.capacity :]
@@ -209,7 +212,7 @@ class Replay:
             self.tree.set(np.arange(self.size), np.array(priorities[-self.capacity :]))
 
     def save(self, folder: Path, made_by: Mapping[str, Any]) -> None:
-        """Write the contents into an empty folder, as raw arrays that are nowhere copied whole.
+        """Write the stored transitions into an empty folder as raw arrays, without copying them.
 
         Args:
             made_by: What the transitions' rewards and discounts depend on.
@@ -219,7 +222,7 @@ class Replay:
         (folder / ABOUT).write_text(json.dumps(self._position() | {"made_by": dict(made_by)}))
 
     def load(self, folder: Path, made_by: Mapping[str, Any]) -> bool:
-        """Replace the contents by what `save` wrote; do nothing and return False where they were made otherwise."""
+        """Load what `save` wrote; change nothing and return False if ``made_by`` differs."""
         about = json.loads((folder / ABOUT).read_text())
         if about["made_by"] != made_by:
             return False

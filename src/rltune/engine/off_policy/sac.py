@@ -1,4 +1,4 @@
-"""Train SAC on an array hot loop, with RLlib's configuration, module, loss and checkpoints.
+"""Train RLlib's SAC on an array hot loop; configuration, module, loss and checkpoints are RLlib's.
 
 Soft actor-critic (Haarnoja et al. 2018) for continuous actions, with twin critics, Huber losses and a tuned
 temperature: the losses of ``SACTorchLearner`` of ray 2.60. As in RLlib all gradients are taken at the same weights,
@@ -38,7 +38,7 @@ NONE = np.zeros((0, 5), np.int64)
 
 
 def parse_network(encoder: Any, head: Any) -> Linears:
-    """Return the layers of the policy or of a critic of RLlib's default SAC module.
+    """Return the linear layers of the policy or of a critic in RLlib's default SAC module.
 
     Raises:
         UnsupportedError: For other networks than perceptrons, such as critics with a stream for each input.
@@ -50,16 +50,16 @@ def parse_network(encoder: Any, head: Any) -> Linears:
 
 
 def compute_dist(module: Any, obs: Tensor) -> Tensor:
-    """Return the policy's means and log standard deviations [rows, 2 * size]."""
+    """Return the Gaussian policy's means and log standard deviations [rows, 2 * size]."""
     dist: Tensor = module.pi(module.pi_encoder({"obs": obs})["encoder_out"])
     return dist
 
 
 class PolicyRunner(TransitionRunner):
-    """Draws actions from the policy."""
+    """An env runner that samples actions from SAC's policy."""
 
     def bind_module(self) -> None:
-        """Read the module's tensors anew, after they were moved to other memory."""
+        """Build the network on the module's current memory, after the parameters were moved."""
         linears = parse_network(self.module.pi_encoder, self.module.pi)
         self._layers, self._data = NONE, NONE
         if load_kernels("sac"):
@@ -67,7 +67,7 @@ class PolicyRunner(TransitionRunner):
             self._layers, self._data = make_table(linears, data), data.numpy()
 
     def choose(self, obs: Array, clock: int) -> Array:
-        """Draw actions [envs, ...] from the distribution, or without exploration return the most likely actions."""
+        """Sample actions [envs, ...] from the policy; without exploration, return the most likely ones."""
         if self._layers.size:
             inputs = compute_outputs(obs, NONE, self._layers, self._data)
         else:
@@ -77,7 +77,7 @@ class PolicyRunner(TransitionRunner):
 
 
 def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw from the squashed Gaussian.
+    """Sample an action from the squashed Gaussian, and compute its log probability.
 
     Log standard deviations are bounded as ``TorchSquashedGaussian.from_logits`` bounds them, not by the network. The
     tanh's Jacobian is in the stable form of Spinning Up: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)). Written
@@ -99,7 +99,7 @@ def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SACUpdate:
-    """Learns from batches of transitions: one gradient step each on the flat parameters of RLlib's module.
+    """SAC's gradient update on a batch of transitions, with all parameters in flat tensors.
 
     Args:
         learner: RLlib's, already built; stays the owner of module, optimizers and temperature.
@@ -141,11 +141,11 @@ class SACUpdate:
         self._rates = {name: float(x.optimizer.param_groups[0]["lr"]) for name, x in self.optimizers.items()}
 
     def noise(self, rows: int, size: int) -> Tensor:
-        """Draw standard normal numbers for the present and for the next actions [2, rows, size]."""
+        """Draw standard normal noise for the actions at the present and the next observations [2, rows, size]."""
         return torch.randn(2, rows, size, generator=self._generator, device=self._device)
 
     def step(self, batch: Array, weights: Array) -> None:
-        """Update on ``batch`` [rows, width] with importance ``weights``; both are overwritten by the next draw."""
+        """Update on a batch [rows, width] with importance weights; the next draw overwrites both arrays."""
         self.learner._weights_seq_no += 1
         importance: Any = weights.copy()
         noise = self.noise(len(batch), self.layout.action_size)
@@ -155,17 +155,18 @@ class SACUpdate:
         else:
             rows, importance = (torch.from_numpy(x).to(self._device, non_blocking=True) for x in (batch, importance))
             numbers = self._step(rows, importance, noise)
-        # RLlib reports the last update only, so its arrays are kept, and statistics() reads them when it is called.
+        # Only the last update of an iteration is reported, so its results are kept, and computed to statistics on
+        # demand.
         self._last = *numbers, importance
 
     def read_errors(self) -> Array:
-        """Return the absolute temporal-difference errors [rows] of the last update, the mean over the critics."""
+        """Return the absolute temporal-difference errors [rows] of the last update, averaged over both critics."""
         assert self._last is not None
         errors: Array = torch.as_tensor(self._last[0]).abs().mean(0).cpu().numpy()
         return errors
 
     def _gradient_step(self, rows: Tensor, importance: Tensor, noise: Tensor) -> tuple[Any, ...]:
-        """Do by torch what `update` does."""
+        """Compute the same update as the kernel with torch."""
         module = self.module
         obs, after, action, rewards, discounts = self.layout.views(rows)
         alpha = self.log_alpha.exp()
@@ -181,9 +182,11 @@ class SACUpdate:
         for flat in self.flats.values():
             flat.attach_grads()
         critics = [param for name in self._names for param in self.flats[name].params]
-        torch.autograd.backward([losses[0]], inputs=critics, retain_graph=True)  # Compiled losses share one graph.
+        # If the losses were computed by a compiled function, they share one graph, which the next backward pass needs
+        # again.
+        torch.autograd.backward([losses[0]], inputs=critics, retain_graph=True)
         torch.autograd.backward([losses[1]], inputs=self.flat.params)
-        # The temperature's loss is log_alpha * surplus, so its gradient is the surplus itself.
+        # The loss of the temperature is log_alpha * surplus, so its gradient is the surplus.
         surplus = -(logp.detach() + self.target_entropy).mean()
         self.flats["alpha"].grads[0].fill_(surplus)
         norms = []
@@ -194,7 +197,7 @@ class SACUpdate:
         return errors.detach(), logp.detach(), least.detach(), alpha, surplus, norms
 
     def _compute_values(self, name: str, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the values of a critic [rows]."""
+        """Return a critic's Q values [rows]."""
         encoder, head = getattr(self.module, f"{name}_encoder"), getattr(self.module, name)
         values: Tensor = head(encoder({"obs": obs, "actions": action})["encoder_out"]).squeeze(1)
         return values
@@ -232,22 +235,22 @@ class SACUpdate:
         return {**stats, "target_entropy": self.target_entropy}
 
     def state(self) -> dict[str, Any]:
-        """Return the temperature (which RLlib's checkpoints lose) and the noise generator's state."""
+        """Return the temperature, which RLlib's checkpoints lack, and the state of the noise generator."""
         return {"log_alpha": float(self.log_alpha), "noise": self._generator.get_state().numpy()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Set what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
         self.log_alpha.fill_(state["log_alpha"])
         self._generator.set_state(torch.from_numpy(np.asarray(state["noise"])))
 
 
 class FastSAC(OffPolicy, SAC):
-    """RLlib's SAC with its hot loop replaced."""
+    """RLlib's SAC with the fast engine's hot loop."""
 
     stock_class = SAC
     kernels = "sac"
     runner_class = PolicyRunner
 
     def make_update(self) -> SACUpdate:
-        """Build the update on the learner's module."""
+        """Build the gradient update on the learner's module."""
         return SACUpdate(self.learner, self.config, self.row_layout)

@@ -1,4 +1,4 @@
-"""Turn environment steps into rows of a replay memory, n-step returns included.
+"""Pack environment steps into transitions, which are rows of the replay memory with n-step returns.
 
 A row is ``[observation | next observation | action | reward | discount]`` in float32. The reward is the discounted sum
 of n rewards; the discount is ``gamma ** n``, or zero where the episode terminated. At an episode's end the windows of
@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The positions of a transition's parts in a row.
+    """The layout of a transition in a row: observation, next observation, action, reward, discount.
 
     Attributes:
         action_size: Floats of one action (1 for discrete ones).
@@ -43,12 +43,12 @@ class RowLayout:
 
     @property
     def obs_size(self) -> int:
-        """Floats of one observation."""
+        """The number of floats in an observation."""
         return math.prod(self.obs_shape)
 
     @property
     def width(self) -> int:
-        """Floats of a row."""
+        """The number of floats in a row."""
         return 2 * self.obs_size + self.action_size + 2
 
     def views(self, rows: Any) -> tuple[Any, Any, Any, Any, Any]:
@@ -61,7 +61,7 @@ class RowLayout:
 
 
 class TransitionPacker:
-    """Turns vector steps into rows.
+    """Packs the steps of all environments into transitions.
 
     Args:
         n_step: Steps of a return.
@@ -70,7 +70,7 @@ class TransitionPacker:
     def __init__(self, layout: RowLayout, num_envs: int, n_step: int, gamma: float) -> None:
         self.layout, self.gamma = layout, gamma
         self._rows = np.zeros((n_step * num_envs, layout.width), np.float32)
-        # The last n steps of each environment, oldest first, and how many of them belong to the present episode.
+        # The last n steps of each environment, the oldest first; "age" counts how many belong to the current episode.
         self._past: dict[str, Array] = {
             "obs": np.zeros((n_step, num_envs, layout.obs_size), np.float32),
             "actions": np.zeros((n_step, num_envs, layout.action_size), np.float32),
@@ -79,11 +79,11 @@ class TransitionPacker:
         }
 
     def state(self) -> dict[str, Array]:
-        """Return the last n steps."""
+        """Return the last n steps of each environment, for a checkpoint."""
         return {name: part.copy() for name, part in self._past.items()}
 
     def load(self, state: dict[str, Array]) -> None:
-        """Set what `state` returned; other n-step returns begin with empty windows."""
+        """Restore what `state` returned; if n has changed, no steps are restored."""
         if state["obs"].shape == self._past["obs"].shape:
             for name, part in self._past.items():
                 part[:] = state[name]
@@ -91,7 +91,7 @@ class TransitionPacker:
     def add(
         self, obs: Array, actions: Array, rewards: Array, terminated: Array, over: Array, valid: Array, after: Array
     ) -> Array:
-        """Take one vector step, and return the transitions that it completes.
+        """Add one step of each environment, and return the transitions that it completes.
 
         Args:
             obs: [envs, ...], before the step.
@@ -111,7 +111,7 @@ class TransitionPacker:
 
 
 class Stepper:
-    """Steps environments and packs what happens, in the trial's process or in a remote env runner.
+    """Steps environments and packs transitions, in the trial's process or in a remote env runner.
 
     Args:
         actions: Maps actions to the environments' bounds.
@@ -139,14 +139,14 @@ class Stepper:
         self._started = False
 
     def state(self) -> dict[str, Any] | None:
-        """Return the episodes under way; None before the first step."""
+        """Return the state of the running episodes; None before the first step."""
         if not self._started:
             return None
         parts = {"obs": self._obs, "over": self._over, "returns": self._returns, "lengths": self._lengths}
         return {name: part.copy() for name, part in parts.items()} | {"window": self.packer.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Set what `state` returned; the environments are as they were then."""
+        """Restore what `state` returned; the environments themselves were restored before."""
         self._obs[:], self._over[:] = state["obs"], state["over"]
         self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
         self.packer.load(state["window"])
@@ -159,7 +159,7 @@ class Stepper:
             self.normaliser(raw, out)
 
     def step(self, clock: int) -> tuple[Array, int]:
-        """Take one vector step.
+        """Step each environment once, and return the completed transitions and the number of steps.
 
         Args:
             clock: Environment steps before it, for exploration schedules.
@@ -177,8 +177,8 @@ class Stepper:
         rows = self.packer.add(self._obs, actions, rewards, terminated, self._over, self._valid, self._after)
         if ended:
             self._end_episodes(self._over)
-        # The next observation of a step is the observation of the following step, so the buffers are swapped instead of
-        # copied. After an episode's end, the last observation is there, which the reset step ignores.
+        # The next observation of this step is the observation of the next step, so the two buffers are swapped, not
+        # copied. At an episode's end, the buffer has its last observation, which the following reset step ignores.
         self._obs, self._after = self._after, self._obs
         return rows, taken
 
@@ -188,7 +188,7 @@ class Stepper:
         self._returns[over], self._lengths[over] = 0.0, 0
 
     def collect(self, steps: int, clock: int) -> tuple[Array, int, list[tuple[float, int]]]:
-        """Take at least ``steps`` environment steps; return their rows (copied), their number, the ended episodes."""
+        """Take at least ``steps`` environment steps; return their transitions, count and ended episodes."""
         parts, taken = [], 0
         with torch.inference_mode():
             while taken < steps:
@@ -198,6 +198,6 @@ class Stepper:
         return np.concatenate(parts), taken, self.take_episodes()
 
     def take_episodes(self) -> list[tuple[float, int]]:
-        """Return the episodes that ended since the last call."""
+        """Return the returns and lengths of episodes that ended since the last call."""
         episodes, self.episodes = self.episodes, []
         return episodes

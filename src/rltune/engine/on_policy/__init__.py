@@ -1,1 +1,1 @@
-"""PPO and A2C on arrays."""
+"""PPO and A2C with array hot loops."""

@@ -1,4 +1,4 @@
-"""Estimate advantages over whole rollouts (GAE, Schulman et al. 2016)."""
+"""Compute generalised advantage estimates over whole rollouts (GAE, Schulman et al. 2016)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def compute_advantages(rollout: Rollout, values: Array, gamma: float, lambda_: float) -> Array:
-    """Return generalised advantage estimates [T, N] float32; one of a step that only resets means nothing.
+    """Compute generalised advantage estimates [T, N] in float32; the entries of reset steps are meaningless.
 
     A termination has no value after it. A truncation is bootstrapped with the value of its last observation, which
     lies in the next row of ``values``. No advantage flows back over either.
@@ -22,14 +22,14 @@ def compute_advantages(rollout: Rollout, values: Array, gamma: float, lambda_: f
         values: [T + 1, N] of ``rollout.obs``.
     """
     alive = 1.0 - rollout.terminated
-    # values[1:] are the values of the true last observations even if an episode ended, because with autoreset NEXT_STEP
-    # the first observation of the next episode comes one row later.
+    # If an episode ended at step t, then values[t + 1] still belongs to its last observation, because with autoreset
+    # NEXT_STEP the next episode's first observation comes one row later.
     deltas = rollout.rewards + gamma * alive * values[1:] - values[:-1]
     decay = (gamma * lambda_) * (alive * (1.0 - rollout.truncated))
-    # A reset step is no transition, and its delta has no effect, because the step before it ended the episode.
+    # A reset step is no transition; its delta does not reach other steps, because the decay before it is zero.
     steps, envs = deltas.shape
-    # The recursion runs backwards in time, so NumPy can only work across environments: three calls a step. With few
-    # environments those calls cost more than the arithmetic, and plain floats in a list are faster.
+    # GAE runs backwards in time, so NumPy can only vectorise over environments, with three calls per step. With few
+    # environments, these calls cost more than the arithmetic, and a loop over Python floats is faster.
     if steps > 8 * envs:
         columns = [_discount(deltas[:, env].tolist(), decay[:, env].tolist()) for env in range(envs)]
         return np.array(columns, np.float32).T
@@ -43,7 +43,7 @@ def compute_advantages(rollout: Rollout, values: Array, gamma: float, lambda_: f
 
 
 def compute_artificial_advantages(first_returns: Array, last_values: Array, gamma: float) -> Array:
-    """Return the advantages of the artificial steps that RLlib appends to episode chunks (`Chunks`), [chunks] float32.
+    """Compute the advantages [chunks] of the artificial steps that RLlib appends to episode chunks (see `Chunks`).
 
     RLlib runs GAE (``GeneralAdvantageEstimation`` of ray 2.60) over all chunks laid end to end: an artificial step
     compares the chunk's last observation with the return of the *next* chunk's first step. These advantages are large,
@@ -58,7 +58,7 @@ def compute_artificial_advantages(first_returns: Array, last_values: Array, gamm
 
 
 def _discount(deltas: list[float], decay: list[float]) -> list[float]:
-    """Sum ``deltas`` of one environment backwards with these factors; the list is overwritten."""
+    """Compute the discounted sums of one environment's TD errors backwards in time, in place."""
     running = 0.0
     for step in range(len(deltas) - 1, -1, -1):
         running = deltas[step] + decay[step] * running

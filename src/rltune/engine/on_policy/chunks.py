@@ -1,4 +1,4 @@
-"""Lay a rollout out as RLlib's learner sees it: episode chunk after episode chunk.
+"""Order a rollout's steps as RLlib's learner receives them: episode chunk by episode chunk.
 
 A chunk is the part of an episode that lies in one rollout. RLlib (``AddOneTsToEpisodesAndTruncate`` of ray 2.60)
 appends an artificial step to each, which holds the chunk's last observation, and masks it in the loss. It has two
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Chunks:
-    """Episode chunks, in the order in which RLlib's env runner returns them: ended ones by time, then the rest.
+    """Parts of episodes in a rollout, in the order of RLlib's env runner: ended ones by time, then running ones.
 
     Attributes:
         env: [chunks], the environment.
@@ -34,17 +34,16 @@ class Chunks:
     last: Array
 
     def order_steps(self, num_envs: int) -> Array:
-        """Return where each chunk's steps lie, chunk after chunk, in arrays [T * num_envs, ...]."""
+        """Return the indices that sort flattened rollout arrays [T * num_envs, ...] chunk by chunk."""
         lengths = self.last - self.first + 1
         ends = np.cumsum(lengths)
-        # Steps are counted on over all chunks; at the beginning of each chunk the count jumps to the chunk's first
-        # step.
+        # A running count gives each chunk consecutive steps; the repeated offset moves it to the chunk's first step.
         steps = np.arange(ends[-1]) + np.repeat(self.first - (ends - lengths), lengths)
         result: Array = steps * num_envs + np.repeat(self.env, lengths)
         return result
 
     def loss_mask(self) -> Array:
-        """Return RLlib's loss mask over steps and artificial steps; False at the artificial ones, each chunk's last."""
+        """Return RLlib's loss mask over all chunks: False for the artificial step that RLlib appends to each chunk."""
         ends = np.cumsum(self.last - self.first + 2)
         mask = np.ones(ends[-1], np.bool_)
         mask[ends - 1] = False
@@ -52,13 +51,15 @@ class Chunks:
 
 
 def find_chunks(rollout: Rollout) -> Chunks:
-    """Return the rollout's episode chunks."""
+    """Find the episode chunks of a rollout."""
     steps = len(rollout.valid)
-    start = np.where(rollout.valid[0], 0, 1)  # The first step of each environment's present chunk.
+    # For each environment, the first step of its current chunk; a step that only resets belongs to no chunk.
+    start = np.where(rollout.valid[0], 0, 1)
     chunks = []
     for step, env in zip(*np.nonzero(rollout.terminated | rollout.truncated), strict=True):
         chunks.append((env, start[env], step))
-        start[env] = step + 2  # The step between two episodes only resets the environment.
-    # An environment that has just been reset has no step in its chunk yet.
+        # The step after an episode's end only resets the environment, so the next chunk starts one step later.
+        start[env] = step + 2
+    # An environment whose last step was an episode's end or a reset has no current chunk.
     chunks.extend((env, start[env], steps - 1) for env in np.flatnonzero(start < steps))
     return Chunks(*np.array(chunks, np.int64).T)

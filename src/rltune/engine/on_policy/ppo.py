@@ -1,4 +1,4 @@
-"""Train PPO on an array hot loop, with RLlib's configuration, module, loss and checkpoints."""
+"""Train RLlib's PPO on an array hot loop; configuration, module, loss and checkpoints are RLlib's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NORM = "gradients_default_optimizer_global_norm"
 
 @dataclass
 class TrainBatch:
-    """The data that one iteration learns from.
+    """The training data of one iteration.
 
     Attributes:
         rows: The steps, in the order in which RLlib's learner has them (`Chunks`).
@@ -54,13 +54,13 @@ class TrainBatch:
     loss_mask: Tensor
 
     def standardise(self) -> None:
-        """Shift and scale the advantages as RLlib does: population deviation, its floor, artificial steps counted."""
+        """Standardise the advantages exactly as RLlib does, including its artificial steps in mean and deviation."""
         std, mean = torch.std_mean(torch.cat([self.rows.advantages, self.artificial]), correction=0)
         self.rows.advantages.sub_(mean).div_(std.clamp_(min=1e-4))
 
 
 class PPOUpdate:
-    """Learns from rollouts: minibatch steps on the flat parameters of RLlib's module.
+    """PPO's gradient updates on minibatches, with all parameters in a flat tensor.
 
     Args:
         learner: RLlib's, already built; it stays the owner of module, optimizer, schedules and KL coefficient.
@@ -89,7 +89,7 @@ class PPOUpdate:
 
     @property
     def kl_coeff(self) -> float:
-        """RLlib's current KL coefficient."""
+        """The current KL coefficient, which the learner adapts."""
         return float(self.learner.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID])
 
     @kl_coeff.setter
@@ -98,11 +98,11 @@ class PPOUpdate:
 
     @property
     def lr(self) -> float:
-        """RLlib's current learning rate."""
+        """The current learning rate of RLlib's schedule."""
         return float(self.optimizer.optimizer.param_groups[0]["lr"])
 
     def coefficients(self) -> PPOCoefficients:
-        """Return the loss's numbers as they are now."""
+        """Return the coefficients of the loss with their current values."""
         schedule = self.learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
         c = self.config
         return PPOCoefficients(
@@ -116,8 +116,8 @@ class PPOUpdate:
         )
 
     def prepare(self, rollouts: list[Rollout]) -> TrainBatch:
-        """Turn rollouts into learnable rows, with advantages that are not yet standardised."""
-        # All rollouts are prepared before any gradient step, because a step changes the values of the next rollout.
+        """Convert rollouts to training data; the advantages are not standardised yet."""
+        # Values are computed for all rollouts before any gradient step, because each step changes the value network.
         parts = [self._prepare_one(rollout) for rollout in rollouts]
         rows, first_returns, last_values, masks = zip(*parts, strict=True)
         artificial = compute_artificial_advantages(
@@ -128,16 +128,17 @@ class PPOUpdate:
         )
 
     def _prepare_one(self, rollout: Rollout) -> tuple[PPOBatch, Array, Array, Array]:
-        """Return a rollout's rows; and of its chunks the returns at the first step, the last values, the loss mask."""
+        """Return the training rows of one rollout, and what RLlib's artificial steps need of its chunks."""
         gamma, lambda_ = self.config.gamma, self.config.lambda_
         obs = self._to_device(rollout.obs)
-        # The values are computed in one pass over all T + 1 rows, as in RLlib. While sampling it would take T small
+        # All values are computed in one pass over T + 1 rows, as in RLlib; during sampling it would take T small
         # passes.
         values = self.network.values(obs.flatten(0, 1)).view(obs.shape[:2]).cpu().numpy()
         advantages = compute_advantages(rollout, values, gamma, lambda_)
         targets = advantages + values[:-1]
         dist, actions = self._to_device(rollout.dist).flatten(0, 1), self._to_device(rollout.actions).flatten(0, 1)
-        # Log probabilities are computed once a rollout, instead of at each step while sampling.
+        # Log probabilities are computed for the whole rollout at once, because that is faster than at each sampling
+        # step.
         if self.discrete:
             dist = torch.log_softmax(dist, 1)
             actions = torch.nn.functional.one_hot(actions, dist.shape[1]).to(dist.dtype)
@@ -157,12 +158,13 @@ class PPOUpdate:
 
     def _to_device(self, array: Any) -> Tensor:
         array = np.ascontiguousarray(array)
-        if not array.flags.writeable:  # Ray's object store hands out read-only memory, of which torch warns.
+        # Arrays from Ray's object store are read-only, about which torch.from_numpy warns.
+        if not array.flags.writeable:
             array = array.copy()
         return torch.from_numpy(array).to(self.flat.data.device, non_blocking=True)
 
     def update(self, batch: TrainBatch, timestep: int) -> dict[str, float]:
-        """Run the epochs and RLlib's schedules.
+        """Train on a batch for the configured number of epochs, then advance RLlib's schedules.
 
         Args:
             batch: Advantages as the loss takes them (already standardised).
@@ -175,14 +177,14 @@ class PPOUpdate:
         order, sizes = self._order_rows(batch)
         learn = self._learn_compiled if isinstance(self.network, CompiledActorCritic) else self._learn_with_autograd
         stats = learn(batch.rows, order, sizes, self.coefficients())
-        # The numbers are stacked first, because on a GPU reading each of them would wait for the device.
+        # All statistics are read at once, because on a GPU each separate read would wait for the device.
         values = torch.stack([value.float() for value in stats.values()]).tolist()
         numbers = dict(zip(stats, values, strict=True))
         self.learner._weights_seq_no += 1
         return {**numbers, **self._advance(numbers["mean_kl_loss"], timestep)}
 
     def _learn_compiled(self, rows: PPOBatch, order: Tensor, sizes: Tensor, c: PPOCoefficients) -> dict[str, Tensor]:
-        """Do a step for each minibatch by kernels; return the statistics of the last one."""
+        """Take one gradient step per minibatch with kernels; return the statistics of the last minibatch."""
         dist, values, norm = update(
             self._parameters,
             self.network.network,
@@ -200,10 +202,10 @@ class PPOUpdate:
     def _learn_with_autograd(
         self, rows: PPOBatch, order: Tensor, sizes: Tensor, c: PPOCoefficients
     ) -> dict[str, Tensor]:
-        """Do a step for each minibatch by torch; return the statistics of the last one."""
+        """Take one gradient step per minibatch with torch; return the statistics of the last minibatch."""
         order, lr, stats = order.to(rows.obs.device), self.lr, {}
-        # Rows are gathered for about an epoch at a time and then cut into views. Gathering each minibatch alone would
-        # copy the same rows with many more calls.
+        # Rows are gathered for about one epoch at a time and then split into views, because gathering each minibatch
+        # separately would take many more calls.
         start, count = 0, max(1, rows.num_rows // int(sizes.max()))
         for part in torch.split(sizes, count):
             mixed = rows.take(order[start : start + int(part.sum())])
@@ -213,7 +215,7 @@ class PPOUpdate:
         return stats
 
     def _order_rows(self, batch: TrainBatch) -> tuple[Tensor, Tensor]:
-        """Return the rows of all minibatches, end to end, and the number of rows of each.
+        """Return the concatenated row indices of all minibatches, and the size of each minibatch.
 
         They are those of RLlib's ``MiniBatchCyclicIterator``, without the steps that its loss masks. RLlib lays the
         epochs end to end, cuts minibatches of equal size, and completes the last one from one more epoch. The first
@@ -229,10 +231,11 @@ class PPOUpdate:
         counted = batch.loss_mask[order]
         row_of_place = batch.loss_mask.cumsum(0) - 1
         sizes = counted.view(count, size).sum(1)
-        return row_of_place[order[counted]], sizes[sizes > 0]  # A minibatch that has only artificial steps has no loss.
+        # RLlib's artificial steps are masked, so a minibatch of nothing else has no loss and is left out.
+        return row_of_place[order[counted]], sizes[sizes > 0]
 
     def _order_epochs(self, places: int, epochs: int) -> Tensor:
-        """Return the order of each epoch, end to end."""
+        """Return the concatenated orders of the batch's steps in all epochs."""
         if not (self.config.shuffle_batch_per_epoch and self.config.num_epochs > 1):
             return torch.arange(places).repeat(epochs)
         return torch.cat([torch.arange(places), *(self._permutation(places) for _ in range(epochs - 1))])
@@ -251,7 +254,7 @@ class PPOUpdate:
         return stats | ({} if norm is None else {NORM: norm})
 
     def _advance(self, kl: float, timestep: int) -> dict[str, float]:
-        """Advance RLlib's schedules and its adaptive KL coefficient, and return their current values."""
+        """Advance RLlib's schedules and its adaptive KL coefficient, and return their new values."""
         learner, config = self.learner, self.config
         optimizer = self.optimizer.optimizer
         schedule = learner._optimizer_lr_schedules.get(optimizer)
@@ -259,7 +262,7 @@ class PPOUpdate:
             learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=timestep))
         entropy = learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].update(timestep=timestep)
         stats = {"curr_entropy_coeff": float(entropy), "default_optimizer_learning_rate": self.lr}
-        if config.use_kl_loss:  # RLlib's PPOTorchLearner._update_module_kl_coeff does the same.
+        if config.use_kl_loss:  # This is what RLlib's PPOTorchLearner._update_module_kl_coeff does.
             if kl > 2.0 * config.kl_target:
                 self.kl_coeff *= 1.5
             elif kl < 0.5 * config.kl_target:
@@ -269,7 +272,7 @@ class PPOUpdate:
 
 
 class FastPPO(FastAlgorithm, PPO):
-    """RLlib's PPO with its hot loop replaced."""
+    """RLlib's PPO with the fast engine's hot loop."""
 
     stock_class = PPO
     kernels = "ppo"
@@ -277,11 +280,11 @@ class FastPPO(FastAlgorithm, PPO):
     standardise_advantages = True
 
     def build_loop(self) -> None:
-        """Build the update on the learner's module."""
+        """Build the gradient update on the learner's module."""
         self.loop = PPOUpdate(self.learner, self.config, self.config.seed, self.precision)
 
     def training_step(self) -> None:
-        """Sample a batch, learn from it, publish the weights."""
+        """Sample a batch, train on it, and give the new weights to the env runners."""
         start = time.perf_counter()
         rollouts = self.collect_rollouts(self.config.total_train_batch_size)
         with torch.no_grad():
@@ -299,13 +302,13 @@ class FastPPO(FastAlgorithm, PPO):
         self.timers_s["learner_update_timer"] += time.perf_counter() - sampled
 
     def collect_rollouts(self, steps: int) -> list[Rollout]:
-        """Sample ``steps`` environment steps with the current policy, one rollout per env runner."""
+        """Sample at least ``steps`` environment steps with the current policy; returns one rollout per env runner."""
         if self.config.num_env_runners == 0:
             return [self.env_runner_group.local_env_runner.collect(steps)]
         return collect_remotely(self, steps)
 
     def engine_state(self) -> dict[str, Any]:
-        """Return the counters, RLlib's KL coefficient (which its own checkpoints lose) and the shuffling's state."""
+        """Return counters, KL coefficient (which RLlib's checkpoints lack) and the state of the shuffling generator."""
         return {
             **super().engine_state(),
             "kl_coeff": self.loop.kl_coeff,
@@ -313,10 +316,10 @@ class FastPPO(FastAlgorithm, PPO):
         }
 
     def load_engine_state(self, state: dict[str, Any]) -> None:
-        """Set what :meth:`engine_state` returned."""
+        """Restore the state that :meth:`engine_state` returned."""
         super().load_engine_state(state)
-        # RLlib's states contain no schedules. The learning rate is in the optimizer's state, but the schedule of the
-        # entropy coefficient has to be moved on.
+        # RLlib's checkpoints do not contain its schedules. The learning rate is restored with the optimizer, but the
+        # schedule of the entropy coefficient must be advanced to the present step.
         schedule = self.learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
         schedule.update(timestep=self.counters["num_env_steps_sampled_lifetime"])
         self.loop.kl_coeff = state["kl_coeff"]

@@ -1,4 +1,4 @@
-"""Collect on-policy rollouts: from a policy and array environments into preallocated arrays.
+"""Collect on-policy rollouts from array environments into preallocated arrays.
 
 Runs in the trial's process or inside a remote env runner; knows nothing of RLlib.
 """
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Rollout:
-    """Steps of N environments over T vector steps; views that the next rollout overwrites.
+    """The data of T steps in N environments; the arrays are views that the next rollout overwrites.
 
     Attributes:
         obs: [T + 1, N, ...] float32, as the policy saw them; the last row follows the last step.
@@ -49,21 +49,21 @@ class Rollout:
 
     @property
     def num_steps(self) -> int:
-        """Environment steps, resets not counted."""
+        """The number of environment steps, without steps that only reset."""
         return int(np.count_nonzero(self.valid))
 
 
 class EpisodeTracker:
-    """Sums up returns and lengths of episodes across rollouts."""
+    """Sums the returns and lengths of episodes that extend over several rollouts."""
 
     def __init__(self, num_envs: int) -> None:
         self.returns = np.zeros(num_envs)
         self.lengths = np.zeros(num_envs, np.int64)
 
     def add(self, rewards: Array, valid: Array, done: Array) -> list[tuple[float, int]]:
-        """Add [T, N] steps; returns and lengths of the episodes that ended, in order of time."""
-        # An episode's return is the running sum of rewards at its end minus that at its start. So the Python loop runs
-        # over ended episodes only.
+        """Add [T, N] steps, and return the return and length of each ended episode in order of time."""
+        # An episode's return is the difference of two cumulative sums of rewards, so the Python loop only visits ended
+        # episodes.
         returns = self.returns + np.cumsum(rewards, axis=0, dtype=np.float64)
         lengths = self.lengths + np.cumsum(valid, axis=0)
         ended: list[tuple[float, int]] = []
@@ -76,7 +76,7 @@ class EpisodeTracker:
 
 
 class Collector:
-    """Steps environments with a policy into arrays.
+    """Steps environments with a policy, and records the steps in arrays.
 
     Args:
         actions: Draws actions from the distribution's inputs.
@@ -109,11 +109,12 @@ class Collector:
         self._episodes = EpisodeTracker(envs.num_envs)
         self._started = False
         self._rows = 0
-        self._last = 0  # The row of the newest observation in the previous rollout.
-        self._row = self._taken = 0  # The rows and environment steps of a rollout that ended early.
+        self._last = 0  # The index of the previous rollout's newest observation, with which the next one begins.
+        # The rows and environment steps so far of a rollout that a SamplingEnded has interrupted.
+        self._row = self._taken = 0
 
     def _allocate(self, rows: int) -> None:
-        """Allocate buffers for ``rows`` vector steps, keeping what is in the present ones."""
+        """Allocate buffers for ``rows`` steps of all environments, and copy the contents of the present buffers."""
         envs, shape = self.envs.num_envs, self.envs.single_observation_space.shape or ()
         fresh = {
             "_obs": np.zeros((rows + 1, envs, *shape), np.float32),
@@ -122,7 +123,7 @@ class Collector:
             "_rewards": np.zeros((rows, envs), np.float32),
             "_terminated": np.zeros((rows, envs), np.bool_),
             "_truncated": np.zeros((rows, envs), np.bool_),
-            # Row t is true if the step before t ended an episode, so that step t only resets.
+            # Entry [t, i] is true if the last step before t ended an episode, so that step t only resets environment i.
             "_over": np.zeros((rows + 1, envs), np.bool_),
         }
         for name, array in fresh.items():
@@ -133,7 +134,7 @@ class Collector:
         self._rows = rows
 
     def state(self) -> dict[str, Any] | None:
-        """Return the episodes under way, and the rollout that was ended early; None before the first step."""
+        """Return the state of the running episodes and of an interrupted rollout; None before the first step."""
         if not self._started:
             return None
         obs, over = self._obs[self._last].copy(), self._over[self._last].copy()
@@ -142,8 +143,8 @@ class Collector:
         return {"obs": obs, "over": over, **episodes, "part": part, "taken": self._taken}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Set what `state` returned; the environments are as they were then."""
-        part = state.get("part", {})  # Checkpoints of older versions lack the key "part".
+        """Restore what `state` returned; the environments themselves were restored before."""
+        part = state.get("part", {})  # Checkpoints of older versions do not contain interrupted rollouts.
         self._row, self._taken = len(part.get("rewards", ())), state.get("taken", 0)
         self._allocate(self._row + 1)
         self._obs[0], self._over[0] = state["obs"], state["over"]
@@ -154,7 +155,7 @@ class Collector:
         self._started, self._last = True, 0
 
     def _part(self) -> dict[str, Array]:
-        """Return what a rollout writes, row by row."""
+        """Return views of the buffers that a rollout fills row by row, for `state` and `load`."""
         names = ("_actions", "_dist", "_rewards", "_terminated", "_truncated")
         return {"obs": self._obs[1:], "over": self._over[1:]} | {name[1:]: getattr(self, name) for name in names}
 
@@ -171,7 +172,7 @@ class Collector:
             self.normaliser(raw, self._obs[row])
 
     def collect(self, steps: int) -> Rollout:
-        """Take at least ``steps`` environment steps (less than one vector step more).
+        """Take at least ``steps`` environment steps, and fewer than one step of all environments more.
 
         Returns:
             Views of this collector's buffers, which the next call overwrites.
@@ -180,13 +181,13 @@ class Collector:
             SamplingEnded: Sampling was to end before that. The next call goes on with the same rollout.
         """
         envs = self.envs.num_envs
-        # Reset steps fill rows without counting, so the number of rows is not known beforehand. A quarter more rows
-        # than without resets are allocated, and twice as many if episodes are so short that this is not enough.
+        # Rows with reset steps have fewer environment steps, so the number of rows is not known in advance. A quarter
+        # more than without resets is allocated; with very short episodes, twice as many follow.
         if self._rows < math.ceil(steps / envs) + 1:
             self._allocate(math.ceil(steps / envs * 1.25) + 2)
         if not self._started:
             self._start()
-        elif self._last:  # A rollout begins with the last observation of the previous rollout.
+        elif self._last:  # The new rollout begins with the observation after the previous rollout's last step.
             self._obs[0] = self._obs[self._last]
             self._over[0] = self._over[self._last]
             self._last = 0
@@ -207,20 +208,21 @@ class Collector:
             self._truncated[row] = truncated
             over = self._over
             np.logical_or(terminated, truncated, out=over[row + 1])
-            # For a few booleans, count_nonzero is several times faster than sum(), which takes the general reduction.
+            # For small boolean arrays, count_nonzero is several times as fast as sum().
             taken += envs - int(np.count_nonzero(over[row]))
             row += 1
             self._write(obs, row)
         return self._finish(row)
 
     def _finish(self, rows: int) -> Rollout:
-        """Sum up the episodes and return views of the buffers."""
+        """Record the ended episodes, and return the rollout as views of the buffers."""
         valid = ~self._over[:rows]
         done = self._over[1 : rows + 1]
         episodes = self._episodes.add(self._rewards[:rows], valid, done)
         moments = None
         if self.normaliser is not None:
-            self.normaliser.flush()  # Pending statistics belong to this rollout and must reach the learner with it.
+            # Observation statistics that are pending belong to this rollout, so they are merged before they are sent.
+            self.normaliser.flush()
             moments = self.normaliser.delta
         self._last, self._row, self._taken = rows, 0, 0
         return Rollout(

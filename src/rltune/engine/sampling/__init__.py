@@ -1,1 +1,1 @@
-"""Environments, actions and observation filters on arrays."""
+"""Array code for sampling: environments, actions and observation normalisation."""

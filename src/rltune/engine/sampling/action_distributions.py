@@ -1,4 +1,4 @@
-"""Draw actions from a network's outputs in array code, as `rltune.policies.bundle_reader.Head` says.
+"""Sample actions from a network's outputs on arrays, according to `rltune.policies.bundle_reader.Head`.
 
 Random numbers are drawn for many steps at once.
 """
@@ -22,7 +22,7 @@ NOISE_VALUES = 16_384
 
 
 class Noise:
-    """Rows of noise of one shape, drawn in blocks.
+    """Random noise for one step at a time, drawn in blocks because that is faster.
 
     Args:
         shape: The shape of the noise for one step.
@@ -36,7 +36,7 @@ class Noise:
         self._next = rows
 
     def __call__(self) -> Array:
-        """Return the next row, which is valid only until the block is refilled."""
+        """Return the noise of the next step; the array is overwritten when the next block is drawn."""
         if self._next >= len(self._block):
             self._fill()
         self._next += 1
@@ -44,19 +44,20 @@ class Noise:
         return row
 
     def state(self) -> Array:
-        """Return the rows that are drawn but not used yet [rows, ...]; `load` takes them."""
+        """Return the drawn but unused noise [rows, ...], for a checkpoint."""
         return self._block[self._next :].copy()
 
     def load(self, unused: Array) -> None:
-        """Set what `state` returned; rows for another number of environments are drawn anew."""
+        """Restore what `state` returned; if the number of environments differs, new noise is drawn instead."""
         if unused.shape[1:] == self._block.shape[1:]:
             self._next = len(self._block) - len(unused)
             self._block[self._next :] = unused
 
     def _fill(self) -> None:
-        if self.gumbel:  # If E is a standard exponential, -log(E) is Gumbel.
+        if self.gumbel:  # If E is exponentially distributed, then -log(E) follows the Gumbel distribution.
             self.rng.standard_exponential(dtype=np.float32, out=self._block)
-            # A draw can be exactly zero in float32, whose logarithm is infinite.
+            # In float32, a draw can be exactly zero, and its logarithm infinite; so a tiny lower bound
+            # is applied.
             np.maximum(self._block, 1e-30, out=self._block)
             np.log(self._block, out=self._block)
             np.negative(self._block, out=self._block)
@@ -66,7 +67,7 @@ class Noise:
 
 
 class Actions:
-    """Draws actions from the outputs of a network, and scales them for the environment.
+    """Samples actions from a network's outputs, and scales them to the environment's action space.
 
     Args:
         head: The meaning of the outputs.
@@ -92,7 +93,7 @@ class Actions:
         self.best, self._draw = head.choose_best, head.draw
 
     def sample(self, inputs: Array) -> Array:
-        """Draw actions [envs, ...] from outputs [envs, num_inputs]."""
+        """Sample actions [envs, ...] from the network's outputs [envs, num_inputs]."""
         return self._draw(inputs, self.noise())
 
     def for_env(self, actions: Array) -> Array:
@@ -107,7 +108,7 @@ def make_actions(
     config: Any,
     continuous: type[Head] = GaussianHead,
 ) -> Actions:
-    """Build the distribution that RLlib's default modules use for ``space``.
+    """Build the sampling for an action space, with the distribution that RLlib's default modules use for it.
 
     Args:
         num_envs: Rows of a step.

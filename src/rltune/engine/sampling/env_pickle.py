@@ -1,4 +1,4 @@
-"""Pickle vectorised environments as they stand, in the middle of their episodes, where nothing of them gets lost.
+"""Pickle vector environments in the middle of their episodes, and refuse those whose pickle would lose state.
 
 A pickle need not hold an environment's state. Those over C or C++ code are built anew from their arguments (Gymnasium's
 `EzPickle`), or hold the number of a simulator that the next process does not have. So only packages are taken whose
@@ -11,7 +11,7 @@ import io
 import pickle
 from typing import Any
 
-MAX_BYTES = 16 * 2**20  # The largest pickle of environments, because a checkpoint is written about once a minute.
+MAX_BYTES = 16 * 2**20  # Larger environments are not pickled, because checkpoints may be written once a minute.
 
 KNOWN_PACKAGES = {"builtins", "collections", "copyreg", "enum", "functools", "gymnasium", "minigrid", "numpy", "rltune"}
 """Packages whose objects come out of a pickle as they went in."""
@@ -19,10 +19,11 @@ KNOWN_PACKAGES = {"builtins", "collections", "copyreg", "enum", "functools", "gy
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        """Refuse what would not come back as it is; pickle anything else as usual."""
+        """Refuse objects whose pickle would lose state, and pickle all others as usual."""
         if any(base.__name__ == "EzPickle" for base in type(obj).__mro__):
             raise pickle.PicklingError(f"{type(obj).__name__} is pickled without its state")
-        kind = obj if hasattr(obj, "__qualname__") else type(obj)  # Classes and functions are pickled by name.
+        # Classes and functions are pickled by their module and name, so these are checked for themselves.
+        kind = obj if hasattr(obj, "__qualname__") else type(obj)
         if str(kind.__module__).partition(".")[0] not in KNOWN_PACKAGES:
             raise pickle.PicklingError(f"{kind.__module__}.{kind.__qualname__} is not known to be pickled whole")
         return NotImplemented
@@ -36,7 +37,7 @@ class _Bounded(io.BytesIO):
 
 
 def pickle_envs(envs: Any) -> bytes:
-    """Pickle environments; `pickle.loads` gives them back.
+    """Pickle environments so that `pickle.loads` restores them in the middle of their episodes.
 
     Raises:
         pickle.PicklingError: They would not come back as they are; says why.
@@ -46,6 +47,6 @@ def pickle_envs(envs: Any) -> bytes:
         _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(envs)
     except pickle.PicklingError:
         raise
-    except Exception as error:  # Objects that cannot be pickled may raise any exception.
+    except Exception as error:  # Objects that cannot be pickled raise any exception, such as TypeError.
         raise pickle.PicklingError(str(error)) from error
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Sample arrays: RLlib's ``SingleAgentEnvRunner`` with its sampling loop replaced.
+"""RLlib's ``SingleAgentEnvRunner`` with its sampling loop replaced by one on arrays.
 
 It runs in the trial's process (`LocalRunners`) or as Ray actors inside RLlib's ``EnvRunnerGroup``. RLlib's module,
 connectors and state dicts are kept, so that checkpoints have RLlib's components.
@@ -29,7 +29,7 @@ from rltune.policies.bundle_reader import GaussianHead, Head
 
 
 def check_spaces(envs: Any, config: Any) -> None:
-    """Refuse spaces that the array code does not serve.
+    """Refuse observation and action spaces that the array code does not support.
 
     Raises:
         UnsupportedError: Naming the space.
@@ -42,14 +42,14 @@ def check_spaces(envs: Any, config: Any) -> None:
 
 
 class StockCheckpoint(Checkpointable):
-    """Writes checkpoints that name RLlib's class instead of ours, so that stock RLlib can open them."""
+    """Mixin for checkpoints that name RLlib's class instead of rltune's, so that stock RLlib can open them."""
 
     stock_class: type
 
     def save_to_path(self, path: Any = None, *, filesystem: Any = None, **kwargs: Any) -> str:
-        """Save as RLlib does, then name the stock class and its constructor's arguments."""
+        """Save a checkpoint as RLlib does, and replace the class that it names by RLlib's own."""
         saved: str = super().save_to_path(path, filesystem=filesystem, **kwargs)
-        # RLlib has written the name of rltune's class, which a machine without rltune could not unpickle.
+        # RLlib has pickled a reference to rltune's class, which could not be unpickled without rltune.
         content = {"class": self.stock_class, "ctor_args_and_kwargs": self.get_ctor_args_and_kwargs()}
         target = f"{saved}/{self.CLASS_AND_CTOR_ARGS_FILE_NAME}"
         if filesystem is None:
@@ -62,7 +62,7 @@ class StockCheckpoint(Checkpointable):
 
 
 class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
-    """An env runner whose `collect` returns a `Rollout`.
+    """An env runner that collects rollouts as arrays, by its method `collect`.
 
     Attributes:
         continuous_head: The kind of head that chooses continuous actions.
@@ -80,20 +80,20 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         self._not_kept: str | None = None
         super().__init__(**kwargs)
         self._collector: Collector | None = None
-        # By now, super().__init__ has called make_env() and built module and connectors.
+        # super().__init__ has already called make_env() and built module and connectors.
         if self.env is not None:
             self.make_collector()
         elif wants_normalisation(self.config):
-            # Beside remote runners, the local runner samples nothing but holds the merged statistics.
+            # If remote runners sample, then the local runner has no environments and only keeps the merged statistics.
             self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
 
     def begin_anew(self, **kwargs: Any) -> None:
-        """Serve another algorithm, in a process whose imports are done."""
-        self.env = None  # `stop` has closed the environments.
+        """Initialise this runner again for another algorithm, because a new process would have to import everything."""
+        self.env = None  # The previous algorithm's stop() has closed these environments already.
         self.__init__(**kwargs)  # type: ignore[misc]
 
     def make_env(self) -> None:
-        """Build array environments; RLlib's connectors and module specs only ask them for spaces."""
+        """Build array environments; RLlib's connectors and module specs only need their spaces."""
         if self.env is not None:
             self.env.close()
         self.env = make_envs(self.config, self.worker_index or 0)
@@ -105,7 +105,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
             raise
 
     def make_collector(self) -> None:
-        """Build what steps the environments; subclasses build something else."""
+        """Build the collector, which steps the environments; runners of off-policy algorithms build a stepper."""
         self._rng = self.make_generator()
         if wants_normalisation(self.config):
             self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
@@ -115,7 +115,8 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         self._collector = Collector(
             self.env,
             self.actions,
-            lambda obs: self.network.dist_inputs(obs),  # A lambda is needed because bind_module() replaces the network.
+            # bind_module() replaces self.network later, so the lambda looks it up at each call.
+            lambda obs: self.network.dist_inputs(obs),
             normaliser=self.normaliser,
             seeds=self.derive_seeds(),
             explore=self.config.explore,
@@ -124,42 +125,43 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
 
     @property
     def sampler(self) -> Any:
-        """Return the object that steps the environments; None in the local runner beside remote runners."""
+        """Return the collector; None in a local runner without environments."""
         return self._collector
 
     def make_generator(self) -> np.random.Generator:
-        """Make a generator of random actions that differs between runners and between restarts."""
+        """Make the generator of random actions, whose seed differs between runners and after each restart."""
         return np.random.default_rng(seed_runner(self.config.seed, self.worker_index or 0, self._begun_at))
 
     def derive_seeds(self) -> list[int] | None:
-        """Derive the seeds of the environments' next reset; None leaves them random."""
+        """Derive the seeds for the next reset of the environments; None if the config has no seed."""
         if self.config.seed is None:
             return None
         words = seed_runner(self.config.seed, self.worker_index or 0, self._begun_at).generate_state(self.num_envs)
-        return [int(word) >> 1 for word in words]  # Some environments hand a seed to a C int, so a seed has 31 bits.
+        # Some environments pass the seed to C as an int, so it must fit into 31 bits.
+        return [int(word) >> 1 for word in words]
 
     def bind_module(self) -> None:
-        """Read the module's tensors anew, after they were moved to other memory."""
+        """Build the network on the module's current memory, after the parameters were moved."""
         self.network = make_actor_critic(self.module)
 
     def collect(self, steps: int) -> Rollout:
-        """Take at least ``steps`` environment steps; the arrays are overwritten by the next call."""
+        """Take at least ``steps`` environment steps, and return a rollout whose arrays the next call overwrites."""
         if self._collector is None:
             raise RuntimeError("this env runner has no environments")
-        with torch.inference_mode():  # Entering inference mode once around the loop is faster than at each step.
+        with torch.inference_mode():  # One inference_mode block around the whole loop is faster than one per step.
             rollout = self._collector.collect(steps)
         self.num_env_steps_sampled_lifetime += rollout.num_steps
         return rollout
 
     def collect_with(self, weights: Any, moments: Moments | None, steps: int) -> Rollout:
-        """Collect in a remote runner, after loading weights and the merged normaliser state."""
+        """Collect a rollout in a remote runner, with the given weights and observation statistics."""
         self.module.set_state(weights)
         if self.normaliser is not None and moments is not None:
             self.normaliser.load(*moments)
         return self.collect(steps)
 
     def sampling_state(self) -> dict[str, Any] | None:
-        """Return where sampling stands, as plain values; None for a runner that samples nothing.
+        """Return random generators, environments and running episodes for a checkpoint; None without environments.
 
         The random numbers, and the environments in the middle of their episodes, pickled, or why they cannot be.
         """
@@ -170,11 +172,12 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
             try:
                 state |= {"envs": pickle_envs(self.env), "episodes": self.sampler.state()}
             except pickle.PicklingError as error:
-                self._not_kept = str(error)  # All later states give the same reason.
+                # Environments that could not be pickled once are not tried again at the next checkpoint.
+                self._not_kept = str(error)
         return state | {"not_kept": self._not_kept}
 
     def load_sampling_state(self, state: dict[str, Any], steps: int) -> str | None:
-        """Set what `sampling_state` returned.
+        """Restore what `sampling_state` returned, and so continue the episodes of the checkpoint if possible.
 
         Args:
             state: The state of a runner of the same configuration.
@@ -190,7 +193,8 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         if reason is None:
             try:
                 envs = pickle.loads(state["envs"])  # noqa: S301 - as RLlib has just unpickled what is around it
-            except Exception as error:  # Another version of the environments' package may have written the pickle.
+            # The pickle may be from another version of the environments' package, which may raise any exception.
+            except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
             else:
                 if envs.num_envs == self.num_envs:
@@ -206,7 +210,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         return reason
 
     def restart(self, steps: int) -> None:
-        """Begin all episodes anew, from seeds that no shorter run has begun from.
+        """Begin new episodes in all environments, with seeds that depend on the trial's step count.
 
         Args:
             steps: Environment steps of the trial so far.
@@ -216,45 +220,45 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
             self.make_collector()
 
     def get_state(self, *args: Any, **kwargs: Any) -> Any:
-        """Return RLlib's state, with the normaliser's statistics in its ``MeanStdFilter``."""
+        """Return RLlib's state, after copying the observation statistics into RLlib's ``MeanStdFilter``."""
         if self.normaliser is not None:
             self.normaliser.to_filter(self._env_to_module.connectors[0])
         return super().get_state(*args, **kwargs)
 
     def set_state(self, state: Any) -> None:
-        """Set RLlib's state and take the normaliser's statistics from it."""
+        """Restore RLlib's state, and copy the observation statistics out of it."""
         super().set_state(state)
         self.read_filter()
 
     def read_filter(self) -> None:
-        """Take the statistics over from RLlib's connector, after a checkpoint was restored into it."""
+        """Copy the observation statistics from RLlib's connector, after a checkpoint was restored into it."""
         if self.normaliser is not None:
             self.normaliser.from_filter(self._env_to_module.connectors[0])
 
 
 class LocalRunners(EnvRunnerGroup):
-    """RLlib's ``EnvRunnerGroup`` with one local runner and nothing that needs Ray to be running.
+    """RLlib's ``EnvRunnerGroup`` with only a local runner, which works without Ray.
 
     Args:
         config: Frozen; its ``env_runner_cls`` is the runner's class.
     """
 
     def __init__(self, config: Any) -> None:
-        # super().__init__ is not called, because it puts the config into Ray's object store, which would start Ray.
+        # super().__init__ would put the config into Ray's object store, and so start Ray.
         self._remote_config = config
         self._worker_manager = FaultTolerantActorManager([], init_id=1)
         self._num_env_runners_dropped_lifetime = 0
         self._local_env_runner = config.env_runner_cls(config=config, worker_index=0, num_workers=0)
 
     def get_spaces(self) -> Any:
-        """Return the local runner's spaces."""
+        """Return the observation and action spaces of the local runner."""
         return self._local_env_runner.get_spaces()
 
     def sync_env_runner_states(self, **kwargs: Any) -> None:
-        """Do nothing, because the only runner already has the state."""
+        """Do nothing, because there are no other runners to copy the state to."""
 
     def sync_weights(self, **kwargs: Any) -> None:
-        """Do nothing: the algorithm writes the runner's weights itself."""
+        """Do nothing, because the algorithm's `publish_weights` updates the runner."""
 
     def stop(self) -> None:
         """Close the environments."""

@@ -1,4 +1,4 @@
-"""Normalise observations on arrays, interchangeably with RLlib's ``MeanStdFilter`` connector.
+"""Normalise observations on arrays, with the same results and checkpoints as RLlib's ``MeanStdFilter``.
 
 `normalise_observations` installs RLlib's own connector in a config. Stock RLlib then does the same, one episode step at
 a time, and checkpoints of either carry the statistics to the other.
@@ -28,17 +28,17 @@ BLOCK = 256
 
 
 def normalise_observations(config: Any) -> Any:
-    """Have ``config`` normalise observations, on the engine and on stock RLlib alike, and return it."""
+    """Enable observation normalisation in an RLlib config, for both engines, and return the config."""
     return config.env_runners(env_to_module_connector=make_mean_std_connector)
 
 
 def wants_normalisation(config: Any) -> bool:
-    """Return whether ``config`` went through `normalise_observations`."""
+    """Return whether `normalise_observations` has enabled normalisation in this config."""
     return config._env_to_module_connector is make_mean_std_connector
 
 
 class RunningMoments:
-    """Running mean and variance of observations, merged block-wise.
+    """The running mean and variance of observations, updated in blocks.
 
     The statistics are refreshed after 1, 2, 4, ... and then every ``BLOCK`` observations instead of at each step (which
     Welford's method would do): the first observations are usable at once, and the hot loop pays for three array
@@ -60,7 +60,7 @@ class RunningMoments:
         self.load(0, np.zeros(shape), np.zeros(shape))
 
     def load(self, count: int, mean: Array, sum_squares: Array) -> None:
-        """Replace the statistics.
+        """Replace the statistics by the given ones.
 
         Args:
             count: Observations seen.
@@ -74,65 +74,67 @@ class RunningMoments:
 
     @property
     def var(self) -> Array:
-        """The unbiased variance of the observations; 1 until two observations were seen."""
+        """The unbiased variance of the observations; 1 before the second observation."""
         if self.count < 2:
             return np.ones(self.shape)
         return self.sum_squares / (self.count - 1)
 
     def _prepare(self) -> None:
-        """Derive from the statistics what the hot loop uses: float32, and a factor instead of a division."""
+        """Compute the float32 mean and the reciprocal deviation, so that normalising needs no division."""
         self._mean = self.mean.astype(np.float32)
         self._scale = (1.0 / (np.sqrt(self.var) + EPSILON)).astype(np.float32)
-        # The scale is refreshed when the number of steps has doubled.
+        # The scale is computed again after as many further steps as there were so far, at most one block.
         self._refresh_at = min(self._rows, max(1, self.count // max(1, self._pending.shape[1])))
 
     def __call__(self, raw: Array, out: Array) -> None:
-        """Learn from ``raw`` [envs, ...] and write it normalised into ``out`` (float32)."""
-        self._pending[self._filled] = raw  # Environments may overwrite returned arrays, so they are copied.
+        """Add observations ``raw`` [envs, ...] to the statistics, and write them normalised into ``out`` (float32)."""
+        # This copies the observations, because environments may overwrite the arrays that they return.
+        self._pending[self._filled] = raw
         self._filled += 1
         if self._filled >= self._refresh_at:
             self.flush()
         self.apply(raw, out)
 
     def apply(self, raw: Array, out: Array) -> None:
-        """Normalise without learning."""
-        # The result is written straight into the caller's buffer. "unsafe" allows a cast from float64 to float32, as in
+        """Normalise observations without adding them to the statistics."""
+        # The result is written directly into ``out``. The casting rule "unsafe" allows float64 to become float32, as in
         # RLlib.
         np.subtract(raw, self._mean, out=out, casting="unsafe")
         np.multiply(out, self._scale, out=out)
         np.clip(out, -CLIP, CLIP, out=out)
 
     def flush(self) -> None:
-        """Merge the pending observations into the statistics."""
+        """Merge the observations that are waiting in the block into the statistics."""
         if not self._filled:
             return
-        # In float32, sums of squares would lose the variance of observations far from zero.
+        # Squares are summed in float64, because float32 would lose the variance of observations far from zero.
         block = self._pending[: self._filled].reshape(-1, *self.shape).astype(np.float64)
         self._filled = 0
         mean = block.mean(axis=0)
         moments = (len(block), mean, np.square(block - mean).sum(axis=0))
-        # The delta holds the statistics since load(). A remote runner sends only the delta, because its whole count
-        # includes the steps of other runners.
+        # A remote runner sends only the statistics since the last load(); the total already includes those of other
+        # runners.
         self.delta = merge_moments(self.delta, moments)
         self.count, self.mean, self.sum_squares = merge_moments((self.count, self.mean, self.sum_squares), moments)
         self._prepare()
 
     def stats(self) -> dict[str, Any]:
-        """Return ``mean``, ``var`` and ``count`` as arrays (float64, and an integer)."""
+        """Return mean and variance (float64) and count as arrays."""
         self.flush()
         return {"mean": self.mean.copy(), "var": np.array(self.var), "count": np.int64(self.count)}
 
     def to_filter(self, connector: MeanStdFilter) -> None:
-        """Write the statistics into RLlib's connector, where checkpoints take them from."""
+        """Copy the statistics into RLlib's connector, which RLlib saves in checkpoints."""
         self.flush()
         stat = RunningStat(self.shape)
         stat.num_pushes = self.count
         stat.mean_array, stat.sum_sq_diff_array = self.mean.copy(), self.sum_squares.copy()
-        connector.get_state()  # get_state() creates the filter.
-        connector._filters[None].running_stats = stat  # The key None stands for a single-agent environment's agent.
+        connector.get_state()  # The connector creates its filter only when get_state() is called.
+        # RLlib uses the key None for the agent of a single-agent environment.
+        connector._filters[None].running_stats = stat
 
     def from_filter(self, connector: MeanStdFilter) -> None:
-        """Take the statistics over from RLlib's connector, after a checkpoint was restored into it."""
+        """Copy the statistics from RLlib's connector, after a checkpoint was restored into it."""
         connector.get_state()
         stat = connector._filters[None].running_stats
         self.load(int(stat.num_pushes), stat.mean_array, stat.sum_sq_diff_array)
@@ -142,7 +144,7 @@ Moments = tuple[int, Array, Array]
 
 
 def merge_moments(left: Moments, right: Moments) -> Moments:
-    """Return count, mean and sum of squares of two sets of observations together (Chan et al. 1979)."""
+    """Merge count, mean and sum of squared deviations of two sets of observations (Chan et al. 1979)."""
     count = left[0] + right[0]
     if count == 0:
         return left

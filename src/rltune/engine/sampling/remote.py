@@ -1,4 +1,4 @@
-"""Collect from remote env runners: weights and normaliser state go out, arrays come back, once per fragment.
+"""Collect samples from remote env runners: weights and statistics are sent to them, and arrays come back.
 
 RLlib sends lists of episode objects instead, which have to be pickled one by one, and starts new processes for each
 algorithm, which import torch and RLlib first.
@@ -22,7 +22,7 @@ _idle: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
 
 
 class RemoteRunners(EnvRunnerGroup):
-    """RLlib's ``EnvRunnerGroup`` whose processes serve one algorithm after another.
+    """RLlib's ``EnvRunnerGroup`` with processes that are reused by one algorithm after another.
 
     A process starts in some 5 s of CPU, nearly all of it imports, where trials may last for seconds. They are kept in a
     placement group alone, as Tune's trials have one: its CPUs belong to this process as long as it lives, so that
@@ -30,12 +30,13 @@ class RemoteRunners(EnvRunnerGroup):
     """
 
     def _make_worker(self, **kwargs: Any) -> Any:
-        """Let an idle process begin anew, or start one."""
+        """Reuse an idle env runner process for this algorithm, or start a new one."""
         idle = _idle[self._key(kwargs["worker_index"])]
         while idle:
             actor = idle.pop()
-            with contextlib.suppress(ray.exceptions.RayActorError):  # The idle actor may have died meanwhile.
-                # Waiting for each actor raises an environment's error here, as if its process had just started.
+            # If the idle process has died, the next one is tried.
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                # Waiting raises an exception of the environment's constructor here, as for a newly started process.
                 ray.get(actor.begin_anew.remote(**kwargs, tune_trial_id=self._tune_trial_id))
                 return actor
         return super()._make_worker(**kwargs)
@@ -45,7 +46,7 @@ class RemoteRunners(EnvRunnerGroup):
         return (group and group.id, self.env_runner_cls, worker_index)
 
     def stop(self) -> None:
-        """Close all environments, keep the processes that answer, and end processes that do not."""
+        """Close all environments, keep processes that answer for the next algorithm, and end the others."""
         if ray.util.get_current_placement_group() is not None:
             manager = self._worker_manager
             for answer in manager.foreach_actor(lambda runner: runner.stop()):
@@ -55,7 +56,7 @@ class RemoteRunners(EnvRunnerGroup):
 
 
 def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
-    """Have every healthy remote runner collect its share of ``steps`` at the same time.
+    """Let every healthy remote runner collect an equal share of ``steps`` in parallel.
 
     Args:
         algorithm: A ``FastAlgorithm`` with ``num_env_runners > 0``.
@@ -66,7 +67,7 @@ def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
     """
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
-    # The steps are shared by healthy runners only, so that a batch keeps its size if a runner is lost.
+    # Only healthy runners are counted, so that the batch keeps its size if a runner is lost.
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
     rollouts: list[Rollout] = _call_runners(algorithm, "collect_with", moments=_moments_of(runner), steps=share)
     for rollout in rollouts:
@@ -75,7 +76,7 @@ def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
 
 
 def collect_transitions(algorithm: Any, steps: int) -> None:
-    """Have every healthy remote runner collect its share of ``steps`` into the algorithm's replay memory.
+    """Let every healthy remote runner collect an equal share of ``steps`` for the replay memory.
 
     Args:
         algorithm: An ``OffPolicy`` with ``num_env_runners > 0``.
@@ -87,7 +88,8 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
-    clock = algorithm.counters["num_env_steps_sampled_lifetime"]  # Epsilon follows the steps of all runners.
+    # Epsilon depends on the steps of all runners together.
+    clock = algorithm.counters["num_env_steps_sampled_lifetime"]
     answers = _call_runners(algorithm, "collect_transitions", moments=_moments_of(runner), steps=share, clock=clock)
     for rows, taken, episodes, learned in answers:
         algorithm.replay.extend(rows)
@@ -96,29 +98,30 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
 
 
 def _moments_of(runner: Any) -> Moments | None:
-    """Return the local runner's normaliser state, which is the merged one; None without normalisation."""
+    """Return the merged observation statistics, which the local runner keeps; None without normalisation."""
     normaliser = runner.normaliser
     return None if normaliser is None else (normaliser.count, normaliser.mean, normaliser.sum_squares)
 
 
 def _merge_learned(runner: Any, learned: Moments | None) -> None:
-    """Merge what a remote normaliser learned into the local runner's."""
+    """Merge a remote runner's new observation statistics into the local runner's."""
     merged = _moments_of(runner)
     if learned is not None and merged is not None:
         runner.normaliser.load(*merge_moments(merged, learned))
 
 
 def _call_runners(algorithm: Any, method: str, **request: Any) -> list[Any]:
-    """Call a method of every healthy remote runner with the learner's weights; return what came back in time.
+    """Call a method of every healthy remote runner with the current weights; return the answers that came in time.
 
     Raises:
         RuntimeError: Nothing did.
     """
     config = algorithm.config
-    # The weights are put into the object store once. As an argument of each call they would be pickled for each runner.
+    # The weights are put into Ray's object store once; as an argument of each call they would be pickled for each
+    # runner.
     weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
     answers: list[Any] = algorithm.env_runner_group.foreach_env_runner(
-        # A lambda would cost 9 ms for each runner, because cloudpickle searches all modules for the name "ray".
+        # A module-level function is sent, because cloudpickle would take 9 ms per runner for a lambda.
         _call_method,
         kwargs={"method": method, "weights": weights, **request},
         local_env_runner=False,
@@ -133,5 +136,5 @@ def _call_runners(algorithm: Any, method: str, **request: Any) -> list[Any]:
 
 
 def _call_method(runner: Any, method: str, **request: Any) -> Any:
-    """Run in the process of a remote ``ArrayEnvRunner``, which is the first argument."""
+    """Call a method of an ``ArrayEnvRunner`` in its remote process."""
     return getattr(runner, method)(**request)

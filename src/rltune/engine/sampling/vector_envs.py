@@ -1,4 +1,4 @@
-"""Step vectorised Gymnasium environments as arrays.
+"""Step Gymnasium environments, single or vectorised, behind one interface on arrays.
 
 One contract holds for all kinds (Gymnasium 1.x, autoreset mode NEXT_STEP). After a step that ends an episode the
 observation is the episode's last one. The next ``step`` ignores that environment's action, resets it and returns the
@@ -34,7 +34,7 @@ NATIVE_FROM = 12
 
 
 class ArrayEnvs(Protocol):
-    """The environments that the samplers step, with the names that RLlib expects of their spaces."""
+    """The interface of environments that step together on arrays."""
 
     num_envs: int
     single_observation_space: gym.Space[Any]
@@ -44,20 +44,20 @@ class ArrayEnvs(Protocol):
 
     @property
     def unwrapped(self) -> Any:
-        """The object itself; RLlib asks Gymnasium's vector environments for it."""
+        """The environments themselves; RLlib reads this attribute of Gymnasium's vector environments."""
 
     def reset(self, seeds: Sequence[int] | None) -> Array:
-        """Start an episode everywhere, each from its own seed; return observations [envs, ...]."""
+        """Start an episode in every environment, each with its own seed; return observations [envs, ...]."""
 
     def step(self, actions: Array) -> Step:
-        """Return observations, rewards, terminated, truncated; the next call may overwrite these arrays."""
+        """Step every environment; return observations, rewards, terminated and truncated in reused arrays."""
 
     def close(self) -> None:
-        """Free the environments."""
+        """Close the environments."""
 
 
 class SyncEnvs:
-    """Single environments stepped one after another into arrays.
+    """Steps single Gymnasium environments one after another, and writes the results into arrays.
 
     Gymnasium's ``SyncVectorEnv`` does the same, but collects info dicts and copies observations at each step.
 
@@ -78,24 +78,25 @@ class SyncEnvs:
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
-        self._done = [False] * num_envs  # Reading a list's element is faster than an array's, which creates an object.
+        # A list, because reading an array's element creates an object, which is slower.
+        self._done = [False] * num_envs
 
     @property
     def unwrapped(self) -> SyncEnvs:
-        """The object itself."""
+        """The environments themselves, as RLlib expects."""
         return self
 
     def reset(self, seeds: Sequence[int] | None) -> Array:
-        """Start an episode in each environment, from its own seed; None for random seeds."""
+        """Start an episode in each environment with its own seed; None means random seeds."""
         for index, env in enumerate(self.envs):
             self._obs[index] = env.reset(seed=None if seeds is None else seeds[index])[0]
         self._done = [False] * self.num_envs
         return self._obs
 
     def step(self, actions: Array) -> Step:
-        """Step each environment, or reset it where the last step ended an episode."""
-        # tolist() converts all actions to Python ints at once. Indexing would give NumPy scalars, which make an
-        # environment's arithmetic slow.
+        """Step each environment; one whose episode ended in the last step is reset instead."""
+        # tolist() converts all actions to Python numbers at once. NumPy scalars would slow the environment's
+        # arithmetic.
         choices = actions.tolist() if self._discrete else actions
         for index, env in enumerate(self.envs):
             if self._done[index]:
@@ -114,11 +115,11 @@ class SyncEnvs:
         return self._obs, self._rewards, self._terminated, self._truncated
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of each environment or its wrappers, as Gymnasium's vector environments do."""
+        """Return an attribute of each environment or its wrappers, like Gymnasium's vector environments."""
         return tuple(env.get_wrapper_attr(name) for env in self.envs)
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of each environment or its wrappers."""
+        """Set an attribute of each environment or its wrappers, like Gymnasium's vector environments."""
         for env, value in zip(self.envs, values, strict=True):
             env.set_wrapper_attr(name, value)
 
@@ -129,7 +130,7 @@ class SyncEnvs:
 
 
 class VectorEnvs:
-    """A Gymnasium vector environment (native or asynchronous) under the same contract.
+    """Adapts a Gymnasium vector environment, native or asynchronous, to the interface `ArrayEnvs`.
 
     Args:
         env: A vector environment in autoreset mode NEXT_STEP.
@@ -148,11 +149,11 @@ class VectorEnvs:
 
     @property
     def unwrapped(self) -> VectorEnvs:
-        """The object itself."""
+        """The environments themselves, as RLlib expects."""
         return self
 
     def reset(self, seeds: Sequence[int] | None) -> Array:
-        """Start an episode everywhere; one that has a single generator for all is seeded with the first seed."""
+        """Start an episode in every environment; native ones with a single generator get the first seed."""
         single = isinstance(self.env.unwrapped, AsyncVectorEnv | SyncVectorEnv)
         seed = None if seeds is None else list(seeds) if single else seeds[0]
         return np.asarray(self.env.reset(seed=seed)[0])
@@ -165,12 +166,12 @@ class VectorEnvs:
         return obs, rewards, terminated, truncated
 
     def close(self) -> None:
-        """Close the environment, with its processes if it has any."""
+        """Close the vector environment, with its processes if it has any."""
         self.env.close()
 
 
 def seed_runner(seed: int | None, worker_index: int, steps: int) -> np.random.SeedSequence:
-    """Seed one env runner: the states of its environments at their first reset, and its random actions.
+    """Return the seed sequence of one env runner, for its environments' first reset and for its random actions.
 
     RLlib's runners count up from the algorithm's seed, and environments count up from their runner's. Most environments
     of several runners would draw the same initial states for ever.
@@ -184,7 +185,7 @@ def seed_runner(seed: int | None, worker_index: int, steps: int) -> np.random.Se
 
 
 def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -> ArrayEnvs:
-    """Build the environments that ``config`` names.
+    """Build the environments that RLlib's ``config`` describes, single or vectorised.
 
     ``gym_env_vectorize_mode`` SYNC (RLlib's default) means "in this process": a native vector environment
     where Gymnasium's spec has one that takes the same arguments and there are enough environments for it
@@ -213,13 +214,13 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
 
     if mode == gym.VectorizeMode.ASYNC:
         makers = [lambda index=index: make(index) for index in range(count)]
-        # With copy=False observations stay in shared memory, and the sampler copies them before the next step.
+        # Observations may stay in shared memory, because the sampler copies them before the next step.
         return VectorEnvs(gym.vector.AsyncVectorEnv(makers, copy=False))
     return SyncEnvs(make, count)
 
 
 def _find_creator(env: Any) -> Callable[[EnvContext], Any] | None:
-    """Find the function behind a class or a name registered with Tune; None for a Gymnasium id."""
+    """Return the function or class that creates an environment registered with Tune; None for a Gymnasium id."""
     if callable(env):
         return env  # type: ignore[no-any-return]
     if _global_registry.contains(ENV_CREATOR, env):
@@ -228,7 +229,7 @@ def _find_creator(env: Any) -> Callable[[EnvContext], Any] | None:
 
 
 def _make_gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.VectorizeMode) -> ArrayEnvs:
-    """Build environments of a Gymnasium id, without the checker wrapper, which is meant for authors of environments."""
+    """Build environments of a Gymnasium id, without the checker wrapper, which would slow each step."""
     if mode == gym.VectorizeMode.ASYNC:
         return VectorEnvs(gym.make_vec(env_id, count, mode, vector_kwargs={"copy": False}, **kwargs))
     native = mode == gym.VectorizeMode.VECTOR_ENTRY_POINT
@@ -238,18 +239,19 @@ def _make_gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.Ve
 
 
 def _has_native(env_id: str, kwargs: dict[str, Any]) -> bool:
-    """Return whether the id has a vector entry point that can be imported and takes these arguments."""
+    """Return whether the id has a native vector version that can be imported and takes these arguments."""
     module, _, name = env_id.rpartition(":")
     if module:
-        importlib.import_module(module)  # Unlike gym.make, gym.spec does not import the module of module:Name.
+        # gym.make imports the module in an id such as module:Name, but gym.spec does not, so it is imported here.
+        importlib.import_module(module)
     spec = gym.spec(name)
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return False
     try:
         entry = spec.vector_entry_point
         target = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
-    except (ImportError, AttributeError):  # JAX environments raise these errors if JAX is not installed.
+    except (ImportError, AttributeError):  # Native JAX environments raise these errors if JAX is not installed.
         return False
-    # If a native version ignored an argument, a trial would train on another environment than the user named.
+    # A native version that ignores an argument would be another environment than the user named, so it is not used.
     accepted = inspect.signature(target).parameters
     return set(kwargs) | set(spec.kwargs) <= set(accepted)
