@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 from typing_extensions import TypedDict
 
 
@@ -45,7 +45,7 @@ class RetryBody(RequestBody):
 class EnqueueBody(RequestBody):
     """The values of a configuration by the names of the searched parameters; the searcher draws the others."""
 
-    space: dict[str, Any] = Field(min_length=1)
+    space: dict[str, Any]
 
 
 class SweepDescription(TypedDict):

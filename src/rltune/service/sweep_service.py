@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from rltune.compose.composing import change_settings
 from rltune.driver.requests.actions import enqueue_configuration, request_retry
 from rltune.errors import ConfigError, StudyError
+from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.service.checking import CheckedSweep, check_change, check_submission, run_in_child
 from rltune.service.descriptions import SweepDescriptions
@@ -92,7 +93,7 @@ class SweepService:
             raise StudyError(
                 f"sweep={name} is complete, and no setting asks for more",
                 "an interrupted or failed one, or a larger budget",
-                'resume it with "overrides": ["budget.trials=..."]',
+                spell_command(f"resume sweep={name} budget.trials=..."),
             )
         settings = submission.settings
         if overrides and submission.state in ENDED:

@@ -128,7 +128,7 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
     checked = build_search_space(config.algo, config.space).check_values(values)
     if not checked:
         raise ConfigError(
-            "space has no values to try", "at least one", spell_command(f"enqueue sweep={sweep.name} space.lr=...")
+            "space={} has no values to try", "at least one", spell_command(f"enqueue sweep={sweep.name} space.lr=...")
         )
     return checked
 
