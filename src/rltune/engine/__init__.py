@@ -43,7 +43,8 @@ def _find_fast_class(config: AlgorithmConfig) -> Any:
         return None
     module, name = path.split(":")
     cls = getattr(importlib.import_module(module), name)
-    # A user's own subclass of PPO stays with stock RLlib, because the fast engine would ignore its training_step.
+    # A user's subclass, for example of PPO, is trained by stock RLlib, because the engine would ignore its
+    # training_step.
     return cls if cls.stock_class is config.algo_class else None
 
 

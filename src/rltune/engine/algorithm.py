@@ -260,8 +260,8 @@ class FastAlgorithm(StockCheckpoint):
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state, with the engine's lifetime counters in the metrics where stock RLlib expects them."""
-        # Stock RLlib aggregates the lifetime counters from its env runners' loggers and refuses keys logged in any
-        # other way. A lifetime sum only grows, so the difference to the sum that is already logged is added.
+        # Stock RLlib reads lifetime counters from the metrics of its env runners, as sums that only grow. So the
+        # difference to the sum that was logged before is added, in the form of an env runner's metrics.
         logger = MetricsLogger(root=False)
         for name, value in self.counters.items():
             logged = self.metrics.peek(("env_runners", name), default=0)
@@ -273,7 +273,7 @@ class FastAlgorithm(StockCheckpoint):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Set RLlib's state (also a stock algorithm's) and rebuild the hot loop on it."""
+        """Restore RLlib's state, also that of a stock algorithm, and rebuild the hot loop on it."""
         # The learner only accepts weights with a higher sequence number than its own; a trial that goes back has a
         # lower one.
         self.learner._weights_seq_no = 0

@@ -141,7 +141,7 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
 
 
 def find_modules(spec: EnvSpec | Mapping[str, Any]) -> list[str]:
-    """Find the modules that building an environment would import, except loaded modules and known packages."""
+    """List the modules that building an environment would import, without loaded modules and known packages."""
     spec = spec_of(spec)
     named = [spec.id if spec.policies is not None else spec.id.rpartition(":")[0]]
     named.append(str(spec.objective.get("kind", "")).rpartition(":")[0])
@@ -150,7 +150,7 @@ def find_modules(spec: EnvSpec | Mapping[str, Any]) -> list[str]:
 
 
 def import_env_module(module: str, env_id: str) -> None:
-    """Import the module that registers an environment.
+    """Import the module that registers an environment's id with Gymnasium.
 
     Raises:
         ConfigError: It cannot be imported; names the extra, the nearest module, or where to put it.

@@ -48,7 +48,7 @@ class Objective:
 
 
 def make_score(settings: Mapping[str, Any]) -> Score:
-    """Return the function that scores an episode. Scores have their natural sign, whatever the direction.
+    """Return the function that scores an episode; if the objective is minimized, lower scores stay the better ones.
 
     Args:
         settings: ``kind`` and ``key`` as in conf/run.yaml; empty for the return.

@@ -54,7 +54,8 @@ def _import_module(env_id: str) -> Any:
     try:
         importlib.import_module("pettingzoo")
         return importlib.import_module(env_id)
-    except Exception as error:  # A PettingZoo module raises any exception if a package is missing.
+    # The import may fail in any way, for example with an ImportError or AttributeError if a package is missing.
+    except Exception as error:
         package = env_id.partition(".")[0]
         advice = f"put {package}.py into this folder, or install its package"
         fix = EXTRA if package in ("pettingzoo", "mpe2") else advice
@@ -114,7 +115,7 @@ def assign_policies(policies: str | Mapping[str, str], agents: list[str]) -> dic
 
 
 def spaces_by_agent(env: Any) -> dict[str, tuple[Any, Any]]:
-    """Return each agent's observation and action space."""
+    """Return the observation space and the action space of each agent."""
     return {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
 
 
@@ -144,7 +145,7 @@ class TeamEnv:
 
 
 def check_agents(spec: EnvSpec) -> None:
-    """Build an environment of several agents and step it once, to find what is wrong before the first trial.
+    """Build a multi-agent environment and step it once, so that errors are found before the first trial.
 
     Raises:
         ConfigError: It cannot be built or stepped, or its settings do not go with several agents.
@@ -177,7 +178,7 @@ def check_agents(spec: EnvSpec) -> None:
 
 
 def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:
-    """Return each policy's observation and action space.
+    """Return the observation space and the action space of each policy.
 
     Raises:
         ConfigError: Agents of different spaces share a policy, or no policy takes a space of this kind.

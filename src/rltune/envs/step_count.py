@@ -14,7 +14,7 @@ from rltune.errors import RewardError
 
 
 class SamplingEnded(BaseException):
-    """Raised to end sampling before the batch is full.
+    """Raised in an environment's step to end an iteration's sampling before the batch is full.
 
     Like a KeyboardInterrupt it is not an `Exception`, because RLlib (2.60) takes every `Exception` for an error of the
     environment.
@@ -38,7 +38,7 @@ STEPS = StepCount()
 
 
 def require_finite(rewards: Sequence[float]) -> None:
-    """Refuse rewards that are not finite before they make the whole network NaN.
+    """Refuse NaN and infinite rewards, because a single one would turn all of the network's weights into NaN.
 
     Raises:
         RewardError: A reward is NaN or infinite.
@@ -49,7 +49,7 @@ def require_finite(rewards: Sequence[float]) -> None:
 
 
 def count_steps_of(envs: Any) -> None:
-    """Count the steps of RLlib's own vector environment, check its rewards, and raise `SamplingEnded` on request.
+    """Count the steps of RLlib's own vector environment, check its rewards, and end its sampling on request.
 
     A second call for the same environment changes nothing.
     """

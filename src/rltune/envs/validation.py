@@ -191,7 +191,7 @@ def _make_bare_env(spec: EnvSpec) -> Any:
         raise ConfigError(
             f"env.id={spec.id}: {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
-    except gymnasium.error.Error as error:  # The environment's id is unknown or missing.
+    except gymnasium.error.Error as error:  # Gymnasium raises this error for an unknown or malformed id.
         raise _explain_unknown(spec.id, describe_exception(error)) from None
     except ModuleNotFoundError as error:
         raise ConfigError(

@@ -72,7 +72,7 @@ def connect_ledger(url: str) -> Engine:
 
 
 def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
-    """Raise SQLite's error of a damaged file as a `StudyError` that names the file.
+    """Raise a `StudyError` that names the file if SQLite reports that the file is damaged.
 
     SQLite notices damage only in the pages that it happens to read, so any read may be the first to fail.
     """
@@ -141,7 +141,7 @@ def file_of(url: str) -> Path | None:
 
 
 def find_network_file_system(path: Path) -> str | None:
-    """Return the kind of the network file system that a path lies on, such as ``nfs4``; None on a local one.
+    """Return the type of the network file system on which a path lies, such as ``nfs4``; None on a local disk.
 
     Everything that FUSE mounts except disks counts as a network, because which of these share memory is not known.
     """
@@ -199,7 +199,7 @@ def connect_file(file: Path) -> sqlite3.Connection:
 
 
 def check_storage(url: str) -> None:
-    """Refuse a database that cannot be used, before a sweep begins; a SQLite file is created later.
+    """Refuse a database that cannot be used, before a sweep begins; a missing SQLite file is created later.
 
     Args:
         url: The setting ``study.storage``.

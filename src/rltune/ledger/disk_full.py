@@ -1,4 +1,4 @@
-"""Recognize a full disk beneath other errors, and explain what to do. Imports nothing heavy.
+"""Recognize that an error was caused by a full disk, and explain what to do. Imports nothing heavy.
 
 A sweep whose disk is full stops as if it had been interrupted. No trial is to blame for that, so none fails.
 """
@@ -44,7 +44,7 @@ def names_full_disk(text: str) -> bool:
 
 
 def make_disk_full_error(folder: Path) -> StudyUnavailableError:
-    """Make the error of a sweep whose disk is full, with the command that resumes the sweep."""
+    """Make the error that a sweep's disk is full, with the command that resumes the sweep."""
     return StudyUnavailableError(
         f"{folder}: {DISK_FULL}; everything recorded before is kept",
         "room for the ledger and the trials' checkpoints",

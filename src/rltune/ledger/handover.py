@@ -59,7 +59,7 @@ def read_stored_driver(store: Store) -> Driver | None:
 
 
 def has_newest(store: Store) -> bool:
-    """Return whether the folder on this machine has the sweep's newest state.
+    """Return whether the sweep's folder on this machine is at least as new as the storage.
 
     Raises:
         StoreError: The storage cannot be used.

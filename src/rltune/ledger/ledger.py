@@ -121,7 +121,7 @@ class Ledger:
 
     @property
     def is_file(self) -> bool:
-        """Whether the ledger is a file on this machine, rather than rows in a server's database."""
+        """Whether the ledger is a SQLite file, rather than rows in a server's database."""
         return file_of(self.url) is not None
 
     # -- Methods for the sweep's own record ---------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Ledger:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of the driver that writes through this object; None for commands and readers."""
+        """The lease of the driver that writes with this object; None in processes that only read or send requests."""
         return self.fence.lease
 
     def check_lease(self) -> None:
@@ -179,7 +179,7 @@ class Ledger:
         return read_lease(self._engine, self.sweep_id)
 
     def close(self) -> None:
-        """Close all connections, so that the file can be moved or copied."""
+        """Close all database connections, so that a SQLite file can be moved or copied."""
         self._engine.dispose()
 
     # -- Methods for requests to the sweep's driver -------------------------------------------------------------------

@@ -72,7 +72,7 @@ def find_front(records: Iterable[TrialRecord], direction: Direction, second_dire
 
 
 def _list_scored(records: Iterable[TrialRecord]) -> list[tuple[TrialRecord, float]]:
-    """List the trials that neither failed nor diverged and have a score, with their scores."""
+    """List the trials that neither failed nor diverged and have a score, paired with their scores."""
     able = ((record, record.score) for record in records if record.state != "FAIL" and not record.diverged)
     return [(record, score) for record, score in able if score is not None]
 
@@ -92,7 +92,7 @@ class BestSoFar:
         self._best: int | None = None
 
     def add(self, number: int, objective: float) -> float | None:
-        """Add a trial's next report, and return the best score so far; None without a score.
+        """Record a trial's next report, and return the best score of the sweep so far; None before the first score.
 
         Args:
             number: The trial.

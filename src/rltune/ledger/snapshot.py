@@ -147,7 +147,7 @@ def _add_reports(
     condition: ColumnElement[bool],
     earlier: Mapping[int, LedgerSnapshot],
 ) -> None:
-    """Read the reports that meet a condition and add them to their trials.
+    """Read the reports that meet an SQL condition, and add them to the trials they belong to.
 
     Only of the newest report of each trial are all numbers read: these are most of a ledger.
     """

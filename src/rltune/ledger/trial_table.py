@@ -89,7 +89,7 @@ class TrialTable:
         study_state: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> TrialRecord:
-        """Add a trial with the next number.
+        """Insert a trial with the next free number.
 
         Args:
             params: Sampled values by name.

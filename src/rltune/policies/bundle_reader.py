@@ -60,7 +60,7 @@ class Permute(nn.Module):
         self.dims = dims
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Permute the axes."""
+        """Permute the axes of a batch of images."""
         return x.permute(*self.dims)
 
 
@@ -318,7 +318,7 @@ class ObservationFilter(NamedTuple):
     clip: float | None
 
     def apply(self, rows: Values) -> Values:
-        """Normalise observations (batch, features)."""
+        """Normalise observations (batch, features) with the statistics of the training."""
         rows = (rows - self.mean) / self.scale
         return rows.clip(-self.clip, self.clip) if self.clip else rows
 
@@ -379,7 +379,7 @@ class BundlePolicy:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read a bundle.
+        """Load a policy from the folder of its bundle.
 
         Raises:
             FileNotFoundError: There is no bundle in ``folder``.
@@ -422,7 +422,7 @@ class BundlePolicy:
         self._memory = None
 
     def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | int | None = None) -> Any:
-        """Choose the action for one observation, or the actions for a batch of them.
+        """Choose the action for one observation, or the actions for a batch of observations.
 
         A recurrent policy continues the episodes of the call before, one for each observation, until ``reset``.
         ``predict`` leaves its memory to the caller.
@@ -451,7 +451,7 @@ class BundlePolicy:
         deterministic: bool = True,
         rng: np.random.Generator | int | None = None,
     ) -> tuple[np.ndarray, Any]:
-        """Act with the signature of Stable-Baselines3, for evaluation code written for it.
+        """Choose actions with the signature of Stable-Baselines3's ``predict``, for evaluation code written for it.
 
         Args:
             obs: As for ``act``.

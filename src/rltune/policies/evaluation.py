@@ -73,7 +73,7 @@ def evaluate(
     deterministic: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Play a policy on exactly ``episodes`` episodes, of the environment's seeds ``seed``, ``seed + 1``, ...
+    """Play exactly ``episodes`` episodes with a policy; the environment's seeds are ``seed``, ``seed + 1``, ...
 
     Every seed's episode counts, however long it is: taking the first to finish would favour short ones.
 

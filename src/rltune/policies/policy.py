@@ -233,7 +233,7 @@ def load_policy(
 
 
 def load_bundle(source: Source) -> Policy | MultiAgentPolicy:
-    """Load a policy as `load_policy` does.
+    """Load a policy's bundle without RLlib, as `load_policy` does for an already parsed URI.
 
     Raises:
         PolicyError: There is no such policy, or its files are damaged.

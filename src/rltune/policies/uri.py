@@ -52,13 +52,13 @@ class Source:
 
     @property
     def scheme(self) -> str:
-        """The part before the colon in lower case, such as ``models``; empty for a folder."""
+        """The URI's part before the colon in lower case, such as ``models``; empty for a folder."""
         match = re.match(r"([a-z][a-z0-9+.-]+):", self.uri, re.IGNORECASE)
         return match[1].lower() if match else ""
 
     @property
     def path(self) -> str:
-        """The part after the colon without slashes around it, such as ``<name>/<version>``."""
+        """The URI's part after the colon without outer slashes, such as ``<name>/<version>``."""
         return self.uri.partition(":")[2].strip("/")
 
     def make_error(self, problem: str, allowed: str, fix: str) -> PolicyError:
@@ -218,7 +218,7 @@ def _read_trials(folder: Path, source: Source) -> tuple[Sequence[TrialRecord], D
 
 
 def _read_trial_checkpoint(folder: Path, number: int, source: Source) -> CheckpointRecord:
-    """Return the ledger's record of a trial's best checkpoint."""
+    """Return the ledger's record of the best checkpoint of a given trial."""
     trials, _ = _read_trials(folder, source)
     checkpoints = {trial.number: trial.checkpoint for trial in trials if trial.checkpoint}
     allowed = f"trials with a checkpoint: {', '.join(map(str, checkpoints)) or 'none'}"
@@ -234,7 +234,7 @@ def _read_trial_checkpoint(folder: Path, number: int, source: Source) -> Checkpo
 
 
 def _read_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
-    """Return the ledger's record of the best checkpoint in a sweep that has no winner."""
+    """Return the ledger's record of the best trial's checkpoint in a sweep that has no winner."""
     from rltune.ledger.outcome import explain_no_winner
     from rltune.ledger.ranking import find_nearest, rank_records
 

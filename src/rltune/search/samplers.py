@@ -192,7 +192,7 @@ def find_known_traits(kind: str) -> SamplerTraits | None:
 
 
 def get_traits(kind: str) -> SamplerTraits:
-    """Return a sampler's traits.
+    """Return a sampler's traits; those of a user's class are found by importing it.
 
     A class without a row in `_KNOWN` is imported, and has the traits of the class with a row from which it derives;
     without one it has the usual traits.

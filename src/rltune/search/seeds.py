@@ -10,7 +10,7 @@ from collections.abc import Collection
 import numpy as np
 
 _SAMPLER, _CERTIFICATION = 1, 2
-_POSITIVE_INT32 = 0x7FFFFFFF  # The largest seed that every library accepts.
+_POSITIVE_INT32 = 0x7FFFFFFF  # The largest seed that all libraries accept, which is a 32-bit signed integer.
 
 
 def derive_trial_seeds(sweep_seed: int, number: int, replicates: int) -> list[int]:

@@ -84,7 +84,7 @@ class Client:
     def submit(
         self, *overrides: str, name: str | None = None, group: str | None = None, **settings: Any
     ) -> dict[str, Any]:
-        """Put a sweep into the queue.
+        """Submit a sweep, which appends it to the service's queue.
 
         Args:
             overrides: As they are typed: ``"algo=ppo"``.
@@ -116,11 +116,11 @@ class Client:
         return dict(self._send("GET", f"sweeps/{name}").json())
 
     def stop(self, name: str) -> dict[str, Any]:
-        """End a sweep cleanly, so that it can be resumed, or take it from the queue."""
+        """Stop a running sweep so that it can be resumed, or remove a waiting one from the queue."""
         return self._act("stop", name, {})
 
     def resume(self, name: str, *overrides: str) -> dict[str, Any]:
-        """Put a sweep that has ended at the queue's end.
+        """Resume an ended sweep, which appends it to the service's queue.
 
         Args:
             name: The sweep.
@@ -129,11 +129,11 @@ class Client:
         return self._act("resume", name, {"overrides": [*overrides]})
 
     def retry(self, name: str, trials: Sequence[int] | None = None) -> dict[str, Any]:
-        """Try failed trials again, with their numbers and values; None means all of them."""
+        """Retry failed trials with their numbers and parameters; None means all failed trials."""
         return self._act("retry", name, {"trials": None if trials is None else [*trials]})
 
     def enqueue(self, name: str, **space: Any) -> dict[str, Any]:
-        """Have a sweep try a configuration next: ``lr=1e-3``; its searcher draws the other parameters."""
+        """Enqueue a configuration, such as ``lr=1e-3``, as the next trial; the searcher draws the other values."""
         return self._act("enqueue", name, {"space": space})
 
     def logs(self, name: str, follow: bool = False) -> Iterator[str]:
@@ -156,7 +156,7 @@ class Client:
                 time.sleep(INTERVAL_S)
 
     def wait(self, *names: str, timeout_s: float | None = None) -> Sequence[dict[str, Any]]:
-        """Wait until sweeps have ended.
+        """Wait until the given sweeps have ended.
 
         Args:
             names: The sweeps.

@@ -220,7 +220,7 @@ class Dispatcher:
     # -- Methods for requests of users --------------------------------------------------------------------------------
 
     def stop(self, name: str) -> Submission:
-        """End a sweep cleanly, or take it from the queue.
+        """Stop a running sweep so that it can be resumed, or remove a waiting one from the queue.
 
         Raises:
             StudyError: There is none of this name, it has ended, or its driver cannot be reached.
@@ -248,7 +248,7 @@ class Dispatcher:
         return self._submissions.get(name)
 
     def resume(self, submission: Submission, overrides: Sequence[str] = (), settings: str | None = None) -> Submission:
-        """Put a sweep that has ended at the queue's end.
+        """Resume an ended sweep by appending it to the queue.
 
         Args:
             submission: The sweep, as it was when the settings were checked.

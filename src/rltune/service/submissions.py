@@ -239,7 +239,7 @@ class Submissions:
             return bool(connection.execute(update(TABLE).where(is_same).values(**values)).rowcount)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the queue's database."""
         self._engine.dispose()
 
 

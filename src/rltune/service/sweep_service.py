@@ -40,7 +40,7 @@ class SweepService:
     run_check: Callable[..., CheckedSweep] = run_in_child
 
     def submit(self, overrides: Sequence[str], name: str | None = None, group: str | None = None) -> SweepDescription:
-        """Put a sweep into the queue.
+        """Check a submitted sweep and append it to the queue.
 
         Raises:
             ConfigError: It cannot be run.
@@ -69,7 +69,7 @@ class SweepService:
         return description
 
     def stop(self, name: str) -> SweepDescription:
-        """End a sweep cleanly, or take it from the queue.
+        """Stop a running sweep so that it can be resumed, or remove a waiting one from the queue.
 
         Raises:
             StudyError: It has ended, or its driver cannot be reached.
@@ -78,7 +78,7 @@ class SweepService:
         return self.show(name)
 
     def resume(self, name: str, overrides: Sequence[str] = ()) -> SweepDescription:
-        """Put a sweep that has ended at the queue's end.
+        """Resume an ended sweep by appending it to the queue, possibly with changed settings.
 
         Args:
             name: The sweep.
@@ -102,7 +102,7 @@ class SweepService:
         return self.show(name)
 
     def retry(self, name: str, trials: Sequence[int] | None = None) -> SweepDescription:
-        """Try failed trials again; None means all of them.
+        """Retry failed trials of a sweep; None means all of them.
 
         Raises:
             StudyError: There is no such trial that has failed.
@@ -113,7 +113,7 @@ class SweepService:
         return self.show(name)
 
     def enqueue(self, name: str, space: Mapping[str, Any]) -> SweepDescription:
-        """Have a sweep try a configuration next.
+        """Enqueue a configuration as the next trial of a sweep.
 
         Args:
             name: The sweep.

@@ -63,7 +63,7 @@ class MLflowRuns:
                 raise
 
     def open_experiment(self) -> None:
-        """Find the experiment, or create it."""
+        """Return the id of the MLflow experiment, which is created if missing."""
         experiment = self._client.get_experiment_by_name(self._experiment_name)
         if experiment is None:
             try:
@@ -111,7 +111,7 @@ class MLflowRuns:
                 return runs
 
     def create(self, name: str, tags: Mapping[str, str], start_ms: int) -> str:
-        """Create a run and return its id."""
+        """Create an MLflow run and return its id."""
         given = {name: text for name, text in self._clean(tags).items() if text}
         tags = {"mlflow.source.name": "rltune", "mlflow.user": name_user(), **given}
         return str(self._client.create_run(self._experiment, start_ms, tags, name).info.run_id)
@@ -133,7 +133,7 @@ class MLflowRuns:
         )
 
     def log(self, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str], points: Sequence[Point]) -> None:
-        """Log any number of params, tags and points; one request takes up to 1,000.
+        """Log any number of params, tags and points to an MLflow run, with up to 1,000 in each request.
 
         Points that are not finite are left out.
         """
@@ -184,7 +184,7 @@ class MLflowRuns:
         self._client.update_run(run_id, status="RUNNING")
 
     def end(self, run_id: str, status: str, end_ms: int) -> None:
-        """End a run: FINISHED, FAILED or KILLED."""
+        """End an MLflow run with the status FINISHED, FAILED or KILLED."""
         self._client.set_terminated(run_id, status, end_ms)
 
     def drop_tag(self, run_id: str, tag: str) -> None:

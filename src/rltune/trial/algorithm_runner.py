@@ -99,7 +99,7 @@ class AlgorithmRunner:
             count_steps_of(envs)
 
     def train(self) -> Progress:
-        """Train one iteration.
+        """Train one iteration of the RLlib algorithm, and return the progress after it.
 
         Raises:
             SamplingEnded: It was to end early. The engine's next checkpoint has what it had sampled, where it can have

@@ -60,7 +60,7 @@ class _Number(NamedTuple):
 
 
 def _number(*declared: Any) -> Any:
-    """Declare a field of `Progress` with the arguments of `_Number`."""
+    """Declare a field of `Progress`; the arguments are those of `_Number`."""
     number = _Number(*declared)
     return field(default=0 if number.key else math.nan, metadata={"number": number})
 

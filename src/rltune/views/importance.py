@@ -111,7 +111,7 @@ def measure_importance(space: Space, trials: Sequence[TrialRecord], direction: D
 
 def _permute(forest: _OutOfBagForest, places: Array, rng: np.random.Generator) -> Array:
     """Return for each parameter the relative increase of the forest's error when its values are shuffled."""
-    from sklearn.inspection import permutation_importance  # scikit-learn takes a second to import.
+    from sklearn.inspection import permutation_importance  # scikit-learn is imported here, because that takes a second.
 
     seed = int(rng.integers(2**31))
     importance: Any = permutation_importance(

@@ -287,7 +287,7 @@ class SweepView:
 
     @property
     def name(self) -> str:
-        """The sweep's name."""
+        """The name of the sweep."""
         return self.record.name
 
     @property

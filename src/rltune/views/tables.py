@@ -123,7 +123,7 @@ def show_sweep(view: SweepView, stream: TextIO | None = None) -> None:
 def show_evaluation(
     uri: str, info: Mapping[str, Any], result: Evaluation, env: str | None = None, stream: TextIO | None = None
 ) -> None:
-    """Print the result of an evaluation.
+    """Print the result of a policy's evaluation.
 
     Args:
         uri: The policy's URI, as the user typed it.

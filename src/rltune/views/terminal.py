@@ -37,7 +37,7 @@ def print_sections(out: Console, sections: Iterable[Section]) -> None:
 
 
 def make_rich_table(table: TextTable) -> Table:
-    """Make the table that rich prints."""
+    """Convert a text table to a table of rich."""
     rich = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in table.headings:
         rich.add_column(heading, overflow="fold")

@@ -54,7 +54,7 @@ class TransitionRunner(ArrayEnvRunner):
 
     @property
     def sampler(self) -> Stepper | None:
-        """Return the object that steps the environments; None in the local runner beside remote runners."""
+        """Return the stepper; None in a local runner without environments."""
         return self.stepper if self.env is not None else None
 
     def choose(self, obs: Any, clock: int) -> Any:
@@ -121,7 +121,7 @@ class Update(Protocol):
         """Update on a batch [rows, width] with importance weights; the next draw overwrites both arrays."""
 
     def read_errors(self) -> Array:
-        """Return the absolute temporal-difference errors [rows] of the last update."""
+        """Return the absolute temporal-difference errors [rows] of the last update, for the priorities."""
 
     def advance(self, clock: int) -> None:
         """Advance RLlib's learning rate schedules to ``clock`` environment steps."""

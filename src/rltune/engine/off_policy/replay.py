@@ -91,7 +91,7 @@ class SumTree:
         return self.priorities[index]
 
     def find(self, mass: Array) -> Array:
-        """Find the index at which the running sum of priorities passes each of ``mass``."""
+        """Find the index at which the cumulative sum of priorities exceeds each number in ``mass``."""
         drawn: Array = find_priorities(self._sums, self._begins, len(self.priorities), mass)
         return drawn
 
