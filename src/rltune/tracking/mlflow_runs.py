@@ -63,7 +63,7 @@ class MLflowRuns:
                 raise
 
     def open_experiment(self) -> None:
-        """Return the id of the MLflow experiment, which is created if missing."""
+        """Open the MLflow experiment of the sweep, which is created if missing and restored if deleted."""
         experiment = self._client.get_experiment_by_name(self._experiment_name)
         if experiment is None:
             try:
