@@ -47,6 +47,12 @@ def test_a_first_verdict_before_the_first_episode_is_noted(make, env_steps, grac
     assert quiet.notes == ()
 
 
+def test_a_budget_that_no_episode_may_fit_into_is_noted(make):
+    several = {"scheduler": {"kind": "none", "args": {}}, "algo__env_runners__num_envs_per_env_runner": 8}
+    (note,) = make(**several, budget__env_steps=3_999, published__env_steps=None).notes
+    assert "budget.env_steps=3999" in note
+
+
 def test_few_trials_of_a_wide_network_get_the_cpus_that_would_idle(make):
     few = {"budget__trials": 2}
     assert make(**few).share_of(Machine(4, 0)).threads == 1

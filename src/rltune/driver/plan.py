@@ -242,19 +242,26 @@ def _describe_few_steps(config: RunConfig) -> str | None:
 
 
 def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int) -> str | None:
-    """Return a note if the stopping rule may judge trials before their first episode has ended; else None."""
+    """Return a note if a trial, or the stopping rule's first judgement, may end before its first episode; else None."""
     fraction = config.scheduler.args.get("grace_fraction")
     time_limit = find_time_limit(spec)
-    if config.scheduler.kind == "none" or fraction is None or time_limit is None:
+    algo = find_capabilities(config.algo)
+    if time_limit is None or (algo and algo.offline):  # Offline training collects no episodes.
         return None
     num_envs = int((config.algo.get("env_runners") or {}).get("num_envs_per_env_runner") or 1) * max(1, env_runners)
-    first, needed = math.ceil(fraction * config.budget.env_steps), num_envs * time_limit
+    needed = num_envs * time_limit
+    until = f"{num_envs} environments may need {needed:,} until their first episode ends"
+    if needed > config.budget.env_steps:
+        return f"with budget.env_steps={config.budget.env_steps} trials may fail, because {until}"
+    if config.scheduler.kind == "none" or fraction is None:
+        return None
+    first = math.ceil(fraction * config.budget.env_steps)
     if needed <= first:
         return None
     return (
-        f"the scheduler first judges trials after {first:,} environment steps, but {num_envs} environments may need "
-        f"{needed:,} until their first episode ends, and a trial is not judged before that. With a larger "
-        "budget.env_steps or scheduler.args.grace_fraction all trials are judged at the same step"
+        f"the scheduler first judges trials after {first:,} environment steps, but {until}, and a trial is not judged "
+        "before that. With a larger budget.env_steps or scheduler.args.grace_fraction all trials are judged at the "
+        "same step"
     )
 
 

@@ -160,9 +160,8 @@ def _describe_pace(view: SweepView) -> str:
     parts = [f"certifying: {describe_runs(view)} done"] if view.is_certifying else []
     parts += [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
     phases = {"search": view.search_left_s, "certification": view.certification_left_s}
-    left = [
-        f"{format_duration(seconds)} of {phase}" for phase, seconds in phases.items() if (seconds or 0) >= MIN_LEFT_S
-    ]
+    shown = {phase: seconds for phase, seconds in phases.items() if seconds is not None and seconds >= MIN_LEFT_S}
+    left = [f"{format_duration(seconds)} of {phase}" for phase, seconds in shown.items()]
     parts += [f"about {' and '.join(left)} left"] if left else []
     return ", ".join([*parts, view.driver.wait] if view.driver.wait else parts)
 
