@@ -160,8 +160,7 @@ def _describe_pace(view: SweepView) -> str:
     parts = [f"certifying: {describe_runs(view)} done"] if view.is_certifying else []
     parts += [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
     phases = {"search": view.search_left_s, "certification": view.certification_left_s}
-    shown = {phase: seconds for phase, seconds in phases.items() if seconds is not None and seconds >= MIN_LEFT_S}
-    left = [f"{format_duration(seconds)} of {phase}" for phase, seconds in shown.items()]
+    left = [f"{format_duration(s)} of {phase}" for phase, s in phases.items() if s is not None and s >= MIN_LEFT_S]
     parts += [f"about {' and '.join(left)} left"] if left else []
     return ", ".join([*parts, view.driver.wait] if view.driver.wait else parts)
 
