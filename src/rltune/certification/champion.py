@@ -78,7 +78,7 @@ def register_champion(
     notify: Callable[[str], None],
     show: Show = show_nothing,
 ) -> dict[str, Any] | None:
-    """Register the winner as a model version; it gets the champion's alias unless the present champion is better.
+    """Register the winner as a model version; it becomes the champion if it beats the present one or is the first.
 
     Args:
         candidate: The winner.
@@ -170,7 +170,7 @@ def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, 
 def _find_score(
     before: RegisteredModel, candidate: Candidate, tracker: Feeds, progress: Callable[[int, int], None]
 ) -> float | None:
-    """Return the champion's score on the candidate's episodes: read from tags or evaluated; None if it cannot play."""
+    """Return the champion's score on the candidate's episodes: read from tags or evaluated; None if neither works."""
     has_score = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
     # Without the environment's tag, the score may come from another environment with the same id.
     if has_score and ENV_TAG in before.tags:

@@ -130,7 +130,7 @@ def holds_secret(key: str, value: str) -> bool:
             settings that are not addresses, other colons and @ are usual.
         value: Its value as it is typed or composed, with interpolations unresolved.
     """
-    # ^If the password comes from a variable, an empty password is left, which is not secret.
+    # If the password comes from a variable, an empty password is left, which is not secret.
     literal = _VARIABLE.sub(r"\1", value).replace(":@", "@")
     if key == "notify" and is_web(literal):
         return redact_notify(literal) != literal

@@ -105,7 +105,7 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     Raises:
         ConfigError: A key is unknown or missing, or its value has another type or lies outside of its bounds.
     """
-    # ^Converted to plain values, because merging a DictConfig that has another schema would fail.
+    # Converted to plain values, because merging a DictConfig that has another schema would fail.
     plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw
     try:
         typed: T = _build(schema, plain)
@@ -191,7 +191,7 @@ def _escape_variables(plain: Any, key: str = "") -> Any:
     if isinstance(plain, list | tuple) and key.startswith(WITH_VARIABLES):
         return [_escape_variables(value, key) for value in plain]
     is_variable = isinstance(plain, str) and "${oc.env:" in plain and key.startswith(WITH_VARIABLES)
-    # ^An interpolation that is already escaped stays as it is, because a second backslash would undo the escape.
+    # An interpolation that is already escaped stays as it is, because a second backslash would undo the escape.
     return re.sub(r"(?<!\\)\$\{", r"\\${", plain) if is_variable else plain
 
 

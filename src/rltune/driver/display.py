@@ -73,7 +73,7 @@ class Display:
             )
             self._view = view = SweepView.read(self._ledger, self._view, driver)
         except Exception as error:
-            # A failed drawing is not reported, because the recorder reports a ledger that does not answer.
+            # A failed read is not reported, because the recorder reports a ledger that does not answer.
             logger.debug("the sweep could not be read to be drawn", exc_info=error)
         else:
             self._console.draw(view)

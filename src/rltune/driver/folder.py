@@ -94,7 +94,7 @@ class RedactingFormatter(logging.Formatter):
 
 @contextlib.contextmanager
 def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
-    """Open a sweep's ledger and hold its lease; first kill processes that an earlier, dead driver left running.
+    """Open a sweep's ledger, take its lease, and then kill processes that an earlier, dead driver left running.
 
     The folder of a new sweep is made first.
 
@@ -182,7 +182,7 @@ def _log_to_file(path: Path) -> Iterator[None]:
 
 
 def _clear_leftovers(folder: Path) -> None:
-    """Remove the temporary folder of Ray Tune that a killed driver has left behind."""
+    """Remove the temporary folder of Ray Tune, which a driver leaves behind if it is killed or exits at once."""
     shutil.rmtree(folder / ".tune", ignore_errors=True)
 
 

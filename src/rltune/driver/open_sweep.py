@@ -1,4 +1,4 @@
-"""Open the ledger, study, trackers and console that a driver needs, and close them whatever happens."""
+"""Open the study, trackers and console that a driver needs, and close them and the ledger whatever happens."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class OpenSweep:
         return build_stopping_rule(scheduler.kind, scheduler.args, self.config.budget.env_steps, direction)
 
     def _recover(self) -> None:
-        """Update the trials in the ledger and drop stray checkpoints, if an earlier driver was killed."""
+        """At a resume, update the trials in the ledger, and drop checkpoints that a killed driver did not record."""
         notes = recover_trials(self.ledger, self.rule, self.config.budget.env_steps)
         self.plan = self.plan.with_notes(*notes)
         # A killed driver may have saved checkpoints without recording them in the ledger.
@@ -181,7 +181,7 @@ def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[s
     for table in (ledger.trials, ledger.runs):
         for record in table.records():
             if record.state == "RUNNING" and not record.stop_reason:
-                table.interrupt(record.number)  # The next worker that continues the trial sets it to RUNNING again.
+                table.interrupt(record.number)  # The trial counts as interrupted until a worker continues it.
     return notes
 
 
@@ -211,7 +211,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
                 if ledger.has_lost_lease():
                     sweep.tracker.abandon()
                 else:
-                    # ^This has no effect after a proper end, which has already closed the trackers.
+                    # This has no effect after a proper end, which has already closed the trackers.
                     sweep.tracker.close(status, timeout_s=5.0)
     finally:
         sweep.retention.drop_pending(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)

@@ -209,7 +209,7 @@ def _make_request(config: RunConfig) -> Request:
 
 
 def _check_places(config: RunConfig) -> None:
-    """Check that the sweep's folder, its ledger's database and its bucket can be written."""
+    """Check that the folder of sweeps can be written, and that the ledger's database and the bucket can be reached."""
     _check_writable(Path(config.output_dir).expanduser().absolute())
     if config.study.storage:
         from rltune.ledger.database import check_storage  # Imported here, because SQLAlchemy loads slowly.

@@ -54,7 +54,7 @@ PREFLIGHT_S = 300.0  # The shortest time-out of the checks with RLlib, which inc
 def run_sweep(
     config: RunConfig, *, stream: TextIO | None = None, trainable: type | None = None, typed: str | None = None
 ) -> Outcome:
-    """Run a sweep: search, certify the winner, register it, and write the report.
+    """Run a sweep: search, certify the best configurations, register the winner, and write the report.
 
     Args:
         config: The sweep's settings; see `rltune.config.validation.parse_config`.
@@ -70,7 +70,7 @@ def run_sweep(
     """
     began = time.monotonic()
     check_whole(config)
-    # ^Printed first, because the next imports and the start of Ray take seconds.
+    # Printed first, because the next imports and the start of Ray take seconds.
     _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None
     if folder is None:

@@ -130,7 +130,7 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
             if ledger.read_requests(RETRY):
                 return None
     except StudyError:
-        # The driver, which opens the ledger later, creates a missing one or reports what is wrong with it.
+        # The driver, which opens the ledger later, reports what is wrong with it.
         return None
     driver = read_stored_driver(find_store(folder))
     if driver and not driver.ended:

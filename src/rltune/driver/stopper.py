@@ -130,7 +130,10 @@ class SweepStopper(Stopper):
         return self._lease is not None and not self._lease.is_held()
 
     def stop_all(self) -> bool:
-        """Return whether Tune has to end all trials, because the deadline has passed; Tune asks after each event."""
+        """Return whether Tune has to end: after a stop request, when no trial runs any more or the deadline has passed.
+
+        Tune asks after each event.
+        """
         return self.is_requested() and (not self.active_trial_dirs or time.monotonic() > self._deadline)
 
     def clear(self) -> None:

@@ -44,7 +44,7 @@ def check_trackers(config: RunConfig) -> None:
 
 @contextmanager
 def _naming(tracker: type[Tracker]) -> Iterator[None]:
-    """Turn any exception of a user's tracker class into an error that names the class."""
+    """Turn an exception of a user's tracker class into an error that names the class, unless it is an RltuneError."""
     try:
         yield
     except RltuneError:

@@ -155,7 +155,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _fetch_sweep(store: Store, stored: Driver | None, *, with_ledger: bool) -> None:
-    """Download all files of a sweep except checkpoints, which are downloaded when they are needed.
+    """Download the files of a sweep that other machines read; checkpoints are downloaded when they are needed.
 
     Args:
         store: The sweep's.

@@ -209,7 +209,7 @@ class Lease:
         return self._lost is not None
 
     def check(self) -> None:
-        """Raise an error if another driver holds the lease now.
+        """Raise an error if this process has noticed that another driver has taken the lease.
 
         Raises:
             LeaseLostError: Another driver has taken the sweep over.
@@ -218,7 +218,7 @@ class Lease:
             raise self._lost
 
     def is_held(self) -> bool:
-        """Return whether this driver still holds the lease, which it reads from the database.
+        """Return whether this driver still holds the lease; if necessary, this is read from the database.
 
         The row is read only if the last renewal is so long ago that another driver may have taken the lease meanwhile,
         as after this process was stopped.
@@ -283,7 +283,7 @@ class Lease:
             # until another driver has seen the counter unchanged for `LEASE_S`.
             self._write({"counter": LEASES.c.counter + 1})
         # The lease must be released even if the process lives on, as in a notebook: other drivers see a live process
-        # and would wait for ever. So the release is repeated until the database answers.
+        # and would be refused for ever. So the release is repeated until the database answers.
         while not (self.is_lost or self._write({"released": True})):
             _held_ids.discard(self.id)
             time.sleep(RENEW_S)
@@ -361,7 +361,7 @@ def _make_held_error(ledger: Ledger, watch: LeaseWatch) -> StudyUnavailableError
 
 
 def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState) -> bool:
-    """Take the lease atomically; return False if its row has changed since `seen` was read."""
+    """Take the lease atomically; return False if it is not released and has changed since `seen` was read."""
     unchanged = (LEASES.c.driver_id == seen.driver_id) & (LEASES.c.counter == seen.counter)
     free = update(LEASES).where(LEASES.c.sweep_id == ledger.sweep_id, or_(LEASES.c.released, unchanged))
     mine = {"driver_id": driver.id, "driver": asdict(driver), "released": False, "counter": LEASES.c.counter + 1}

@@ -179,7 +179,7 @@ class Ledger:
         return read_lease(self._engine, self.sweep_id)
 
     def close(self) -> None:
-        """Close all database connections, so that a SQLite file can be moved or copied."""
+        """Close this object's database connections, so that a SQLite file can be moved; the lease has its own."""
         self._engine.dispose()
 
     # -- Methods for requests to the sweep's driver -------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Ledger:
             raise make_storage_error(self.url, error) from None
 
     def read_requests(self, *kinds: str, waiting: bool = True) -> list[SweepRequest]:
-        """Read the requests that wait for the sweep's driver, the oldest first.
+        """Read the requests to the sweep's driver, by default those that it has not taken yet, the oldest first.
 
         Args:
             kinds: The kinds of requests to read; none for all.

@@ -1,4 +1,7 @@
-"""Describe how a sweep ended: its counts and cost, written to ``summary.json``. Runs in the driver."""
+"""Describe how a sweep ended: its counts and cost, written to ``summary.json``.
+
+Writing runs in the driver; reading runs anywhere.
+"""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _add_reports(
         report = make_report(trial.record.number, nominal_steps, env_steps, score, {}, time_s)
         trial.reports.append((report_id, report))
         grown.add(row_id)
-    # A first read has more trials than one SQL statement can list, so their sweeps are listed instead.
+    # A first read may have more trials than one SQL statement can list, so their sweeps are listed instead.
     if len(grown) > 100:
         has_grown = SWEEP_TRIALS.c.sweep_id.in_({changed[row_id].sweep_id for row_id in grown})
     else:

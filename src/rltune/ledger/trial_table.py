@@ -221,7 +221,7 @@ class TrialTable:
             connection.execute(statement.values(**values))
 
     def forget_training_states(self, keep: Collection[str]) -> list[CheckpointRecord]:
-        """Forget the training checkpoints of complete trials whose best checkpoint a tracker has; return them.
+        """Forget the training checkpoints of complete trials whose best one a tracker has; return those to be deleted.
 
         Args:
             keep: The folders of the trials that keep their latest state.

@@ -90,7 +90,7 @@ def answer_head(app: ASGIApp) -> ASGIApp:
 
 
 async def add_headers(request: Request, respond: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Add security headers, such as Content-Security-Policy: browsers load and frame only the service's own pages."""
+    """Add security headers: pages load only the service's own files, and no page may show them in a frame."""
     response = await respond(request)
     if response.status_code >= 400 and response.headers.get("Content-Type", "").startswith("text/plain"):
         # The response came from another middleware as plain text, and is replaced by JSON.
@@ -181,7 +181,7 @@ def declare(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def respond_to_error(request: Request, error: Exception) -> Response:
-    """Respond to a request that has raised any exception with the parts of its error as JSON."""
+    """Respond to an exception with the error's parts as JSON; a browser without login is sent to the login page."""
     path = request.url.path
     headers = dict(getattr(error, "headers", None) or {})
     if isinstance(error, RltuneError):
@@ -214,7 +214,7 @@ def status_of(error: RltuneError) -> int:
 
 
 def explain_invalid(error: RequestValidationError) -> ConfigError:
-    """Describe the first key of a request's body that is unknown, missing or of the wrong type."""
+    """Describe the first key of a request that is unknown, missing or of the wrong type."""
     # A misspelt key is reported as unknown and the right one as missing, so the unknown one is explained first.
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     where, *keys = first["loc"]

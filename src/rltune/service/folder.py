@@ -18,7 +18,7 @@ ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"
 FOLDER = ".service"
 TOKEN_BYTES = 32  # With this many random bytes, no two services have the same id.
 LOG_BYTES = 64 * 1024  # A response contains at most this much of a log.
-TAIL_BYTES = 16 * 1024  # The error of a refused sweep is searched in this many bytes at the end of its log.
+TAIL_BYTES = 16 * 1024  # The error of a sweep that ended is searched in this many bytes at the end of its log.
 
 
 class ServiceFolder:
@@ -87,7 +87,7 @@ class ServiceFolder:
         return False
 
     def check_free(self) -> None:
-        """Refuse a folder in which another service runs; create nothing.
+        """Refuse a folder in which another service runs; create no folder of a service.
 
         Raises:
             StudyError: Another service has it.
@@ -97,11 +97,11 @@ class ServiceFolder:
                 pass
 
     def make_token(self) -> str:
-        """Return the service's token; generate it at the first call."""
+        """Return the service's token; generate it if the folder has none."""
         return self._read_or_make("token")
 
     def make_id(self) -> str:
-        """Return the service's unique id; generate it at the first call.
+        """Return the service's unique id; generate it if the folder has none.
 
         The id stays with the folder when it is moved, and two folders of the same path on two machines differ in it.
         """

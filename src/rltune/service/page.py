@@ -37,7 +37,7 @@ REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 
 
 def find_tracking_server() -> str | None:
-    """Return the address of the MLflow server that this folder's sweeps log to; None for a local store."""
+    """Return the address of the MLflow server that sweeps log to by default; None for a local store."""
     store = resolve_uri(None)
     return redact_address(store) if store.startswith(("http://", "https://")) else None
 
@@ -123,7 +123,7 @@ class Page:
         return RedirectResponse(f"/sweeps/{quote(name)}", 303)
 
     def send_report(self, name: str, file: str) -> Response:
-        """Send a file of a sweep's report; the report of a running sweep is rendered at once."""
+        """Send a file of a sweep's report; if the sweep runs or has no report, render the page now."""
         submission, folder = self._service.submissions.get(name), self._service.folder.sweeps / name
         headers = {"Content-Security-Policy": REPORT_POLICY}
         if file == PAGE and (submission.state == RUNNING or not has_report(folder)):

@@ -169,7 +169,7 @@ class Submissions:
         Raises:
             UnknownSubmissionError: There is none of this name.
         """
-        # The name cannot exist, and PostgreSQL raises an error for text with NUL.
+        # No sweep has a name that is not printable, and PostgreSQL raises an error for text with NUL.
         rows = self._read_rows(TABLE.c.name == name) if name.isprintable() else []
         if not rows:
             names = [submission.name for submission in self.list()]
@@ -186,7 +186,7 @@ class Submissions:
         return [Submission(**{**row, "overrides": tuple(row["overrides"])}) for row in rows]
 
     def add(self, name: str, overrides: Sequence[str], group: str | None = None, settings: str = "") -> Submission:
-        """Append a sweep to the queue; an ended submission of the same name that left nothing behind is replaced.
+        """Append a sweep to the queue, in place of an ended submission of the same name.
 
         Raises:
             StudyError: A sweep of this name waits or runs.

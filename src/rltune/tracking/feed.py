@@ -343,7 +343,7 @@ class Feed:
         self._ledger.mark_trial(self.tracker.name, record.kind, record.number, checkpoint=path)
 
     def _carry_out(self, task: _Task) -> None:
-        if not task.done.is_set():  # The caller has stopped waiting for this task, so it is skipped.
+        if not task.done.is_set():  # A task that is done is skipped, because its caller has stopped waiting.
             try:
                 self._attempt(task.name, lambda: setattr(task, "result", task.function()))
             except BaseException as error:

@@ -188,7 +188,7 @@ class MLflowRuns:
         self._client.set_terminated(run_id, status, end_ms)
 
     def drop_tag(self, run_id: str, tag: str) -> None:
-        """Delete a tag of a run, if the run has it."""
+        """Delete a tag of a run that has it."""
         self._client.delete_tag(run_id, tag)
 
     def registry(self) -> ModelRegistry:

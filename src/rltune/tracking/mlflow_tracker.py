@@ -203,7 +203,7 @@ class MLflowTracker(Tracker):
         self._runs.log_files(self._sweep_run_id, path, folder)
 
     def end(self, status: str, outcome: Outcome | None) -> None:
-        """End the sweep's MLflow run with the status, and its open child runs as KILLED."""
+        """End the sweep's and the baseline's MLflow runs with the status, and other open child runs as KILLED."""
         end_ms = int(time.time() * 1000)
         for run in self._runs.search(ENTRY_TAG, f"{self.sweep.key}/%", " and attributes.status = 'RUNNING'", like=True):
             is_baseline = run.data.tags[TRIAL_TAG] == BASELINE
@@ -211,7 +211,7 @@ class MLflowTracker(Tracker):
         self._runs.end(self._sweep_run_id, status, end_ms)
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether the MLflow server answers."""
+        """Return whether the MLflow server can still write, so that the error must come from the data."""
         try:
             if self._is_connected:
                 self._runs.probe(self._sweep_run_id)

@@ -1,4 +1,4 @@
-"""Show a sweep in Weights & Biases: a group for the sweep with one run per trial."""
+"""Show a sweep in Weights & Biases: a group with runs for the sweep, its trials and its certification runs."""
 
 from __future__ import annotations
 

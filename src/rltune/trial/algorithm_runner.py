@@ -116,8 +116,8 @@ class AlgorithmRunner:
             # Until an env runner has returned samples, stock RLlib's results have no "env_runners".
             episodes = self._take_episodes(result.get("env_runners", {}))
         self._recent.add(progress.env_steps, episodes)
-        # The count of RLlib is replaced, because it includes episodes that an outer wrapper cut off and that have no
-        # true return yet.
+        # Before the first recent episode, RLlib's count is replaced, because it includes episodes that an outer wrapper
+        # cut off and that have no true return yet.
         known = self._recent.summarize() or {"episodes": 0}
         progress = replace(progress, **known)  # type: ignore[arg-type]
         loss = progress.learner.get("total_loss", 0.0)

@@ -62,7 +62,7 @@ class TrialCheckpoints:
         self.notes: list[str] = []
 
     def restore(self, runners: Sequence[Runner]) -> TrialState:
-        """Restore the newest intact checkpoint that the task names, and return the trial's progress, else none."""
+        """Restore the newest intact checkpoint that the task names, if any, and return the trial's progress."""
         folder = self._open_newest()
         if folder is None:
             return TrialState([Progress() for _ in runners])
@@ -79,7 +79,7 @@ class TrialCheckpoints:
         return TrialState([Progress(**saved) for saved in state["progress"]], state["train_s"], state["reports"])
 
     def _open_newest(self) -> Path | None:
-        """Open the task's latest checkpoint or else its older one; None if the digests of both do not match."""
+        """Open the task's latest checkpoint or else its older one; None if neither is there and intact."""
         records = [CheckpointRecord(**record) for record in (self._task.latest, self._task.older) if record]
         for record in records:
             if folder := self._store.open(record):

@@ -25,7 +25,7 @@ class Episode(NamedTuple):
 
 
 class RecentEpisodes:
-    """A window over the episodes that ended in the last environment steps; it has at least `SCORED_EPISODES`.
+    """The episodes that ended within the last ``steps`` environment steps, and at least the last `SCORED_EPISODES`.
 
     An episode belongs to where it ended. Those that began in the window as well would be short ones for the most part:
     with 16 environments and a window of 5,000 steps no episode of more than 312 steps both begins and ends in it.

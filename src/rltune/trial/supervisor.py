@@ -72,7 +72,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """End the process if the ``with`` block runs for too long without `report_progress`."""
+        """End the process if the ``with`` block runs for too long without progress."""
         self._working_since = time.monotonic()
         try:
             yield

@@ -71,7 +71,7 @@ def _follow(sweep: SweepHandle, console: Console) -> str:
         view = SweepView.read(sweep.ledger, view)
         console.draw(view)
         was_running |= view.record.status == "running"
-        # ^Before a driver starts, the ledger still has the status of the sweep's previous end.
+        # Before a driver starts, the ledger still has the status of the sweep's previous end.
         return was_running and view.record.status != "running"
 
     has_ended = sweep.wait_until(draw_until_ended)

@@ -34,7 +34,7 @@ class Stage(Protocol):
         """
 
     def retry(self, record: TrialRecord) -> None:
-        """Propose a failed trial again, before all others."""
+        """Propose a trial again before all others, because an attempt at it failed or a user wants to retry it."""
 
 
 class SearchProposals:
@@ -80,7 +80,7 @@ class SearchProposals:
         return record
 
     def retry(self, record: TrialRecord) -> None:
-        """Propose a failed trial again, before all others."""
+        """Propose a trial again before all others, because an attempt at it failed or a user wants to retry it."""
         self._waiting.insert(0, record)
 
     def _has_spent_steps(self) -> bool:

@@ -222,7 +222,7 @@ class Recorder(Callback):
     # -- Methods that end a trial or an attempt -----------------------------------------------------------------------
 
     def _charge(self, event: _Event) -> dict[str, Any]:
-        """Add a trial's new environment steps to the sweep's budget, and return the costs for the ledger.
+        """Count a trial's new environment steps against the sweep's budget, and return the costs for the ledger.
 
         A trial that trains some steps again, or cannot be restored, has cost no less than was recorded before.
         """

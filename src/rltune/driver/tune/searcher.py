@@ -68,7 +68,7 @@ class StageSearcher(Searcher):
             self._stages[record.kind].retry(record)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Free the trial's slot; the recorder has already written the ledger."""
+        """Free the trial's slot; the recorder writes the ledger before Tune asks for the next trial."""
         self._live.pop(trial_id, None)
 
     def __getstate__(self) -> dict[str, Any]:
