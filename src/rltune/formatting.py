@@ -37,7 +37,7 @@ def spell_command(rest: str) -> str:
 
 
 def find_program(command: str) -> str:
-    """Return the program of a command with its path if needed, so that it runs without an active environment."""
+    """Return a command with the path of its program if needed, so that it runs without an active environment."""
     program, _, rest = command.partition(" ")
     folder = Path(sys.executable).parent
     if shutil.which(program) != str(folder / program) and (folder / program).exists():

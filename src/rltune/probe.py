@@ -94,7 +94,7 @@ class Measurement:
     """The measured speed and memory of one combination.
 
     Attributes:
-        combination: How they used the machine.
+        combination: How its trials used the machine.
         steps_per_s: Environment steps per second of all trials together, sampling and learning; 0 if it failed.
         memory_gb: Peak memory of all trials together.
         settings: Values of ``algo.training`` that were set besides, so that all combinations do the same work.

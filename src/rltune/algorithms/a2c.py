@@ -61,7 +61,7 @@ class A2C(PPO):
 
 
 class A2CConfig(PPOConfig):
-    """PPO's config with A2C's default values; each can be set to another value, as all of them are PPO's settings.
+    """PPO's config with A2C's default values and settings of RMSProp; each can be set to another value.
 
     Args:
         algo_class: The algorithm to build; stock A2C by default.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
-MAX_NAMED = 3  # An error suggests other values for at most this many parameters.
+MAX_NAMED = 3  # Other values are tried for at most this many parameters that RLlib's error names.
 # Arguments of the algo file that may request more CPUs or GPUs than a trial has, with the values that do not.
 ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("env_runners", "num_cpus_per_env_runner", (1,)),
@@ -154,7 +154,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
 
 
 def check_actions(algo: Mapping[str, Any], env_id: str, action_space: Any) -> None:
-    """Refuse an environment whose discrete or continuous actions the algorithm lacks; RLlib's errors are obscure.
+    """Refuse an environment whose kind of actions the algorithm cannot choose; RLlib's own errors are obscure.
 
     An algorithm that is not in our table is imported only if RLlib has been imported already.
 

@@ -127,7 +127,7 @@ def draw_actor_class_ids() -> Iterator[None]:
 
 
 def list_private_arguments(modules: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the undocumented arguments of `ray.init` for a local Ray: its address and the modules to preload.
+    """Return the unstable arguments of `ray.init` for a local Ray: its address and the modules to preload.
 
     What: ``_node_ip_address``; ``_system_config`` with ``preload_python_modules``.
     Why: without the first Ray's processes listen on the machine's address in the network, where only a token protects

@@ -1,4 +1,4 @@
-"""Give RLlib's SAC Q-networks whose input is the concatenated observation and action."""
+"""Build Q-networks for RLlib's SAC whose input is the concatenated observation and action."""
 
 from __future__ import annotations
 

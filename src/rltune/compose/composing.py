@@ -22,9 +22,7 @@ from rltune.config.validation import parse_config
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import spell_command
 
-COMPOSED = (
-    "--composed"  # A service passes this flag to `rltune run` when it writes composed settings to its standard input.
-)
+COMPOSED = "--composed"  # With this flag, `rltune run` reads composed settings from its standard input, for a service.
 _composing = threading.Lock()  # Hydra's state is global, so only one thread may compose at a time.
 
 

@@ -22,7 +22,7 @@ TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
-# Hydra's flags. Only those for a folder, a file or a package are followed by a value.
+# Hydra's flags. Settings that are typed with dashes are refused.
 FLAGS = {
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run"),
     *("-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
@@ -31,7 +31,7 @@ FLAGS = {
 
 
 def find_type(schema: type, key: str) -> Any:
-    """Find a setting's type in the schema, such as ``int | None`` for ``budget.wall_time_s``; None for any type."""
+    """Find a setting's type in the schema, such as ``float | None`` for ``budget.wall_time_s``; None for any type."""
     kind: Any = schema
     for part in key.split("."):
         kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None

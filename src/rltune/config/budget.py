@@ -57,7 +57,7 @@ class SpentBudget:
         return STEPS_SPENT if has_spent_steps(self.config, self.env_steps) else None
 
     def spell_larger(self, wanted: int) -> str:
-        """Return the overrides that a resume needs for ``wanted`` more trials; empty if the budget allows the next one.
+        """Return the overrides that a resume needs for ``wanted`` more trials; empty if the budget allows them now.
 
         Steps that are left now may be spent before the last of these trials starts.
         """

@@ -180,7 +180,7 @@ def redact_settings(settings: Any) -> Any:
 
 
 def resolve_uri(uri: str | None) -> str:
-    """Return MLflow's tracking URI with an absolute path; None means the default store, as for ``mlflow ui``."""
+    """Return MLflow's tracking URI, with an SQLite file's path made absolute; None is the default of ``mlflow ui``."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     hide_login(uri)
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):

@@ -43,7 +43,7 @@ SECTIONS = (
 )
 MAX_NAME = 100  # The longest name, in characters.
 _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
-# In these settings ${oc.env:NAME} is resolved only in the workers, so that no file contains the value.
+# In these settings ${oc.env:NAME} is resolved only when the environment is built, so that no file contains the value.
 WITH_VARIABLES = ("env.kwargs", "env.wrappers")
 T = TypeVar("T")
 _EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
@@ -271,7 +271,7 @@ def check_config(config: RunConfig) -> None:
 
 
 def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
-    """Refuse an algo or env file with which neither an algorithm nor an environment can be built.
+    """Refuse an algo file from which no algorithm, or an env file from which no environment, can be built.
 
     Raises:
         ConfigError: Names the first key that is wrong, what is allowed and what to type.
@@ -311,7 +311,7 @@ def _list_texts(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _check_trials_per_gpu(config: RunConfig) -> None:
-    """Check ``resources.trials_per_gpu``: not together with other GPU settings, and ``auto`` only for local trials."""
+    """Check ``resources.trials_per_gpu``: not with ``gpus_per_trial``; ``auto`` without cluster or remote learners."""
     resources, trials = config.resources, config.resources.trials_per_gpu
     if trials is None:
         return

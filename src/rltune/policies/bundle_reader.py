@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
-# The folder with one bundle per policy of a multi-agent checkpoint, besides a policy.json about all of them.
+# The folder with one bundle per policy of a multi-agent checkpoint; a policy.json about all of them lies beside it.
 POLICIES = "policies"
 # The constructor arguments that are saved for each type of torch layer. To support another layer type, add it here.
 LAYERS: dict[str, tuple[str, ...]] = {
@@ -144,7 +144,7 @@ class CategoricalHead(Head):
 
 
 class QHead(CategoricalHead):
-    """The outputs are Q values (batch, actions), computed as in RLlib's DQN (dueling: Wang et al. 2016; C51: 2017)."""
+    """Q values (batch, actions), as in RLlib's DQN (dueling: Wang et al. 2016; C51: Bellemare et al. 2017)."""
 
     kind = "q"
 
@@ -165,7 +165,7 @@ class QHead(CategoricalHead):
             out = out.view(out.shape[0], -1, atoms)
         if self.settings["dueling"]:
             value: torch.Tensor = network.parts["value"](hidden)
-            # As in RLlib (2.60), the advantages' mean is taken over the atoms and not over the actions as in the paper.
+            # With C51, RLlib (2.60) takes the advantages' mean over the atoms, not over the actions as in the paper.
             out = out - out.mean(dim=-1, keepdim=True) + value.view(-1, *(1,) * (out.dim() - 1))
         if atoms == 1:
             return out
@@ -302,8 +302,8 @@ def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
     return nn.Sequential(*built)
 
 
-# This class and the next one are named tuples and no dataclasses: MLflow loads this file without registering it in
-# ``sys.modules``, where the dataclass decorator looks up its module.
+# This class and the next one are named tuples and no dataclasses: ``served_model`` loads this file without registering
+# it in ``sys.modules``, where the dataclass decorator looks up its module.
 class ObservationFilter(NamedTuple):
     """The observation normalisation that the policy was trained with: ``clip((x - mean) / scale)``.
 

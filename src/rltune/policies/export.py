@@ -204,7 +204,7 @@ def _silence_exporters() -> Any:
 
 
 def _draw_observations(policy: BundlePolicy) -> np.ndarray:
-    """Draw 1,000 observations: uniform in a bounded space, otherwise around the training's observation statistics."""
+    """Draw 1,000 observations: around the training's observation statistics if it kept any, else within the bounds."""
     rng, space = np.random.default_rng(0), policy.observation_space
     if policy.spaces["observation"]["type"] == "Discrete":
         return np.asarray(rng.integers(space.n, size=NUM_CHECKED), dtype=np.int64)

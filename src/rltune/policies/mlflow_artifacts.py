@@ -60,7 +60,7 @@ def find_run(source: Source) -> str | None:
 
 
 def upload_folder(run_id: str, folder: Path, name: str) -> bool:
-    """Upload a folder to an MLflow run as the artifact ``name``; return False if the store lacks the run."""
+    """Upload a folder to an MLflow run as the artifact ``name``; return False if MLflow refuses it or has no store."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -86,8 +86,7 @@ def _find_artifact(source: Source, part: str) -> str:
     from mlflow import MlflowClient
 
     if source.scheme == "models":
-        # A registered model has no RLlib checkpoint, so that one is taken from the run of which the model was
-        # registered.
+        # A registered model has no RLlib checkpoint; the run from which it was registered has one.
         return source.uri if part == "policy" else f"runs:/{_read_models_run(source)}/checkpoint/{part}"
     run_id, _, path = source.path.partition("/")
     if path:

@@ -109,7 +109,7 @@ def load_model(folder: Path) -> Callable[[Any], Any]:
 
 
 class PolicyModel(PythonModel):
-    """The MLflow model of a policy: maps batches of observations to deterministic actions, without state."""
+    """The MLflow model of a policy: maps observations to deterministic actions, and keeps no state between calls."""
 
     def load_context(self, context: Any) -> None:
         """Load the policy from the model's artifacts."""

@@ -1,4 +1,4 @@
-"""Find the files of a policy from its URI, downloading them if they are on an MLflow server.
+"""Find the files of a policy from its URI, downloading them if they are in MLflow.
 
 A URI is ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>``, ``sweep:<name>``,
 ``sweep:<name>/<trial>``, or a folder. Nothing is loaded here. Only the first three forms import MLflow. A ledger is
@@ -32,7 +32,7 @@ FORMS = (
     "models:/<name>@champion, models:/<name>/<version>, runs:/<id>, sweep:<name or latest>, "
     "sweep:<name>/<trial>, or a checkpoint's folder"
 )
-MLFLOW = ("models", "runs")  # For these URI schemes, the policy's files are on an MLflow server.
+MLFLOW = ("models", "runs")  # For these URI schemes, the policy's files are in MLflow.
 TRUST = "add trust=true to the command if you trust its author"
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 SCALARS = (str, int, float, bool, type(None))  # Optuna can store values of these types in a categorical distribution.
-# A condition must not depend on such a parameter, because a continuous draw never equals an exact value.
+# A condition must not name a parameter of these kinds, because a continuous draw never equals an exact value.
 CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")
 
 

@@ -131,7 +131,7 @@ def build_stopping_rule(
     cls = _import_rule(kind)
     arguments = _list_arguments(cls)
     if kind == "none":
-        # With scheduler=none, arguments are ignored and not refused, because an experiment file may set those of ASHA.
+        # With scheduler=none, arguments of other rules are ignored, because an experiment file may set those of ASHA.
         arguments = {name: False for other in RULES for name in _list_arguments(_import_rule(other))}
     for name in args:
         if name not in arguments:

@@ -40,7 +40,7 @@ def list_available(kind: str, folders: Sequence[Path]) -> tuple[Sequence[str], S
 def show_available(
     kind: str, headings: Sequence[str], rows: Sequence[tuple[str, ...]], stream: TextIO | None = None
 ) -> None:
-    """Print the tables that `list_available` makes.
+    """Print a table that `list_available` has made.
 
     Args:
         kind: ``envs``, ``algos`` or ``spaces``.

@@ -122,7 +122,7 @@ class Console:
 
     @_log_errors
     def close(self, sections: Sequence[Section] = ()) -> None:
-        """Remove the live table, and print nothing more.
+        """Remove the live table, print the last sections, and ignore later views.
 
         Args:
             sections: What is printed at the end.

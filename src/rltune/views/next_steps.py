@@ -97,7 +97,7 @@ def _shorten_path(path: Path) -> Path:
 
 
 def _spell_loading(view: SweepView, tracking_uri: str | None) -> str:
-    """Spell the Python line that loads the winner's registered model, with its server if that is not the default."""
+    """Spell the Python line that loads the winner: its registered model if there is one, else by the sweep's name."""
     if not view.record.model:
         return f'import rltune; policy = rltune.load_policy("sweep:{view.name}")'
     start = "import rltune"

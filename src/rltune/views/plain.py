@@ -38,7 +38,7 @@ def describe_plainly(view: SweepView) -> dict[str, Any]:
 def describe_with_trials(view: SweepView) -> dict[str, Any]:
     """Describe a sweep, its end, its winner and its ranked trials in the fields of ``rltune show json=true``."""
     verdict, outcome = None, view.outcome
-    # The settings may be missing or unreadable on this machine; then the fields that need them are None.
+    # The settings may be missing or unreadable on this machine; then the verdict is None.
     with contextlib.suppress(RltuneError):
         verdict = describe_verdict(view)
     return describe_plainly(view) | {

@@ -97,7 +97,7 @@ def choose_style(view: SweepView, trial: TrialSnapshot) -> tuple[str, str]:
 def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
     """Draw the learning curve of each trial; dotted vertical lines are the scheduler's rungs.
 
-    Optuna's own figure of them has one style for all: who won and who was stopped could not be seen.
+    Optuna's own figure of the curves has one style for all: who won and who was stopped could not be seen.
     """
     figure, named = go.Figure(), set()
     for trial in trials:
@@ -124,7 +124,7 @@ def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
 
 
 def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> go.Figure:
-    """Draw certified returns, one row per configuration, the best on top: median, 95% interval and each seed's score.
+    """Draw certified returns, one row per configuration, the first on top: median, 95% interval and each seed's score.
 
     Args:
         rows: With name, median (None without a run), low, high (None without an interval) and scores.
@@ -160,7 +160,7 @@ def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: s
 
 
 def draw_importance(importance: Importance) -> go.Figure:
-    """Draw parameter importances as bars; grey bars below the dotted line may be due to chance."""
+    """Draw parameter importances as bars; grey ones, which end before the dotted line, may be due to chance."""
     names, increases = list(importance.increases), list(importance.increases.values())
     bars = go.Bar(
         x=increases,

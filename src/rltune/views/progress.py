@@ -29,7 +29,7 @@ from rltune.records import BASELINE, Direction
 from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 
 BAR_WIDTH = 16
-LINES_BESIDE_TABLE = 8  # The live table leaves this many lines of the terminal free.
+LINES_BESIDE_TABLE = 8  # The rows of running trials leave this many lines of the terminal to all else.
 MIN_LEFT_S = 10.0  # A shorter estimate is not shown, because its error is longer: one slow iteration takes more.
 STATE_STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", INTERRUPTED: "magenta"}
 

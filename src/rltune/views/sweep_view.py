@@ -206,7 +206,7 @@ class Pace:
             return self
         total, samples = self.env_steps + env_steps, self.samples
         if not self.env_steps:
-            # The time before the first steps went into starting processes and building networks, so it does not count.
+            # Time to start processes and build networks does not count; steps told by a report may have begun earlier.
             pause_s = math.inf if num_reporting else FIRST_STEPS_S
             samples = ((max(samples[-1][0], now_s - pause_s), 0),)
         samples, start = (*samples, (now_s, total)), 0
@@ -404,7 +404,7 @@ class SweepView:
 
     @property
     def certification_left_s(self) -> float | None:
-        """The estimated training seconds that the certification still needs; None like `search_left_s`.
+        """The estimated seconds for which the certification still trains; None like `search_left_s`.
 
         Its runs are not stopped early, so that the environment steps per second count, not the trials.
         """
@@ -629,7 +629,7 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
 
 
 def _read_settings(record: SweepRecord, since: SweepView | None) -> tuple[Mapping[str, Any], Criteria, Objective]:
-    """Read from a sweep's settings also its criteria (constraints, second objective) and its objective."""
+    """Read a sweep's settings, and from them its criteria (constraints, second objective) and its objective."""
     if since and since.record.config == record.config:
         return since.settings, since.criteria, since.objective
     settings = load_settings(record.config or "")

@@ -31,7 +31,7 @@ def print_sections(out: Console, sections: Iterable[Section]) -> None:
         if section.table:
             out.print(make_rich_table(section.table))
         for number, line in enumerate(lines):
-            # Users copy paths and commands from these lines, so they are not wrapped.
+            # Users copy paths and commands from facts, so these are not wrapped.
             is_fact = number < len(section.facts)
             out.print(Text(line), soft_wrap=is_fact)
 

@@ -327,7 +327,7 @@ def make_sweep_ref(settings: DictConfig) -> SweepRef:
 
 
 def locate_sweep(settings: DictConfig) -> SweepRef:
-    """Make the `SweepRef` of the sweep that a command's settings name, and raise an error if it does not exist.
+    """Make the `SweepRef` of a command's sweep; check that the sweep exists, unless ``study.storage`` is set.
 
     Raises:
         StudyError: There is no such sweep, which need not wait for SQLAlchemy's import.
@@ -360,7 +360,7 @@ def make_source(settings: DictConfig, root: str) -> Source:
 
 
 def use_tracking(settings: DictConfig) -> None:
-    """Point MLflow to the server in ``tracking.uri``; without a value, MLflow uses its own default."""
+    """Point MLflow to the address in ``tracking.uri``; without a value, MLflow uses its own default."""
     if settings.tracking.uri:
         os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
 

@@ -96,12 +96,12 @@ class Sweep:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The result of the sweep, as in ``summary.json``; None while it is running or unfinished."""
+        """The result of the sweep, as in ``summary.json``; None while it runs, and if its driver was killed."""
         return self.view.outcome
 
     @property
     def trials(self) -> pd.DataFrame:
-        """A data frame with one row for each trial of the search, sorted by score, the best first.
+        """A data frame with one row for each trial: those that can win, the best score first, then the others.
 
         The winner of a certification may be another trial, see `Sweep.best`.
 
