@@ -80,7 +80,7 @@ class RecordedEpisodes(OfflineData):
         )
 
     def _read_columns(self, path: str) -> dict[str, np.ndarray]:
-        """Read the dataset as network inputs; bounded actions are scaled to [-1, 1], as RLlib's networks choose them."""
+        """Read the dataset as network inputs; bounded actions are scaled to [-1, 1], the range of RLlib's networks."""
         raw, observation, action = read_episodes(path), self.config.observation_space, self.config.action_space
         count = len(raw["reward"])
         if action.shape == ():

@@ -28,8 +28,8 @@ FIRE_ON_RESET = "rltune.envs.atari:FireOnReset"
 FRAME_STACK = "gymnasium.wrappers:FrameStackObservation"
 CHANNELS_LAST = "rltune.envs.atari:ChannelsLast"
 DEFAULTS: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "scale_obs": False}
-# The arguments of AtariPreprocessing (SAME) and of the game (GAME) for which ale-py's vector environment does the same
-# as Gymnasium's wrappers. With any other value the wrappers are used.
+# Only with these arguments of AtariPreprocessing (SAME) and this frameskip of the game does ale-py's vector environment
+# do as Gymnasium's wrappers; else the wrappers are used. The game's other arguments (GAME) may have any value.
 SAME = {"terminal_on_life_loss": False, "grayscale_obs": True, "grayscale_newaxis": False}
 GAME = {"frameskip": 1, "repeat_action_probability": 0.25, "full_action_space": False}
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rltune.errors import ConfigError
 
-MAX_FLAT_ACTIONS = 4096  # Combinations of discrete actions, each of which needs an output of the network.
+MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
 SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 

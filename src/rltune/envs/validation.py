@@ -146,7 +146,7 @@ def _read_returned(key: str, done: str, returned: Any) -> tuple[Any, ...]:
 def _check_score(env: Any, spec: EnvSpec) -> None:
     """Play a random episode, and refuse an objective that cannot be computed from the last step's info.
 
-    One that has not ended by then is scored in the first trial.
+    An episode that has not ended after `SCORE_STEPS` is not scored: the first trial finds such a fault.
 
     Raises:
         ConfigError: The info of the last step lacks the key, or what is there is no number.

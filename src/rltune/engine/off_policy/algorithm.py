@@ -189,8 +189,8 @@ class OffPolicy(FastAlgorithm):
         sampled = time.perf_counter()
         self.timers_s["env_runner_sampling_timer"] += sampled - start
         clock = self.counters["num_env_steps_sampled_lifetime"]
-        # The threshold at which learning starts is compared with the steps in the replay memory. The trial's step count
-        # would be wrong after a restore without the memory: the first batches would come from a few transitions.
+        # Learning starts by the steps that the replay memory has seen. The trial's step count would be wrong after a
+        # restore without the memory: the first batches would come from a few transitions.
         if self.replay.env_steps >= self.config.num_steps_sampled_before_learning_starts and self.replay.size:
             with torch.no_grad():
                 for _ in range(self.updates):

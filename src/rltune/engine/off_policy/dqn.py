@@ -82,7 +82,7 @@ class DQNUpdate:
             device = self.flat.data.device
             rows, importance = (torch.from_numpy(x).to(device, non_blocking=True) for x in (batch, importance))
             selected, error, norm = self._step(rows, importance)
-        # Only the last update of an iteration is reported, so its results are kept, and computed to statistics on
+        # Only the last update of an iteration is reported, so its results are kept, and become statistics on
         # demand.
         self._last = selected, error, importance, norm
 

@@ -155,7 +155,7 @@ class SACUpdate:
         else:
             rows, importance = (torch.from_numpy(x).to(self._device, non_blocking=True) for x in (batch, importance))
             numbers = self._step(rows, importance, noise)
-        # Only the last update of an iteration is reported, so its results are kept, and computed to statistics on
+        # Only the last update of an iteration is reported, so its results are kept, and become statistics on
         # demand.
         self._last = *numbers, importance
 

@@ -22,7 +22,7 @@ class _Pickler(pickle.Pickler):
         """Refuse objects whose pickle would lose state, and pickle all others as usual."""
         if any(base.__name__ == "EzPickle" for base in type(obj).__mro__):
             raise pickle.PicklingError(f"{type(obj).__name__} is pickled without its state")
-        # Classes and functions are pickled by their module and name, so these are checked for themselves.
+        # Classes and functions are pickled by their module and name, so it is their own module that counts.
         kind = obj if hasattr(obj, "__qualname__") else type(obj)
         if str(kind.__module__).partition(".")[0] not in KNOWN_PACKAGES:
             raise pickle.PicklingError(f"{kind.__module__}.{kind.__qualname__} is not known to be pickled whole")

@@ -25,7 +25,7 @@ from rltune.search.searchers.unit_cube import Array, UnitCube
 if TYPE_CHECKING:
     from optuna.study import Study
 
-MAX_EXAMPLES = 1000  # The most examples of the forest, but at least one per trial; a proposal takes 0.1 s.
+MAX_EXAMPLES = 1000  # The most examples of the forest, but at least one per trial, so that a proposal takes 0.1 s.
 # The minimum number of examples in a leaf. A trial without a finite report counts as this many examples; with fewer,
 # the other trials in its leaf would hide how bad it is.
 LEAF = 3
