@@ -244,7 +244,7 @@ class TrialRecord:
 
     @property
     def broken(self) -> tuple[Check, ...]:
-        """The constraints that the trial breaks, so that it cannot win; none before its first report, or if it failed."""
+        """The constraints that the trial breaks, so it cannot win; none before its first report, or if it failed."""
         is_judged = self.reports and self.state != "FAIL"
         return tuple(check for check in self.checks if check.is_broken) if is_judged else ()
 

@@ -46,7 +46,7 @@ class RemoteRunners(EnvRunnerGroup):
         return (group and group.id, self.env_runner_cls, worker_index)
 
     def stop(self) -> None:
-        """Close all environments and end the processes; in a placement group, keep those that respond, to reuse them."""
+        """Close all environments and end the processes; in a placement group, keep and reuse those that respond."""
         if ray.util.get_current_placement_group() is not None:
             manager = self._worker_manager
             for answer in manager.foreach_actor(lambda runner: runner.stop()):
