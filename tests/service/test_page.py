@@ -131,6 +131,15 @@ def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
     assert page.count("lightning") == 1, "the state tells it, and nothing repeats it"
 
 
+def test_the_page_of_a_sweep_counts_its_running_trials(service: Serviced) -> None:
+    service.queue.change(service.queue.add("s", []), state="running")
+    folder = write_sweep(service.sweeps.folder.sweeps / "s", 2, None, "running")
+    with closing(open_ledger(folder)) as ledger:
+        ledger.trials.start(ledger.trials.add({"lr": 1e-3}, [1]).number)
+    page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
+    assert "<dt>Running trials</dt><dd>1</dd>" in page
+
+
 def test_values_to_be_enqueued_are_numbers_where_they_are() -> None:
     typed = {"space.lr": "1e-3", "space.n_step": "3", "space.activation": "relu", "space.gamma": " "}
     assert read_arguments("enqueue", typed) == {"space": {"lr": 1e-3, "n_step": 3, "activation": "relu"}}
