@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rltune.driver import signals
 from rltune.driver.signals import stop_on_signals
+from rltune.errors import UnavailableError
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -47,7 +49,9 @@ def test_sighup_stays_ignored_under_nohup() -> None:
 def test_a_closed_terminal_lets_a_program_end_by_itself(tmp_path: Path) -> None:
     program = f"""
 import pathlib, time
+from rltune.driver import signals
 from rltune.driver.signals import stop_on_signals
+from rltune.errors import UnavailableError
 requests = []
 with stop_on_signals(lambda *request: requests.append(request)):
     print("ready", flush=True)
@@ -63,3 +67,15 @@ pathlib.Path({str(tmp_path / "end")!r}).write_text(repr(requests[0]))
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert (tmp_path / "end").read_text() == "('interrupted', 1)"
+
+
+def test_a_process_ends_even_if_its_last_words_cannot_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: UnavailableError) -> None:
+        raise BrokenPipeError
+
+    codes: list[int] = []
+    monkeypatch.setattr(signals, "_last_words", [fail])
+    monkeypatch.setattr("os._exit", codes.append)
+    with pytest.raises(BrokenPipeError):  # A real exit would not return to raise it.
+        signals.end_process(UnavailableError("the head is gone", "a head", "try again"))
+    assert codes == [75]

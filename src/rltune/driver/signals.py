@@ -25,9 +25,11 @@ def call_at_process_end(call: Callable[[UnavailableError], object]) -> None:
 
 def end_process(error: UnavailableError) -> NoReturn:
     """End the process at once because of an error, which a thread has to do while Ray holds the main thread."""
-    for call in _last_words:
-        call(error)
-    os._exit(error.exit_code)
+    try:
+        for call in _last_words:
+            call(error)
+    finally:
+        os._exit(error.exit_code)
 
 
 @contextlib.contextmanager

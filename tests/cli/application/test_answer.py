@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import stat
@@ -31,6 +32,13 @@ class Part:
 @pytest.fixture
 def type_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
     """Type a command, and read its exit code and the one JSON document on standard output."""
+class Unread(io.StringIO):
+    """A pipe whose reader has ended."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
 
     def type_words(*words: str) -> tuple[int, Any]:
         monkeypatch.setattr("rltune.cli.application.command.end_command", sys.exit)
@@ -62,6 +70,14 @@ def test_a_signal_is_answered_with_the_command_that_goes_on(
 @pytest.mark.parametrize("words", ["list +foo=1", "resume sweep=x +foo=1", "show sweep=x +foo=1"])
 def test_a_key_that_the_command_does_not_have_cannot_be_added(type_in: Callable[..., Any], words: str) -> None:
     code, answer = type_in(*words.split(), "json=true")
+def test_a_refusal_that_nobody_reads_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["rltune", "nonesuch", "json=true"])
+    monkeypatch.setattr(sys, "stdout", Unread())
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+
+
     assert (code, answer["exit_code"]) == (2, 2)
     assert "foo" in answer["error"]
     assert "output_dir" in answer["allowed"]

@@ -92,7 +92,9 @@ def print_parts(stream: TextIO, error: RltuneError, exit_code: int | None = None
         exit_code: The exit code of the command; None is the error's.
     """
     if wants_json():
-        print(to_json({**error.to_dict(), "exit_code": exit_code or error.exit_code}), file=stream, flush=True)
+        parts = {**error.to_dict(), "exit_code": exit_code or error.exit_code}
+        with contextlib.suppress(OSError):  # Without a reader, or on a full disk, the exit code is the answer.
+            print(to_json(parts), file=stream, flush=True)
 
 
 def explain_crash(error: Exception) -> UnexpectedError:
