@@ -118,7 +118,9 @@ def watch(settings: DictConfig) -> Answer:
     code = watch_sweep(ref)
     data: dict[str, Any] = {"name": ref.name}
     with contextlib.suppress(StudyError):  # There may be no folder on this machine if the ledger is in a database.
-        data = describe_with_trials(read_sweep(ref))
+        view = read_sweep(ref)
+        # Only the watch has noticed it if the driver died on another machine.
+        data = describe_with_trials(view.end_as("interrupted") if code == EXIT_CODES["interrupted"] else view)
     return Answer({**data, "exit_code": code}, exit_code=code)
 
 

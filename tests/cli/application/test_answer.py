@@ -8,6 +8,7 @@ import math
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from ended import write_sweep
 from rltune.cli.application.answer import Answer, explain_crash, take_switch, to_json
 from rltune.cli.application.program import main
 from rltune.errors import ConfigError
+from rltune.ledger.lease import take_lease
+from rltune.ledger.storage import open_ledger
 from rltune.statistics import Difference
 
 
@@ -29,9 +32,6 @@ class Part:
     number: float
 
 
-@pytest.fixture
-def type_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
-    """Type a command, and read its exit code and the one JSON document on standard output."""
 class Unread(io.StringIO):
     """A pipe whose reader has ended."""
 
@@ -39,6 +39,9 @@ class Unread(io.StringIO):
         raise BrokenPipeError
 
 
+@pytest.fixture
+def type_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
+    """Type a command, and read its exit code and the one JSON document on standard output."""
 
     def type_words(*words: str) -> tuple[int, Any]:
         monkeypatch.setattr("rltune.cli.application.command.end_command", sys.exit)
@@ -67,9 +70,6 @@ def test_a_signal_is_answered_with_the_command_that_goes_on(
     assert (code, answer["exit_code"], answer["try"]) == (143, 143, "rltune resume sweep=mine")
 
 
-@pytest.mark.parametrize("words", ["list +foo=1", "resume sweep=x +foo=1", "show sweep=x +foo=1"])
-def test_a_key_that_the_command_does_not_have_cannot_be_added(type_in: Callable[..., Any], words: str) -> None:
-    code, answer = type_in(*words.split(), "json=true")
 def test_a_refusal_that_nobody_reads_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["rltune", "nonesuch", "json=true"])
     monkeypatch.setattr(sys, "stdout", Unread())
@@ -78,6 +78,9 @@ def test_a_refusal_that_nobody_reads_keeps_its_exit_code(monkeypatch: pytest.Mon
     assert left.value.code == 2
 
 
+@pytest.mark.parametrize("words", ["list +foo=1", "resume sweep=x +foo=1", "show sweep=x +foo=1"])
+def test_a_key_that_the_command_does_not_have_cannot_be_added(type_in: Callable[..., Any], words: str) -> None:
+    code, answer = type_in(*words.split(), "json=true")
     assert (code, answer["exit_code"]) == (2, 2)
     assert "foo" in answer["error"]
     assert "output_dir" in answer["allowed"]
@@ -120,6 +123,19 @@ def test_sweeps_are_read_as_json(
     assert shown["trials_best_first"][0]["score"] == sweep["best"]["score"]
     assert len(shown["trials_best_first"]) == sweep["trials"]["total"] == 12
     assert {trial["state"] for trial in shown["trials_best_first"]} == {"complete", "stopped"}
+
+
+def test_a_watched_sweep_whose_driver_died_elsewhere_is_interrupted(
+    type_in: Callable[..., tuple[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_sweep(tmp_path / "s", 2, None, "running")
+    with closing(open_ledger(folder)) as ledger, take_lease(ledger):
+        ledger.trials.start(ledger.trials.add({"lr": 1e-3}, [1]).number)
+        monkeypatch.setattr("rltune.ledger.lease.DriverRecord.is_alive", lambda _: None)
+        monkeypatch.setattr("rltune.ledger.lease.LEASE_S", 0.0)
+        code, answer = type_in("watch", "sweep=s", f"output_dir={tmp_path}", "json=true")
+    assert (code, answer["exit_code"], answer["state"]) == (130, 130, "interrupted")
+    assert (answer["trials"]["running"], answer["trials"]["interrupted"]) == (0, 1)
 
 
 @pytest.mark.parametrize(
