@@ -41,6 +41,11 @@ def test_a_resume_changes_budgets_and_addresses_alone(tmp_path: Path) -> None:
     with pytest.raises(StudyError) as refused:
         starting.require_changeable(changes | {"seed": 3})
     assert refused.value.key == "seed"
+    file = folder / "config.yaml"  # An earlier version ignored the number beside an address.
+    body = file.read_text().rpartition("# sha256")[0].replace("cluster:\n  address: null", "cluster:\n  address: auto")
+    file.write_text(f"{body}# sha256: any\n")
+    stored = starting.change_settings(folder, ref, {}).cluster
+    assert (stored.address, stored.num_cpus) == ("auto", None)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,14 @@ def test_another_sweeps_settings_are_no_resume(tmp_path: Path, word: str) -> Non
     assert refused.value.key == word.partition("=")[0]
 
 
+def test_a_resume_moves_a_sweep_to_another_cluster(tmp_path: Path) -> None:
+    settings = check(tmp_path, "cluster.num_cpus=3").settings
+    for address, of_sweep in (("head:6379", "head:6379"), ("local", None)):
+        settings = check(tmp_path, f"cluster.address={address}", settings=settings).settings
+        moved = yaml.safe_load(settings)["cluster"]
+        assert (moved["address"], moved["num_cpus"]) == (of_sweep, None)
+
+
 def check_mine(tmp_path: Path, limit_s: float = LIMIT_S) -> CheckedSweep:
     words = ("env=gym", "env.id=mine:Mine-v0", "env.name=mine")
     return run_in_child(check_submission, words, str(tmp_path / "outputs"), "one", limit_s=limit_s)

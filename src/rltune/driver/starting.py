@@ -174,7 +174,8 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     fitted = {"certify": {"top": None, "seeds": None}} if is_fitted else {}
     given = _drop_none(changes)
     # Limits on CPUs and GPUs were meant for the previous Ray cluster.
-    moved = {"cluster": {"num_cpus": None, "num_gpus": None}} if "address" in given.get("cluster", {}) else {}
+    is_moved = settings["cluster"]["address"] is not None or "address" in given.get("cluster", {})
+    moved = {"cluster": {"num_cpus": None, "num_gpus": None}} if is_moved else {}
     merged = OmegaConf.merge(settings, fitted, addresses, moved, given)
     assert isinstance(merged, DictConfig)
     if OmegaConf.select(merged, "cluster.address") == LOCAL:
