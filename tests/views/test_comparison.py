@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from ended import make_certification, write_sweep
 
 from rltune.errors import StudyError
+from rltune.ledger.storage import open_ledger
 from rltune.views.comparison import compare_sweeps
 
 
@@ -25,6 +27,10 @@ def test_certified_sweeps_are_compared_with_the_first(tmp_path: Path) -> None:
     assert differences[1] == pytest.approx((20, 17.694, 22.306), abs=1e-3)
     table = [[cell.strip() for cell in line.split("|")] for line in found.markdown().splitlines()]
     assert [row[6] for row in table[4:6]] == ["7,000", "0"], "search and certification"
+    with closing(open_ledger(tmp_path / "one")) as ledger:
+        ledger.change_sweep(status="running")
+    extended = compare_sweeps(["one", "two"], tmp_path)
+    assert extended.cells() == found.cells(), "the winner is that of the last end, and so is the cost"
     assert table[4][1:6] == ["one", "ppo, trial 3", "99", "97 to 101", "-"]
     assert table[5][1:6] == ["two", "ppo, baseline", "119", "117 to 121", "+20 (17.69 to 22.31)"]
     text, page = found.save(tmp_path / "comparison")

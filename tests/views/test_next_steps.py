@@ -37,6 +37,7 @@ def test_a_winner_is_loaded_by_its_model_or_its_sweep(tmp_path: Path) -> None:
     alone, elsewhere = (list_steps(folder, uri)["use it in Python"] for uri in (default, "http://127.0.0.1:5000"))
     assert alone == 'import rltune; policy = rltune.load_policy("models:/m/5")'
     assert 'set_tracking_uri("http://127.0.0.1:5000"); policy = rltune.load_policy("models:/m/5")' in elsewhere
+    assert 'load_policy("sweep:s")' in list_steps(folder)["use it in Python"], "nobody said where the model is"
 
 
 @pytest.mark.parametrize(("above", "seeds"), [(0.0, None), (17.0, 27), (18.0, None), (18.33, None)])
@@ -59,7 +60,7 @@ def test_commands_name_the_environment_if_none_is_active(tmp_path: Path, monkeyp
     folder = write_sweep(tmp_path / "s", 12)
     steps = list_steps(folder, f"sqlite:///{tmp_path}/mlflow.db")
     assert steps["compare the trials"] == "venv/mlflow ui"
-    assert steps["test the winner"] == "venv/python -m sweeps.evaluate policy=sweep:s"
+    assert steps["test the winner"] == f"venv/python -m sweeps.evaluate policy=sweep:s output_dir={tmp_path}"
     assert spell_command("show sweep=s") == "venv/python -m sweeps.show sweep=s"
     (trials,) = (section for section in describe_ended(folder) if section.name == "trials")
     assert trials.notes[0].endswith(": venv/python -m sweeps.show sweep=s"), "in the same form"
@@ -76,8 +77,10 @@ def test_a_failed_sweep_names_only_commands_that_work(
         if not is_whole:
             ledger.trials.end(ledger.trials.add({"lr": 1e-3}, [1]).number, "FAIL", "", log="trials/3/failure.txt")
     steps = list_steps(folder, "sqlite:///mlflow.db")
-    whole = [spell_command("show sweep=s"), "rltune run algo=ppo"]
-    assert [*steps.values()] == (whole if is_whole else ["less s/trials/3/failure.txt", spell_command("retry sweep=s")])
+    sweep = f"sweep=s output_dir={tmp_path}"
+    whole = [spell_command(f"show {sweep}"), "rltune run algo=ppo"]
+    part = ["less s/trials/3/failure.txt", spell_command(f"retry {sweep}")]
+    assert [*steps.values()] == (whole if is_whole else part)
 
 
 def test_the_command_for_the_winner_alone_composes_to_its_values(tmp_path: Path) -> None:

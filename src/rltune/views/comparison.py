@@ -18,6 +18,7 @@ from rltune.formatting import (
     format_objective,
     spell_command,
 )
+from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.statistics import Difference, bound_difference, find_level
@@ -176,7 +177,7 @@ def _make_row(view: SweepView, first_scores: Sequence[float], num_compared: int)
         first_scores: The scores of the first sweep's certified seeds; empty for the first sweep itself.
         num_compared: How many sweeps are compared with the first.
     """
-    outcome = view.outcome
+    outcome = load_outcome(view.folder)  # Of the last end, as the winner is, also if the sweep was extended since.
     algo, cost = str(view.settings["algo"]["name"]), dict(outcome.cost if outcome else {})
     if certification := view.certification:
         best = certification.best()

@@ -10,7 +10,7 @@ from typing import Any
 
 from rltune.formatting import find_program, spell_command
 from rltune.ledger.outcome import Outcome
-from rltune.ledger.sweep_folder import make_resume_command
+from rltune.ledger.sweep_folder import make_resume_command, spell_output_dir
 from rltune.views.page import Section, describe_sweep
 from rltune.views.sweep_view import SweepView
 
@@ -32,13 +32,14 @@ def describe_end(
 
 def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str | None) -> Section:
     steps = [("continue this sweep", resume)] if resume else []
+    sweep = f"{view.name}{spell_output_dir(view.folder.parent)}"
     failed = [trial for trial in view.trials if trial.state == "FAIL"]
     if view.status == "failed" and failed:
         logs = [view.folder / trial.record.log for trial in failed if trial.record.log]
-        show = spell_command(f"show sweep={view.name}")
+        show = spell_command(f"show sweep={sweep}")
         again = view.record.command
         if any(trial.record.can_be_retried(view.env_steps) for trial in failed):
-            again = spell_command(f"retry sweep={view.name}")
+            again = spell_command(f"retry sweep={sweep}")
         steps.append(("see what went wrong", f"less {_shorten_path(logs[0])}" if logs else show))
         if again:
             steps.append(("correct it, then", again))
@@ -52,7 +53,7 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
         steps.append(("look at the study", f"optuna-dashboard sqlite:///{_shorten_path(study)}{hint}"))
     if view.ranked:
-        steps.append((f"test the {view.winner_word}", spell_command(f"evaluate policy=sweep:{view.name}")))
+        steps.append((f"test the {view.winner_word}", spell_command(f"evaluate policy=sweep:{sweep}")))
         steps.append(("use it in Python", _spell_loading(view, tracking_uri)))
     return Section("next", "Next", facts=steps)
 
@@ -71,7 +72,8 @@ def describe_reproduction(view: SweepView) -> Section:
     if view.record.winner:
         # The sweep's checkpoint is used and not the registered model: a policy from MLflow counts as somebody else's,
         # and would need trust=true to import the environment's module.
-        test = spell_command(f"evaluate policy=sweep:{view.name}")
+        where = spell_output_dir(view.folder.parent)
+        test = spell_command(f"evaluate policy=sweep:{view.name}{where}")
         commands.append((f"Test the {view.winner_word} on fresh episodes", test))
     if view.status in ("interrupted", "running") or view.num_ended < len(view.trials):
         commands.append(("Continue this sweep", make_resume_command(view.folder, view.settings)))
@@ -97,11 +99,11 @@ def _shorten_path(path: Path) -> Path:
 
 
 def _spell_loading(view: SweepView, tracking_uri: str | None) -> str:
-    """Spell the Python line that loads the winner: its registered model if there is one, else by the sweep's name."""
-    if not view.record.model:
+    """Spell the Python line that loads the winner: its registered model if the server is known, else the sweep's."""
+    if not (view.record.model and tracking_uri):
         return f'import rltune; policy = rltune.load_policy("sweep:{view.name}")'
     start = "import rltune"
-    if tracking_uri and not _is_default(tracking_uri):
+    if not _is_default(tracking_uri):
         start = f'import mlflow, rltune; mlflow.set_tracking_uri("{tracking_uri}")'
     return f'{start}; policy = rltune.load_policy("{view.record.model["uri"]}")'
 
