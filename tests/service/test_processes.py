@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -76,10 +77,20 @@ def test_variables_stay_unresolved_on_the_way(folder: ServiceFolder) -> None:
     assert yaml.safe_load(request["settings"])["notify"] == "${oc.env:NO_SUCH_VARIABLE}"
 
 
-def test_a_sweep_that_asks_for_cpus_gets_them(folder: ServiceFolder) -> None:
-    asks = replace(ONE, overrides=("cluster.num_cpus=3",), settings="cluster: {num_cpus: 3}\n")
+@pytest.mark.parametrize(
+    ("overrides", "cluster"),
+    [
+        (("cluster.num_cpus=3",), {"num_cpus": 3}),
+        (("cluster=local",), {"address": None}),
+        (("experiment=ours",), {"address": "head:6379"}),
+    ],
+)
+def test_a_sweep_that_chooses_its_cluster_gets_it(
+    overrides: tuple[str, ...], cluster: dict[str, Any], folder: ServiceFolder
+) -> None:
+    asks = replace(ONE, overrides=overrides, settings=yaml.dump({"cluster": cluster}))
     request = json.loads(SweepProcesses(folder, {"num_cpus": 1}).format_request(asks))
-    assert yaml.safe_load(request["settings"])["cluster"] == {"num_cpus": 3}
+    assert yaml.safe_load(request["settings"])["cluster"] == cluster
 
 
 def test_sweeps_at_the_same_time_share_the_machine() -> None:

@@ -104,8 +104,11 @@ class SweepProcesses:
         settings = load_settings(submission.settings)
         # The sweeps' folder may have been moved since the submission, so its path is set again.
         settings["output_dir"] = str(self._folder.sweeps)
-        if not any(word.lstrip("+~").startswith(("cluster=", "cluster.")) for word in submission.overrides):
-            settings["cluster"] = {**settings.get("cluster", {}), **self._share}
+        cluster = settings.get("cluster", {})
+        is_typed = any(word.lstrip("+~").startswith(("cluster=", "cluster.")) for word in submission.overrides)
+        # An experiment's file may also choose the cluster.
+        if not is_typed and all(cluster.get(key) is None for key in ("address", "num_cpus", "num_gpus")):
+            settings["cluster"] = {**cluster, **self._share}
         typed = shlex.join(["run", *map(redact_address, submission.overrides)])
         return json.dumps({"settings": dump_settings(settings), "typed": spell_command(typed)})
 
