@@ -210,10 +210,15 @@ def run_part(part: Part, configurations: Sequence[Mapping[str, Any]]) -> list[Tr
         configurations: What is trained; empty: what the sequence has.
     """
     algo, _, task = part.pair.partition("_")
-    what, environment = ALGORITHMS[algo], task.partition("_")[2]
+    what = ALGORITHMS[algo]
+    family, _, environment = task.partition("_")
     shape = dict(zip((OBSERVATIONS, REWARDS), what.shapes[part.shape], strict=True))
     words = [f"algo={algo}", *COMMON, *what.words, f"name={part.name}", f"seed={part.shape + 100 * part.seed}"]
-    words += ["env=minigrid_empty", CROSSING] if environment == "crossing" else [f"env={environment}"]
+    words += (
+        ["env=minigrid_empty", CROSSING]
+        if environment == "crossing"
+        else [f"env={task if family == 'minigrid' else environment}"]
+    )
     words += [f"{name}={str(is_on).lower()}" for name, is_on in shape.items()]
     words += [f"budget.env_steps={what.tasks[task]}", f"budget.trials={len(configurations) or what.trials}"]
     if configurations:
