@@ -20,7 +20,8 @@ the steps before learning and the switch of the target network (DQN and SAC), ex
 
 The tables choose from all tasks but those that are left out. They compare the best of the first k configurations with
 the expected best of k random ones, and of the algorithm file's own values and k - 1 random ones. Intervals are 95%, by
-bootstrap over tasks. With ``--write``, the shipped choice goes to conf/portfolio/<algorithm>.yaml.
+bootstrap over tasks. Another table says what normalization is worth: the file's values and the best of k random ones.
+With ``--write``, the shipped choice goes to conf/portfolio/<algorithm>.yaml.
 """
 
 from __future__ import annotations
@@ -237,6 +238,23 @@ class Problem:
 RIVALS = ("random", "defaults")
 
 
+def compare_normalization(problem: Problem) -> dict[str, dict[str, float]]:
+    """Return what the algorithm file's values and the best of k random configurations score, by what is normalised.
+
+    Each group of configurations with the same normalization begins with the file's values, see `metadata.Algorithm`.
+    """
+    names = {(False, False): "nothing", (True, False): "observations", (True, True): "observations and rewards"}
+    rows: dict[str, dict[str, float]] = {}
+    for shape, name in names.items():
+        switches = [(each[metadata.OBSERVATIONS], each[metadata.REWARDS]) for each in problem.configurations]
+        group = [index for index, each in enumerate(switches) if each == shape]
+        if group:
+            own = [scores[group] for scores in problem.measured.values()]
+            rows[name] = {"file": float(np.mean([scores[0] for scores in own]))}
+            rows[name] |= {f"random {k}": float(np.mean([expect_best(scores, k) for scores in own])) for k in SIZES}
+    return rows
+
+
 def expect_best(scores: Array, count: int, first: int | None = None) -> float:
     """Return the expected best of so many random configurations, or of a given one and the others at random."""
     if first is not None:
@@ -327,7 +345,16 @@ def table(record: Mapping[str, Any]) -> str:
     lines = []
     for source, by_algo in record["results"].items():
         for algo, by_leave in by_algo.items():
-            for leave, row in by_leave.items():
+            if normalised := by_leave.get("normalization"):
+                lines += [
+                    f"\n{source}, {algo}\n",
+                    "| normalised | file | 1 | 4 | 8 | 16 |",
+                    "|---|---|---|---|---|---|",
+                ]
+                for name, row in normalised.items():
+                    lines.append(f"| {name} | {' | '.join(f'{score:.2f}' for score in row.values())} |")
+            for leave in LEAVE:
+                row = by_leave[leave]
                 lines += [f"\n{source}, {algo}, without the {leave}, {row['pairs']} pairs\n"]
                 lines += [
                     "| best of the first | " + " | ".join(map(str, SIZES)) + " |",
@@ -360,6 +387,7 @@ def main() -> None:
         problem = build_problem(algo, our_pools, their_pools)
         if our_pools:
             results["our curves"][algo] = {leave: problem.evaluate(leave) for leave in LEAVE}
+            results["our curves"][algo]["normalization"] = compare_normalization(problem)
         if their_pools:
             bench = Problem.of_pools(their_pools)
             results["ARLBench's curves"][algo] = {leave: bench.evaluate(leave) for leave in LEAVE}
