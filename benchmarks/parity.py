@@ -9,7 +9,8 @@ are kept, so that an interrupted run goes on. The table compares the interquarti
 difference by a 95% bootstrap interval. PPO's networks begin with orthogonal weights on both sides, and its policy
 with a small last layer. What a library fixes differs: the value's last layer begins as torch has it in RLlib, Adam's
 epsilon is 1e-5 in Stable-Baselines3 and 1e-8 in RLlib, and RLlib standardizes advantages over the batch,
-Stable-Baselines3 over each minibatch. One process a side, one torch thread each; about two hours on two quiet cores.
+Stable-Baselines3 over each minibatch. SAC's critics have Huber losses in RLlib and squared errors in Stable-Baselines3.
+One process a side, one torch thread each; about two hours on two quiet cores.
 Stable-Baselines3 lives in an environment of its own (peers.py).
 """
 
