@@ -189,7 +189,7 @@ def test_a_sweep_ends_without_the_head_of_its_cluster(
     open_mine: Callable[..., Any], exits: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
-    monkeypatch.setattr("rltune.driver.signals._last_words", [told.append])
+    monkeypatch.setattr("rltune.driver.signals._calls_at_exit", [told.append])
     with open_mine("certify=off") as sweep:
         add_running_trial(sweep)
         folder = sweep.context.folder

@@ -74,7 +74,7 @@ def test_a_process_ends_even_if_its_last_words_cannot_be_printed(monkeypatch: py
         raise BrokenPipeError
 
     codes: list[int] = []
-    monkeypatch.setattr(signals, "_last_words", [fail])
+    monkeypatch.setattr(signals, "_calls_at_exit", [fail])
     monkeypatch.setattr("os._exit", codes.append)
     with pytest.raises(BrokenPipeError):  # A real exit would not return to raise it.
         signals.end_process(UnavailableError("the head is gone", "a head", "try again"))

@@ -61,8 +61,8 @@ def list_options(words: Sequence[str]) -> list[str] | Answer:
 @command("list", ListConfig, prepare=list_options)
 def list_sweeps(settings: DictConfig) -> Answer:
     """List the sweeps, or the files of a group such as envs or spaces."""
-    known, is_served = list_submissions(settings)
-    submissions = [submission for submission in known if submission["state"] in ("running", "queued", "refused")]
+    every, is_served = list_submissions(settings)
+    submissions = [submission for submission in every if submission["state"] in ("running", "queued", "refused")]
     from rltune.views import tables
     from rltune.views.plain import describe_plainly
 

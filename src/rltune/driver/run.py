@@ -234,15 +234,13 @@ def _explain_interrupt(context: SweepContext) -> Iterator[None]:
     """On an interrupt, print how to resume the sweep or that there is nothing to resume."""
     try:
         yield
-    except (
-        KeyboardInterrupt,
-        SystemExit,
-    ) as stop:  # Ray's own handler of SIGTERM raises SystemExit (Ray 2.60).
-        begun = context.resumed or (context.folder / "config.yaml").exists()
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Ray's own handler of SIGTERM raises SystemExit (Ray 2.60).
         how = "there is nothing to resume"
-        if begun:
-            stop.add_note(make_resume_command(context.folder))
-            how = f"to continue: {stop.__notes__[-1]}"
+        if context.resumed or (context.folder / "config.yaml").exists():
+            command = make_resume_command(context.folder)
+            stop.add_note(command)  # The command line puts it into its JSON answer.
+            how = f"to continue: {command}"
         _print(context.stream, f"interrupted; {how}")
         raise
 

@@ -15,18 +15,18 @@ from rltune.errors import UnavailableError
 
 # Exit codes of commands that were ended by a signal.
 INTERRUPTED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
-_last_words: list[Callable[[UnavailableError], object]] = []
+_calls_at_exit: list[Callable[[UnavailableError], object]] = []
 
 
 def call_at_process_end(call: Callable[[UnavailableError], object]) -> None:
     """Have `end_process` call a function with the error first, as a command does to print its answer."""
-    _last_words[:] = [call]
+    _calls_at_exit[:] = [call]
 
 
 def end_process(error: UnavailableError) -> NoReturn:
     """End the process at once because of an error, which a thread has to do while Ray holds the main thread."""
     try:
-        for call in _last_words:
+        for call in _calls_at_exit:
             call(error)
     finally:
         os._exit(error.exit_code)

@@ -103,8 +103,8 @@ async def add_headers(request: Request, respond: Callable[[Request], Awaitable[R
 
 def make_router(service: SweepService) -> APIRouter:
     """Make the routes of the REST API."""
-    known_query = Depends(refuse_unknown_parameters)
-    router = APIRouter(prefix="/api", responses=declare(400, 401, 422, 503), dependencies=[known_query])
+    query_check = Depends(refuse_unknown_parameters)
+    router = APIRouter(prefix="/api", responses=declare(400, 401, 422, 503), dependencies=[query_check])
 
     @router.get("/health")
     def health() -> dict[str, str]:
@@ -169,10 +169,10 @@ def refuse_unknown_parameters(request: Request) -> None:
         ConfigError: Names the parameter.
     """
     operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
-    known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    allowed = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
     for name, value in request.query_params.items():
-        if name not in known:
-            raise ConfigError(f"{name}={value}: no such query parameter", choices(name, known), TRY)
+        if name not in allowed:
+            raise ConfigError(f"{name}={value}: no such query parameter", choices(name, allowed), TRY)
 
 
 def declare(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -144,8 +144,8 @@ def check_change(overrides: Sequence[str], output_dir: str, settings: str) -> Ch
     """
     words = _check_overrides(overrides)
     if any(word.startswith("cluster.address=") for word in words):  # As for every resume, see `driver.starting`.
-        own = ["cluster.address=null" if word == "cluster.address=local" else word for word in words]
-        words = ["cluster.num_cpus=null", "cluster.num_gpus=null", *own]
+        changes = ["cluster.address=null" if word == "cluster.address=local" else word for word in words]
+        words = ["cluster.num_cpus=null", "cluster.num_gpus=null", *changes]
     changed = change_settings(settings, words)
     changed.output_dir = output_dir
     return _check(changed, overrides)
