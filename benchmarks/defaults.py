@@ -2,11 +2,17 @@
 
     python -m benchmarks.defaults [--sweeps 8] [--only ppo_acrobot]
 
-`benchmarks/judge.py` chose them over learning curves that others had trained. Here both search the same spaces for
-the same environment steps, begin with the algorithm file's own values, and certify their best three on five fresh
-seeds. A sweep's score is that of the best configuration that it tried, by these seeds, which flatters both alike; the
-interval of the difference is 95%, by bootstrap over sweeps. It is no timing, so that other work does not matter. About
-an hour on two quiet cores.
+`benchmarks/judge.py` chose searcher and scheduler over learning curves that others had trained. Here the defaults and
+the ones before them search the same spaces for the same environment steps, begin with the algorithm file's own values,
+and certify their best three on five fresh seeds. `benchmarks/portfolio.py` chose what a PPO sweep tries first. Here
+eight trials begin with it and with what came first before it, on three tasks that were in no choice, and the best is
+trained with three fresh seeds, as is the algorithm file's own configuration. For these tasks:
+
+    pip install -e '.[minigrid]' pybullet-envs-gymnasium flappy-bird-gymnasium
+
+A sweep's score is that of the best configuration that it tried, by these seeds, which flatters both alike; the
+interval of the difference is 95%, by bootstrap over sweeps. Pairs that --only leaves out keep their rows of the record.
+It is no timing, so that other work does not matter. About two hours on two quiet cores.
 """
 
 from __future__ import annotations
@@ -17,53 +23,92 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.commands import run_command
-from benchmarks.records import make_record, write_record
+from benchmarks.records import make_record, read_record, write_record
 from rltune.formatting import format_duration
 
-ARMS: Mapping[str, tuple[str, ...]] = {
-    "defaults": (),
-    "today": (
-        "searcher=tpe", "scheduler.args.grace_fraction=0.1", "scheduler.args.reduction_factor=3",
-    ),
-}  # fmt: skip
-CASES: Mapping[str, tuple[str, ...]] = {  # each may search for as much as 20 whole trainings
-    "ppo_acrobot": ("algo=ppo", "env=acrobot", "budget.env_steps=20000", "budget.total_env_steps=400000"),
-    "dqn_cartpole": ("algo=dqn", "env=cartpole", "budget.env_steps=10000", "budget.total_env_steps=200000"),
-}
-COMMON = (
-    "~tuned",
-    "warm_start=[]",
-    "budget.trials=500",
-    "certify.champion_episodes=1",
-    "tracking=off",
-    "tracking.register=false",
-    "report=false",
+FORMER_SEARCH = ("searcher=tpe", "scheduler.args.grace_fraction=0.1", "scheduler.args.reduction_factor=3")
+FORMER_PPO = (
+    *("portfolio=off", "algo.normalise=[]", "algo.training.lr=3e-4", "algo.training.lambda_=0.95"),
+    *("algo.training.entropy_coeff=0.0", "algo.training.train_batch_size_per_learner=2048"),
+    "algo.training.num_epochs=10",
 )
+WHOLE = ("budget.trials=500", "warm_start=[]")
+SMALL = ("algo=ppo", "env=gym", "budget.trials=8", "certify.top=1", "certify.seeds=3")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is swept, and what the settings before the present defaults were."""
+
+    words: tuple[str, ...]
+    former: tuple[str, ...]
+
+
+CASES: Mapping[str, Case] = {  # The first two may search for as much as 20 whole trainings.
+    "ppo_acrobot": Case(
+        ("algo=ppo", "env=acrobot", *WHOLE, "budget.env_steps=20000", "budget.total_env_steps=400000"), FORMER_SEARCH
+    ),
+    "dqn_cartpole": Case(
+        ("algo=dqn", "env=cartpole", *WHOLE, "budget.env_steps=10000", "budget.total_env_steps=200000"), FORMER_SEARCH
+    ),
+    "ppo_swingup": Case(
+        (
+            *SMALL,
+            "env.id=pybullet_envs_gymnasium:InvertedPendulumSwingupBulletEnv-v0",
+            "budget.env_steps=60000",
+        ),
+        FORMER_PPO,
+    ),
+    "ppo_multiroom": Case(
+        (
+            *("env=minigrid_empty", "env.name=multiroom", "env.id=minigrid:MiniGrid-MultiRoom-N2-S4-v0"),
+            *(word for word in SMALL if word != "env=gym"),
+            "budget.env_steps=40000",
+        ),
+        FORMER_PPO,
+    ),
+    "ppo_flappybird": Case(
+        (
+            *SMALL,
+            *("env.id=flappy_bird_gymnasium:FlappyBird-v0", "+env.kwargs.use_lidar=false", "budget.env_steps=60000"),
+        ),
+        FORMER_PPO,
+    ),
+}
+ARMS = ("defaults", "before")
+COMMON = ("~tuned", "certify.champion_episodes=1", "tracking=off", "tracking.register=false", "report=false")
 RESAMPLES = 10_000
 
 
 def run_sweep(case: str, arm: str, seed: int) -> dict[str, Any]:
     """Run one sweep and return its row."""
-    typed = [sys.executable, "-m", "rltune", "run", *CASES[case], *ARMS[arm], *COMMON, f"seed={seed}", "name=sweep"]
+    words = (*CASES[case].words, *(CASES[case].former if arm == "before" else ()), *COMMON)
+    typed = [sys.executable, "-m", "rltune", "run", *words, f"seed={seed}", "name=sweep"]
     with tempfile.TemporaryDirectory(prefix="bench-defaults-") as folder:
         run_command(typed, Path(folder))
         summary = json.loads((Path(folder) / "outputs" / "sweep" / "summary.json").read_text())
-    found = next(one for one in summary["certified"]["configurations"] if one["trial"] is not None)
-    trials, cost = summary["trials"], summary["cost"]
-    return {"case": case, "arm": arm, "seed": seed, "certified": found["median"], "trials": trials, "cost": cost}
+    configurations = summary["certified"]["configurations"]
+    found, baseline = (
+        next((each["median"] for each in configurations if (each["trial"] is None) == is_baseline), None)
+        for is_baseline in (False, True)
+    )
+    best = max(score for score in (found, baseline) if score is not None)
+    more = {"baseline": baseline, "trials": summary["trials"], "cost": summary["cost"]}
+    return {"case": case, "arm": arm, "seed": seed, "certified": best, **more}
 
 
 def compare(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the difference of the mean certified returns, defaults less today, and its interval."""
+    """Return the difference of the mean certified returns, defaults less those before, and its interval."""
     rng = np.random.default_rng(0)
-    scores = [np.array([one["certified"] for one in rows if one["arm"] == arm]) for arm in ARMS]
-    means = [one[rng.integers(len(one), size=(RESAMPLES, len(one)))].mean(axis=1) for one in scores]
+    scores = [np.array([row["certified"] for row in rows if row["arm"] == arm]) for arm in ARMS]
+    means = [each[rng.integers(len(each), size=(RESAMPLES, len(each)))].mean(axis=1) for each in scores]
     low, high = np.quantile(means[0] - means[1], (0.025, 0.975))
     return {"mean": float(scores[0].mean() - scores[1].mean()), "low": float(low), "high": float(high)}
 
@@ -71,38 +116,43 @@ def compare(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def table(record: Mapping[str, Any]) -> str:
     """Return the record as Markdown."""
     lines = [
-        "| pair | sweeps each | certified return, defaults | today | difference | search steps, defaults | today |",
-        "|---|---|---|---|---|---|---|",
+        "| pair | sweeps each | certified return, defaults | before | difference | the file's own, defaults | before "
+        "| search steps, defaults | before |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for case in dict.fromkeys(one["case"] for one in record["results"]):
-        rows = [one for one in record["results"] if one["case"] == case]
-        by_arm = [[one for one in rows if one["arm"] == arm] for arm in ARMS]
-        scores = [f"{np.mean([one['certified'] for one in arm]):.1f}" for arm in by_arm]
-        steps = [f"{np.mean([one['cost']['env_steps'] for one in arm]):,.0f}" for arm in by_arm]
+    for case in dict.fromkeys(row["case"] for row in record["results"]):
+        rows = [row for row in record["results"] if row["case"] == case]
+        by_arm = [[row for row in rows if row["arm"] == arm] for arm in ARMS]
+        scores = [f"{np.mean([row['certified'] for row in arm]):.3g}" for arm in by_arm]
+        own = [f"{np.mean([row['baseline'] for row in arm]):.3g}" for arm in by_arm]
+        steps = [f"{np.mean([row['cost']['env_steps'] for row in arm]):,.0f}" for arm in by_arm]
         less = compare(rows)
-        difference = f"{less['mean']:+.1f} [{less['low']:+.1f}, {less['high']:+.1f}]"
-        lines.append(f"| {case} | {len(by_arm[0])} | {' | '.join(scores)} | {difference} | {' | '.join(steps)} |")
+        difference = f"{less['mean']:+.3g} [{less['low']:+.3g}, {less['high']:+.3g}]"
+        cells = [case, str(len(by_arm[0])), *scores, difference, *own, *steps]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Run the sweeps in turns; write the record after each pair of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sweeps", type=int, default=8, help="of each kind and pair")
+    parser.add_argument("--sweeps", type=int, default=6, help="of each kind and pair")
     parser.add_argument("--only", default=",".join(CASES), help=f"comma-separated, of {', '.join(CASES)}")
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/defaults.json")
     given = parser.parse_args()
-    if unknown := [name for name in given.only.split(",") if name not in CASES]:
+    only = given.only.split(",")
+    if unknown := [name for name in only if name not in CASES]:
         parser.error(f"--only: there is no {', '.join(unknown)}; choose from {', '.join(CASES)}")
-    results: list[dict[str, Any]] = []
+    before = read_record("defaults") or {"results": []}
+    results = [row for row in before["results"] if row["case"] in CASES.keys() - set(only)]
     record = make_record("defaults", given.sweeps, results)
-    began, todo = time.monotonic(), [(case, seed) for case in given.only.split(",") for seed in range(given.sweeps)]
+    began, todo = time.monotonic(), [(case, seed) for seed in range(given.sweeps) for case in only]
     for done, (case, seed) in enumerate(todo, 1):
         results += [run_sweep(case, arm, seed) for arm in ARMS]
         write_record(record, given.json)  # what there is by now, should the rest be ended
         left = (time.monotonic() - began) / done * (len(todo) - done)
-        told = ", ".join(f"{one['arm']} {one['certified']:.1f}" for one in results[-2:])
-        print(f"{case}, seed {seed}: {told}; {format_duration(left)} left", file=sys.stderr, flush=True)
+        said = ", ".join(f"{row['arm']} {row['certified']:.4g}" for row in results[-2:])
+        print(f"{case}, seed {seed}: {said}; {format_duration(left)} left", file=sys.stderr, flush=True)
     print(table(record))
 
 

@@ -216,9 +216,13 @@ def _read_pool(name: str, raw: NDArray[np.float32], told: Mapping[str, Any]) -> 
 
 
 def _find_floor(curves: Array) -> float:
-    """Return what a run counts at least: as far below the median configuration as the best is above it."""
+    """Return what a run counts at least: as far below the median configuration as the best is above it.
+
+    Where most configurations are the best, as far as a curve can tell, it is the worst one's return.
+    """
     ends = [np.median(one[np.isfinite(one)]) for one in curves[:, :, -1] if np.isfinite(one).any()]
-    return float(2 * np.median(ends) - np.max(ends))
+    spread = np.max(ends) - np.median(ends)
+    return float(np.median(ends) - spread if spread else np.min(ends))
 
 
 def _marks_of(told: Mapping[str, Any], num_points: int) -> tuple[int, ...]:

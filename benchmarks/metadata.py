@@ -5,8 +5,9 @@
 `benchmarks/portfolio.py` chooses from these curves what a sweep tries first. Each task is swept by a Sobol sequence
 over the shipped space and the choices that the shipped space leaves to the algorithm's file: parallel environments,
 network width and activation. Whether observations and rewards are normalised is set for a whole sweep, so that each
-combination is a sweep of its own, which begins with the algorithm file's own values. A task's better half is trained
-with a second seed once all sweeps of the first are done.
+combination is a sweep of its own, which begins with the algorithm file's own values of the time. PPO's last sweep is
+over the shipped space alone, after configurations that the first sweeps suggest. A task's better half is trained with a
+second seed once all sweeps of the first are done.
 
 The curves are in the format that `benchmarks/judge_pool.py` reads, in benchmarks/results/metadata/: training returns at
 20 marks, NaN where a run had diverged or where there is no second seed. A sweep that is in that folder is not run
@@ -50,29 +51,83 @@ COMMON = (
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What the trials of one sweep have in common.
+
+    Attributes:
+        values: The values by name that are not searched, as they are recorded with each configuration.
+        words: Overrides of the sweep.
+        trials: The number of configurations.
+        first: Configurations that are tried before the sequence's.
+    """
+
+    values: Mapping[str, Any]
+    words: Sequence[str]
+    trials: int
+    first: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """What is swept with one algorithm.
 
     Attributes:
-        shapes: Whether observations and rewards are normalised, a sweep each.
-        trials: The number of configurations of each of these sweeps.
-        words: Overrides of all sweeps: the axes that the shipped space does not have.
+        shapes: A sweep each.
         tasks: Environment steps by ``<family>_<environment>``, the cheapest tasks first.
     """
 
-    shapes: Sequence[tuple[bool, bool]]
-    trials: int
-    words: tuple[str, ...]
+    shapes: Sequence[Shape]
     tasks: Mapping[str, int]
 
 
-NORMALISED = ((False, False), (True, False), (True, True))
+def make_shapes(count: int, trials: int, *words: str) -> tuple[Shape, ...]:
+    """Return the first sweeps of an algorithm: with nothing normalised, observations, and rewards as well."""
+    switches = ((False, False), (True, False), (True, True))[:count]
+    return tuple(Shape({OBSERVATIONS: first, REWARDS: second}, words, trials) for first, second in switches)
+
+
+PPO_NAMES = (
+    *("lr", "gamma", "lambda_", "entropy_coeff", "train_batch_size_per_learner", "minibatch_size", "num_epochs"),
+    "clip_param",
+)
+PPO_FIRST = (
+    (4e-4, 0.99, 0.85, 1e-3, 1024, 256, 20, 0.2),
+    (1e-4, 0.99, 0.98, 3e-5, 512, 128, 20, 0.2),
+    (1.2e-3, 0.99, 0.85, 2e-5, 1024, 64, 20, 0.1),
+    (7e-4, 0.955, 0.85, 6e-5, 1024, 64, 10, 0.3),
+    (2.5e-3, 0.98, 0.92, 2e-3, 512, 128, 5, 0.1),
+    (3e-4, 0.99, 0.95, 1e-5, 1024, 256, 20, 0.2),
+    (3e-4, 0.99, 0.95, 1e-5, 512, 256, 20, 0.2),
+    (3e-4, 0.99, 0.9, 1e-5, 1024, 256, 20, 0.2),
+    (1e-3, 0.98, 0.8, 1e-5, 512, 256, 20, 0.2),
+    (3e-4, 0.99, 0.95, 1e-5, 1024, 64, 10, 0.2),
+    (2.5e-4, 0.99, 0.95, 1e-2, 1024, 256, 5, 0.1),
+)
+"""Configurations near those that did best in the first three sweeps, and published ones, by `PPO_NAMES`."""
+PPO_SHIPPED = Shape(
+    {
+        **{OBSERVATIONS: True, REWARDS: True},
+        **{"num_envs_per_env_runner": 16, "fcnet_hiddens": (64, 64), "fcnet_activation": "tanh"},
+    },
+    (
+        "algo.env_runners.num_envs_per_env_runner=16",
+        "algo.rl_module.model_config.fcnet_hiddens=[64,64]",
+        "algo.rl_module.model_config.fcnet_activation=tanh",
+        "algo.training.entropy_coeff=1e-5",
+    ),
+    28,
+    tuple(dict(zip(PPO_NAMES, values, strict=True)) for values in PPO_FIRST),
+)
 ALGORITHMS = {
     "ppo": Algorithm(
-        NORMALISED,
-        16,
-        # The space's range of entropy_coeff is logarithmic, so that its low end stands for the file's 0.
-        ("+space.num_envs_per_env_runner=[choice,4,8,16,32]", WIDTH, ACTIVATION, "algo.training.entropy_coeff=1e-5"),
+        (
+            # The space's range of entropy_coeff is logarithmic, so that its low end stands for the file's 0.
+            *make_shapes(
+                *(3, 16, "+space.num_envs_per_env_runner=[choice,4,8,16,32]", WIDTH, ACTIVATION),
+                "algo.training.entropy_coeff=1e-5",
+            ),
+            PPO_SHIPPED,
+        ),
         {
             "cc_cartpole": 50_000,
             "cc_acrobot": 80_000,
@@ -89,9 +144,7 @@ ALGORITHMS = {
         },
     ),
     "dqn": Algorithm(
-        NORMALISED[:2],
-        16,
-        (WIDTH, ACTIVATION),
+        make_shapes(2, 16, WIDTH, ACTIVATION),
         {
             "cc_cartpole": 40_000,
             "cc_acrobot": 40_000,
@@ -102,9 +155,7 @@ ALGORITHMS = {
         },
     ),
     "sac": Algorithm(
-        NORMALISED[:2],
-        10,
-        ("algo.rl_module.model_config.fcnet_hiddens=[64,64]", ACTIVATION),
+        make_shapes(2, 10, "algo.rl_module.model_config.fcnet_hiddens=[64,64]", ACTIVATION),
         {
             "cc_pendulum": 15_000,
             "mujoco_halfcheetah": 30_000,
@@ -170,7 +221,7 @@ class Dataset:
         """Return which of a pair's configurations a sweep trains: none yet of the first seed, then the better half."""
         algo = ALGORITHMS[part.pair.partition("_")[0]]
         pair = self.pairs.get(part.pair, {"shapes": []})
-        if not part.seed or len(pair["shapes"]) < len(algo.shapes) * algo.trials:
+        if not part.seed or len(pair["shapes"]) < sum(shape.trials for shape in algo.shapes):
             return []
         # A diverged run ends with NaN, which is sorted to the end.
         better = np.argsort(-self.curves[part.pair][:, 0, -3:].mean(axis=1))[: (len(pair["shapes"]) + 1) // 2]
@@ -211,18 +262,18 @@ def run_part(part: Part, configurations: Sequence[Mapping[str, Any]]) -> list[Tr
     """
     algo, _, task = part.pair.partition("_")
     what = ALGORITHMS[algo]
+    shape = what.shapes[part.shape]
     family, _, environment = task.partition("_")
-    shape = dict(zip((OBSERVATIONS, REWARDS), what.shapes[part.shape], strict=True))
-    words = [f"algo={algo}", *COMMON, *what.words, f"name={part.name}", f"seed={part.shape + 100 * part.seed}"]
+    words = [f"algo={algo}", *COMMON, *shape.words, f"name={part.name}", f"seed={part.shape + 100 * part.seed}"]
     words += (
         ["env=minigrid_empty", CROSSING]
         if environment == "crossing"
         else [f"env={task if family == 'minigrid' else environment}"]
     )
-    words += [f"{name}={str(is_on).lower()}" for name, is_on in shape.items()]
-    words += [f"budget.env_steps={what.tasks[task]}", f"budget.trials={len(configurations) or what.trials}"]
-    if configurations:
-        words.append(f"warm_start=[{','.join(spell_values(each, shape) for each in configurations)}]")
+    words += [f"{name}={str(shape.values[name]).lower()}" for name in (OBSERVATIONS, REWARDS)]
+    words += [f"budget.env_steps={what.tasks[task]}", f"budget.trials={len(configurations) or shape.trials}"]
+    if first := configurations or shape.first:
+        words.append(f"warm_start=[{','.join(spell_values(each, shape.values) for each in first)}]")
     for attempt in range(1, ATTEMPTS + 1):  # Ray may not come up on a busy machine, and a sweep may be interrupted.
         try:
             run_command([sys.executable, "-m", "rltune", "run", *words], WORK)
@@ -231,7 +282,7 @@ def run_part(part: Part, configurations: Sequence[Mapping[str, Any]]) -> list[Tr
             if attempt == ATTEMPTS:
                 raise
             time.sleep(PAUSE_S)
-    return list(read_trials(WORK / "outputs" / part.name, shape))
+    return list(read_trials(WORK / "outputs" / part.name, shape.values))
 
 
 def spell_values(values: Mapping[str, Any], without: Collection[str]) -> str:
@@ -239,8 +290,8 @@ def spell_values(values: Mapping[str, Any], without: Collection[str]) -> str:
     return f"{{{','.join(f'{name}:{json.dumps(value)}' for name, value in values.items() if name not in without)}}}"
 
 
-def read_trials(folder: Path, shape: Mapping[str, bool]) -> Iterator[Trial]:
-    """Read the trials of a sweep's folder, whose environments were normalised as ``shape`` says."""
+def read_trials(folder: Path, fixed: Mapping[str, Any]) -> Iterator[Trial]:
+    """Read the trials of a sweep's folder, which have the ``fixed`` values as well."""
     with contextlib.closing(open_ledger(folder)) as ledger:
         for record in ledger.trials.records():
             scores, cpu_s, trained_s = [float("nan")] * MARKS, 0.0, 0.0
@@ -249,7 +300,7 @@ def read_trials(folder: Path, shape: Mapping[str, bool]) -> Iterator[Trial]:
                 train_s = report.numbers.get("train_s", trained_s)
                 cpu_s += (train_s - trained_s) * report.numbers.get(CPU, 100) / 100
                 trained_s = train_s
-            yield {**record.params, **shape}, scores, cpu_s
+            yield {**record.params, **fixed}, scores, cpu_s
 
 
 def collect(dataset: Dataset, parts: Sequence[Part], hours: float) -> None:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.portfolio [--data FOLDER] [--write]
 
-The curves are our own (`benchmarks/metadata.py`) and, with ``--data``, those of ARLBench (Becktepe et al. 2024,
-arXiv 2409.18827, BSD-3-Clause) in the format of `benchmarks/judge_pool.py`. The choice is greedy: each next
+The curves are our own (`benchmarks/metadata.py`). With ``--data``, there are tables of those of ARLBench, too (Becktepe
+et al. 2024, arXiv 2409.18827, BSD-3-Clause; the format of `benchmarks/judge_pool.py`). The choice is greedy: each next
 configuration raises the mean over tasks and horizons of the best score so far the most, as in Auto-sklearn 2.0 (Feurer
 et al. 2022, JMLR 23(261)). Of those that raise it about as much, the cheapest is taken. A score is 0 for the median
 configuration of a task and 1 for its best.
@@ -13,15 +13,12 @@ that the curves count at three horizons. DQN's exploration is one, so that its c
 mean over seeds and the last marks, halfway to what a forest guesses from the other configurations. A new task is taken
 to be a blend of known ones, so that a choice has to do well on random blends of them, too.
 
-ARLBench searched other axes. Those in ``NAMES`` are axes of ours. On these a forest that was fitted to a pair's curves
-guesses how well our configurations do there. Its other axes have no counterpart in conf/space: gradient clipping,
-weight and clip of the value loss and the switch of advantage normalisation (PPO), the memory's size and priorities,
-the steps before learning and the switch of the target network (DQN and SAC), exploration (DQN), reward scale (SAC).
-
 The tables choose from all tasks but those that are left out. They compare the best of the first k configurations with
-the expected best of k random ones, and of the algorithm file's own values and k - 1 random ones. Intervals are 95%, by
-bootstrap over tasks. Another table says what normalization is worth: the file's values and the best of k random ones.
-With ``--write``, the shipped choice goes to conf/portfolio/<algorithm>.yaml.
+the expected best of k random ones. Intervals are 95%, by bootstrap over tasks. Another table says what normalization is
+worth. ARLBench's configurations have other axes than ours, so that its tables are of its own configurations, and its
+curves have no say in ours.
+
+With ``--write``, the choice from our curves goes to conf/portfolio/<algorithm>.yaml.
 """
 
 from __future__ import annotations
@@ -36,7 +33,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from scipy.stats.qmc import Sobol
 from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks import metadata, shared_settings
@@ -44,43 +40,22 @@ from benchmarks.judge_pool import Array, Pool, bound_mean, read_pools
 from benchmarks.records import ROOT, make_record, write_record
 from rltune.algorithms.arguments import values_of
 from rltune.formatting import format_value
-from rltune.search.searchers.unit_cube import UnitCube
 from rltune.search.space import Space, parse_space
 
-NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "ppo": {
-        "learning_rate": ("lr",),
-        "gae_lambda": ("lambda_",),
-        "ent_coef": ("entropy_coeff",),
-        "minibatch_size": ("minibatch_size",),
-        "clip_eps": ("clip_param",),
-    },
-    "dqn": {
-        "learning_rate": ("lr",),
-        "buffer_batch_size": ("train_batch_size_per_learner",),
-        "target_update_interval": ("target_network_update_freq",),
-    },
-    "sac": {
-        "learning_rate": ("actor_lr", "critic_lr"),
-        "buffer_batch_size": ("train_batch_size_per_learner",),
-        "tau": ("tau",),
-    },
-}
-"""The axes of ours that an axis of ARLBench sets, by algorithm."""
 HORIZONS = {"ppo": (0.3, 0.6, 1.0), "dqn": (1.0,), "sac": (0.3, 0.6, 1.0)}
 WINDOW = 0.15  # The share of the curve, up to a horizon, whose mean counts.
 FLAT = 0.25  # A horizon's spread counts at least as this share of the last one's, so that noise is not made large.
 TIE = 0.002
 BLEND, NUM_BLENDS = 0.3, 300  # The Dirichlet distribution's parameter: most blends are of two or three tasks.
-SIZE = 16
+SIZE = 8
 SIZES = (1, 4, 8, 16)
+NORMALISED = {(False, False): "nothing", (True, False): "observations", (True, True): "observations and rewards"}
 FAMILIES = {"brax": "mujoco"}
 HEADER = """# @package _global_
-# What a {algo} sweep tries before the searcher's proposals, if it is chosen, in this order. This file was written by
-# python -m benchmarks.portfolio --data FOLDER --write
-# Each configuration was chosen for the tasks on which those before it do badly, from the curves of {own} tasks of our
-# own and of {other} of ARLBench (Becktepe et al. 2024, arXiv 2409.18827, BSD-3-Clause). Behind it stand the tasks
-# for which it is the best of them.
+# What a {algo} sweep tries before the searcher's proposals, in this order; portfolio=off leaves it out. Written by
+# python -m benchmarks.portfolio --write
+# Each configuration was chosen for the tasks on which those before it do badly, from the learning curves of {num_tasks}
+# tasks. Above it stand the tasks for which it is the best of them. The first is conf/algo/{name}.yaml's own.
 portfolio:
 """
 
@@ -157,6 +132,8 @@ def encode_values(configurations: Sequence[Mapping[str, Any]], axes: Sequence[st
 def choose_portfolio(scores: Array, costs: Array, size: int = SIZE) -> list[int]:
     """Choose configurations greedily, each for what those before it leave to be gained.
 
+    The first is the best at the last horizon, because it becomes the algorithm file's own, and so the baseline.
+
     Args:
         scores: [tasks, configurations, horizons].
         costs: What decides between configurations that gain about as much.
@@ -168,6 +145,8 @@ def choose_portfolio(scores: Array, costs: Array, size: int = SIZE) -> list[int]
     best, chosen = np.full(len(by_row), -1.0), list[int]()
     while len(chosen) < min(size, scores.shape[1]):
         gain = np.maximum(best[:, None], by_row).mean(axis=0) + 1e-3 * by_row.mean(axis=0)
+        if not chosen:
+            gain = rows[:, :, -1].mean(axis=0)
         gain[chosen] = -np.inf
         near = np.flatnonzero(gain >= gain.max() - TIE)
         chosen.append(int(near[np.lexsort((-gain[near], costs[near]))[0]]))
@@ -185,7 +164,8 @@ class Problem:
         scores: What a choice is made from [pairs, configurations, horizons].
         measured: What was measured at the end [configurations], by pair; a pair whose scores are guesses has none.
         costs: Of the configurations, relative to each other.
-        baseline: The index of the algorithm file's own values, where they are among the configurations.
+        choices: Which configurations a portfolio can be chosen from, by the portfolio's name; the first is shipped.
+        rivals: Which configurations were drawn at random, by the name of what they were drawn from.
     """
 
     pairs: Sequence[str]
@@ -193,73 +173,73 @@ class Problem:
     scores: Array
     measured: Mapping[str, Array]
     costs: Array
-    baseline: int | None = None
+    choices: Mapping[str, Array]
+    rivals: Mapping[str, Array]
 
     @classmethod
-    def of_pools(cls, pools: Sequence[Pool], costs: Array | None = None, baseline: int | None = None) -> Problem:
-        """Return the problem of pairs whose configurations are the same, in the same order."""
+    def of_pools(
+        cls,
+        pools: Sequence[Pool],
+        costs: Array | None = None,
+        choices: Mapping[str, Array] | None = None,
+        rivals: Mapping[str, Array] | None = None,
+    ) -> Problem:
+        """Return the problem of pairs whose configurations are the same, in the same order.
+
+        Without ``choices`` and ``rivals`` all of them can be chosen, and were drawn at random.
+        """
         scores = [measure_scores(pool) for pool in pools]
         measured = {pool.name: each[:, -1] for pool, (_, each) in zip(pools, scores, strict=True)}
         configurations = pools[0].configurations
-        costs = np.zeros(len(configurations)) if costs is None else costs
-        shrunk = np.stack([each for each, _ in scores])
-        return cls([pool.name for pool in pools], configurations, shrunk, measured, costs, baseline)
+        every = np.arange(len(configurations))
+        return cls(
+            [pool.name for pool in pools],
+            configurations,
+            np.stack([each for each, _ in scores]),
+            measured,
+            np.zeros(len(every)) if costs is None else costs,
+            choices or {"portfolio": every},
+            rivals or {"random": every},
+        )
 
-    def choose_without(self, pair: str, leave: str, size: int = SIZE) -> list[int]:
+    def choose(self, pairs: Sequence[int], size: int = SIZE, name: str = "portfolio") -> list[int]:
+        """Choose the portfolio of a name for some of the pairs."""
+        candidates = self.choices[name]
+        chosen = choose_portfolio(self.scores[pairs][:, candidates], self.costs[candidates], size)
+        return [int(index) for index in candidates[chosen]]
+
+    def choose_without(self, pair: str, leave: str, size: int = SIZE, name: str = "portfolio") -> list[int]:
         """Choose a portfolio from the pairs that are left without the task or the family of a pair."""
         others = keep_others(self.pairs, pair, leave)
-        return choose_portfolio(self.scores[others], self.costs, size) if others else []
+        return self.choose(others, size, name) if others else []
 
     def evaluate(self, leave: str) -> dict[str, Any]:
         """Return the mean best score of the first k of each pair's portfolio and of its rivals, and paired differences.
 
         Pairs without others to choose from are left out.
         """
-        chosen = {pair: self.choose_without(pair, leave) for pair in self.measured}
-        rows = {pair: self.measured[pair] for pair, indices in chosen.items() if indices}
+        rows = {pair: scores for pair, scores in self.measured.items() if keep_others(self.pairs, pair, leave)}
         best: dict[str, Array] = {}
-        for k in SIZES:
-            best[f"portfolio {k}"] = np.array([rows[pair][chosen[pair][:k]].max() for pair in rows])
-            best[f"random {k}"] = np.array([expect_best(scores, k) for scores in rows.values()])
-            if self.baseline is not None:
-                best[f"defaults {k}"] = np.array([expect_best(each, k, self.baseline) for each in rows.values()])
-        versus = [("portfolio 4", "random 16"), *((f"portfolio {k}", f"{kind} {k}") for k in SIZES for kind in RIVALS)]
+        for name in self.choices:
+            chosen = {pair: self.choose_without(pair, leave, name=name) for pair in rows}
+            for k in SIZES:
+                best[f"{name} {k}"] = np.array([scores[chosen[pair][:k]].max() for pair, scores in rows.items()])
+        for name, drawn in self.rivals.items():
+            for k in SIZES:
+                best[f"{name} {k}"] = np.array([expect_best(scores[drawn], k) for scores in rows.values()])
+        versus = [(f"{name} 4", f"{rival} 16") for name in self.choices for rival in self.rivals]
+        versus += [(f"portfolio {k}", f"{rival} {k}") for k in SIZES[:-1] for rival in self.rivals]
         return {
             "pairs": len(rows),
             "best": {name: round(float(each.mean()), 4) for name, each in best.items()} if rows else {},
             "minus": {
-                f"{name} - {other}": bound_mean((best[name] - best[other])[:, None])
-                for name, other in versus
-                if rows and other in best
+                f"{name} - {other}": bound_mean((best[name] - best[other])[:, None]) for name, other in versus if rows
             },
         }
 
 
-RIVALS = ("random", "defaults")
-
-
-def compare_normalization(problem: Problem) -> dict[str, dict[str, float]]:
-    """Return what the algorithm file's values and the best of k random configurations score, by what is normalised.
-
-    Each group of configurations with the same normalization begins with the file's values, see `metadata.Algorithm`.
-    """
-    names = {(False, False): "nothing", (True, False): "observations", (True, True): "observations and rewards"}
-    rows: dict[str, dict[str, float]] = {}
-    for shape, name in names.items():
-        switches = [(each[metadata.OBSERVATIONS], each[metadata.REWARDS]) for each in problem.configurations]
-        group = [index for index, each in enumerate(switches) if each == shape]
-        if group:
-            own = [scores[group] for scores in problem.measured.values()]
-            rows[name] = {"file": float(np.mean([scores[0] for scores in own]))}
-            rows[name] |= {f"random {k}": float(np.mean([expect_best(scores, k) for scores in own])) for k in SIZES}
-    return rows
-
-
-def expect_best(scores: Array, count: int, first: int | None = None) -> float:
-    """Return the expected best of so many random configurations, or of a given one and the others at random."""
-    if first is not None:
-        rest = np.maximum(np.delete(scores, first), scores[first])
-        return expect_best(rest, count - 1) if count > 1 else float(scores[first])
+def expect_best(scores: Array, count: int) -> float:
+    """Return the expected best of so many random configurations."""
     count = min(count, len(scores))
     total = math.comb(len(scores), count)
     return sum(score * math.comb(rank, count - 1) for rank, score in enumerate(np.sort(scores))) / total
@@ -271,68 +251,67 @@ def read_space(algo: str) -> tuple[Space, dict[str, Any]]:
     return space, values_of(shared_settings.read("algo", f"{algo}.yaml"), space.names)
 
 
-def translate(pool: Pool) -> list[dict[str, Any]]:
-    """Return ARLBench's configurations by the names of ours, without what has none."""
-    names = NAMES[pool.algorithm]
-    return [
-        {ours: values[theirs] for theirs, all_ours in names.items() if theirs in values for ours in all_ours}
-        for values in pool.configurations
-    ]
+def read_own_pools(algo: str) -> list[Pool]:
+    """Return our curves of an algorithm: of the tasks on which all of its sweeps are done."""
+    if not (metadata.FOLDER / "curves.npz").is_file():
+        return []
+    whole = sum(shape.trials for shape in metadata.ALGORITHMS[algo].shapes)
+    pools = [pool for pool in read_pools(metadata.FOLDER) if pool.algorithm == algo]
+    return [pool for pool in pools if len(pool.configurations) == whole]
 
 
-def draw_candidates(algo: str, count: int = 128) -> list[dict[str, Any]]:
-    """Draw configurations of the shipped space, on the axes that ARLBench has; the others have the file's values."""
-    space, in_file = read_space(algo)
-    axes = {ours for all_ours in NAMES[algo].values() for ours in all_ours}
-    searched = {dimension.label: dimension.distribution() for dimension in space.dimensions if dimension.name in axes}
-    places = Sobol(len(searched), rng=0).random(count)
-    drawn = [space.decode(space.encode(in_file) | UnitCube(searched).read(place)) for place in places]
-    return [in_file | values for values in drawn]
+def build_problem(algo: str, ours: Sequence[Pool]) -> Problem:
+    """Return the problem of our own curves, see `metadata.Algorithm`.
 
-
-def build_problem(algo: str, ours: Sequence[Pool], theirs: Sequence[Pool]) -> Problem:
-    """Return the problem of the shipped choice: our configurations on all pairs, guesses where they were not trained.
-
-    Without curves of our own, its configurations are drawn.
+    If a sweep was over the shipped space, then its configurations can be chosen, else all.
     """
-    if ours:
-        pairs = metadata.Dataset.read(metadata.FOLDER).pairs
-        seconds = np.array([[each[0] for each in pairs[pool.name]["cpu_s"]] for pool in ours])
-        costs = np.log(np.maximum(seconds, 0.1) / np.median(seconds, axis=1, keepdims=True)).mean(axis=0)
-        problem = Problem.of_pools(ours, costs.round(1), baseline=0)
-    else:
-        candidates = draw_candidates(algo)
-        empty = np.zeros((0, len(candidates), len(HORIZONS[algo])))
-        problem = Problem([], candidates, empty, {}, np.zeros(len(candidates)))
-    guesses = [problem.scores]
-    for pool in theirs:
-        configurations = translate(pool)
-        axes = list_axes(configurations)
-        scores, _ = measure_scores(pool)
-        guess = fit_forest(configurations, scores, axes).predict(encode_values(problem.configurations, axes))
-        guesses.append(guess.reshape(1, len(guess), -1))
-    names = [*problem.pairs, *(pool.name for pool in theirs)]
-    scores = np.concatenate(guesses)
-    return Problem(names, problem.configurations, scores, problem.measured, problem.costs, problem.baseline)
+    pairs, shapes = metadata.Dataset.read(metadata.FOLDER).pairs, metadata.ALGORITHMS[algo].shapes
+    seconds = np.array([[each[0] for each in pairs[pool.name]["cpu_s"]] for pool in ours])
+    costs = np.log(np.maximum(seconds, 0.1) / np.median(seconds, axis=1, keepdims=True)).mean(axis=0)
+    shape_of = np.array(pairs[ours[0].name]["shapes"])
+    groups = [np.flatnonzero(shape_of == index) for index in range(len(shapes))]
+    drawn = [group[len(shape.first) + 1 :] for group, shape in zip(groups, shapes, strict=True)]
+    wide = [group for group, shape in zip(drawn, shapes, strict=True) if not shape.first]
+    rivals = {"random, nothing normalised": drawn[0], "random, any normalised": np.concatenate(wide)}
+    rivals |= {"random": drawn[-1]} if shapes[-1].first else {}
+    if not shapes[-1].first:
+        return Problem.of_pools(ours, costs.round(1), rivals=rivals)
+    choices = {"portfolio": groups[-1], "portfolio of the first sweeps": np.concatenate(groups[:-1])}
+    return Problem.of_pools(ours, costs.round(1), choices, rivals)
+
+
+def compare_normalization(algo: str, ours: Sequence[Pool], problem: Problem) -> dict[str, dict[str, float]]:
+    """Return what the algorithm file's values of the time and the best of k random ones score, by what is normalised.
+
+    Each group of configurations with the same normalization begins with the file's values, see `metadata.Algorithm`.
+    """
+    shape_of = np.array(metadata.Dataset.read(metadata.FOLDER).pairs[ours[0].name]["shapes"])
+    rows: dict[str, dict[str, float]] = {}
+    for index, shape in enumerate(metadata.ALGORITHMS[algo].shapes):
+        if not shape.first:
+            own = [scores[shape_of == index] for scores in problem.measured.values()]
+            name = NORMALISED[shape.values[metadata.OBSERVATIONS], shape.values[metadata.REWARDS]]
+            rows[name] = {"file": float(np.mean([scores[0] for scores in own]))}
+            rows[name] |= {f"random {k}": float(np.mean([expect_best(scores, k) for scores in own])) for k in SIZES}
+    return rows
 
 
 def spell_portfolio(algo: str, problem: Problem) -> str:
     """Return the file of the shipped choice, with a comment on each configuration's best tasks."""
     space, in_file = read_space(algo)
-    chosen = choose_portfolio(problem.scores, problem.costs)
+    chosen = problem.choose(range(len(problem.pairs)))
     ends = problem.scores[:, chosen, -1]
     lines = []
     for index, scores in zip(chosen, ends.T, strict=True):
-        values = {name: round_value(value) for name, value in (in_file | dict(problem.configurations[index])).items()}
+        known = in_file | dict(problem.configurations[index])
+        values = {name: round_value(known[name]) for name in space.names}
         if len(space.encode(values)) < len(space.dimensions):  # A sweep would leave it out.
             continue
         best = [problem.pairs[row] for row in np.argsort(-scores) if scores[row] >= ends[row].max() - 0.05]
         on = ", ".join(pair.partition("_")[2] for pair in best[:4]) or "none alone"
         entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=math.inf).strip()
-        lines.append(f"  - {entry} # {on}\n")
-    own_pairs = len(problem.measured)
-    header = HEADER.format(algo=algo.upper(), own=own_pairs, other=len(problem.pairs) - own_pairs)
-    return header + "".join(lines)
+        lines.append(f"  # {on}\n  - {entry}\n")
+    return HEADER.format(algo=algo.upper(), name=algo, num_tasks=len(problem.pairs)) + "".join(lines)
 
 
 def round_value(value: Any) -> Any:
@@ -360,9 +339,9 @@ def table(record: Mapping[str, Any]) -> str:
                     "| best of the first | " + " | ".join(map(str, SIZES)) + " |",
                     "|---" * (len(SIZES) + 1) + "|",
                 ]
-                for kind in ("portfolio", *RIVALS):
-                    cells = [f"{row['best'][f'{kind} {k}']:.2f}" for k in SIZES if f"{kind} {k}" in row["best"]]
-                    lines += [f"| {kind} | {' | '.join(cells)} |"] if cells else []
+                for kind in dict.fromkeys(name.rpartition(" ")[0] for name in row["best"]):
+                    cells = [f"{row['best'][f'{kind} {k}']:.2f}" for k in SIZES]
+                    lines.append(f"| {kind} | {' | '.join(cells)} |")
                 for name, each in row["minus"].items():
                     lines.append(f"- {name}: {each['mean']:+.3f} [{each['low']:+.3f}, {each['high']:+.3f}]")
     return "\n".join(lines)
@@ -376,25 +355,20 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/portfolio.json")
     arguments = parser.parse_args()
     theirs = read_pools(arguments.data) if arguments.data else []
-    ours = read_pools(metadata.FOLDER) if (metadata.FOLDER / "curves.npz").is_file() else []
     results: dict[str, dict[str, Any]] = {"our curves": {}, "ARLBench's curves": {}}
-    for algo, algorithm in metadata.ALGORITHMS.items():
-        whole = len(algorithm.shapes) * algorithm.trials
-        our_pools = [pool for pool in ours if pool.algorithm == algo and len(pool.configurations) == whole]
+    for algo in metadata.ALGORITHMS:
+        our_pools = read_own_pools(algo)
         their_pools = [pool for pool in theirs if pool.algorithm == algo]
-        if not our_pools and not their_pools:
-            continue
-        problem = build_problem(algo, our_pools, their_pools)
         if our_pools:
+            problem = build_problem(algo, our_pools)
             results["our curves"][algo] = {leave: problem.evaluate(leave) for leave in LEAVE}
-            results["our curves"][algo]["normalization"] = compare_normalization(problem)
+            results["our curves"][algo]["normalization"] = compare_normalization(algo, our_pools, problem)
+            if arguments.write:
+                path = ROOT / "conf" / "portfolio" / f"{algo}.yaml"
+                path.write_text(spell_portfolio(algo, problem))
         if their_pools:
             bench = Problem.of_pools(their_pools)
             results["ARLBench's curves"][algo] = {leave: bench.evaluate(leave) for leave in LEAVE}
-        if arguments.write:
-            path = ROOT / "conf" / "portfolio" / f"{algo}.yaml"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(spell_portfolio(algo, problem))
     record = make_record("portfolio", 1, results)
     write_record(record, arguments.json)
     print(table(record))

@@ -104,13 +104,16 @@ def test_what_cannot_be_composed_is_answered_in_three_parts(word):
     assert refused.value.fix
 
 
-def test_tuned_settings_that_no_file_has_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("group", "typed", "right"), [("tuned", "ppo_cartpol", "ppo_cartpole"), ("portfolio", "pp", "ppo")]
+)
+def test_an_option_of_an_optional_group_that_no_file_has_is_refused(tmp_path, group, typed, right):
     with pytest.raises(RltuneError) as refused:
-        compose("algo=ppo", "env=cartpole", "tuned=ppo_cartpol")
-    assert refused.value.key == "tuned"
-    assert refused.value.fix == "tuned=ppo_cartpole"
-    write(tmp_path / "tuned" / "mine.yaml", "# @package _global_\nseed: 5\n")
-    assert compose("algo=ppo", "env=cartpole", "tuned=mine", config_dir=tmp_path).seed == 5
+        compose("algo=ppo", "env=cartpole", f"{group}={typed}")
+    assert refused.value.key == group
+    assert refused.value.fix == f"{group}={right}"
+    write(tmp_path / group / "mine.yaml", "# @package _global_\nseed: 5\n")
+    assert compose("algo=ppo", "env=cartpole", f"{group}=mine", config_dir=tmp_path).seed == 5
 
 
 def test_certify_off_with_seeds_is_refused():

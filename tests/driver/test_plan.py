@@ -81,6 +81,37 @@ def test_what_a_worker_builds_from_travels_as_plain_values(make):
     assert sent["algo"]["name"] == "ppo"
 
 
+BOTH, NEITHER = (True, {"normalise": True}), (False, {})
+
+
+@pytest.mark.parametrize(
+    ("typed", "normalised"),
+    [
+        (["env=pendulum"], BOTH),
+        (["env=pendulum", "algo.normalise=[]"], NEITHER),
+        (["env=pendulum", "env.normalise_observations=false"], (False, {"normalise": True})),
+        (["env=pendulum", "env.rewards.normalise=false"], (True, {})),
+        (["env=pendulum", "algo.normalise=[]", "env.normalise_observations=true"], (True, {})),
+        (["env=pendulum", "env.rewards.clip=1"], (True, {"clip": 1.0})),
+        (["env=pendulum", "algo.env_runners.num_env_runners=1", "cluster.num_cpus=8"], (True, {})),
+        (["env=pendulum", "env.vectorize=async"], (True, {})),
+        (["env=pendulum", "+algo.env_runners.env_to_module_connector=mine:make"], (False, {"normalise": True})),
+        (["env=gym", "env.id=FrozenLake-v1"], (False, {"normalise": True})),
+        (["env=breakout"], (False, {"clip": 1.0})),
+        (["env=simple_spread"], NEITHER),
+        (["env=pendulum", "algo=sac"], NEITHER),
+    ],
+)
+def test_ppo_normalises_what_can_be_and_what_no_setting_decides(request_of, typed, normalised):
+    env = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed)).build.env
+    assert (env.normalise_observations, env.rewards) == normalised
+
+
+def test_published_settings_keep_their_observations_and_rewards(request_of):
+    env = make_plan(request_of(*SAFE, "algo=ppo", "env=cartpole")).build.env
+    assert (env.normalise_observations, env.rewards) == NEITHER
+
+
 @pytest.mark.parametrize(("env_runners", "learners", "gpus"), [(0, 0, 0), (2, 0, 0), (0, 0, 0.5), (1, 1, 1), (3, 2, 4)])
 def test_a_share_has_the_bundles_that_rllib_itself_would_ask_for(make, env_runners, learners, gpus):
     """RLlib finds each env runner's by its number. A learner gets a CPU here, which RLlib spares beside a GPU."""
@@ -98,6 +129,7 @@ def test_remote_env_runners_count_as_cpus(make):
 
 
 REFUSED = {
+    "a thing that cannot be normalised": ({"algo__normalise": ["reward"]}, "algo.normalise=['reward']"),
     "a space of what the algorithm has not": ({"space__lrr": ["uniform", 0, 1]}, "space.lrr"),
     "a range that makes no sense": ({"space__lr": ["uniform", 1, 0]}, "space.lr"),
     "more CPUs than there are": ({"resources__cpus_per_trial": 4096}, "resources.cpus_per_trial=4096"),

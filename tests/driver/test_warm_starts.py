@@ -57,7 +57,7 @@ def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_fac
     own = tmp_path_factory.mktemp("conf")
     (own / "space").mkdir()
     (own / "space" / "mine.yaml").write_text("lr: [loguniform, 1e-4, 1e-2]\nentropy_coeff: [uniform, 0.001, 0.1]\n")
-    settings = compose("run", *SAFE, "space=mine", f"hydra.searchpath=[{own}]")
+    settings = compose("run", *SAFE, "space=mine", "portfolio=off", f"hydra.searchpath=[{own}]")
     made = make_plan(parse_config(settings))
     assert made.config.space == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
     assert made.notes == (), "nobody typed the value that lies outside of it"
@@ -102,9 +102,10 @@ def test_a_search_begins_with_tuned_settings_then_the_portfolio(make):
     assert typed.notes == ()
 
 
-def test_a_sweep_has_the_portfolio_that_is_chosen_or_none(request_of):
-    assert make_plan(request_of("tracking=off", "portfolio=ppo")).portfolio
-    assert make_plan(request_of("tracking=off")).portfolio == ()
+def test_a_sweep_has_its_algorithms_portfolio_or_none(request_of):
+    assert make_plan(request_of("tracking=off")).portfolio
+    assert make_plan(request_of("tracking=off", "portfolio=off")).portfolio == ()
+    assert make_plan(request_of("tracking=off", "algo=dqn")).portfolio == ()
 
 
 def test_a_configuration_is_completed_by_the_algorithms_file(make):
@@ -160,7 +161,8 @@ def test_shipped_portfolios_lie_in_the_shipped_space(path, request_of):
     algo, env = path.stem, "pendulum" if path.stem == "sac" else "cartpole"
     plan = make_plan(request_of("tracking=off", f"algo={algo}", f"env={env}", f"portfolio={algo}", "~tuned"))
     assert plan.notes == ()
-    assert len(plan.portfolio) == len(plan.config.portfolio)
+    own, _ = plan.fixed_values(0)
+    assert len(plan.portfolio) == sum(plan.space.encode(values) != own for values in plan.config.portfolio)
     names = {dimension.name for dimension in plan.space.dimensions}
     assert all(values.keys() == names for values in plan.config.portfolio), "each names every parameter"
 

@@ -137,17 +137,17 @@ def test_a_pool_without_more_configurations_is_seen_in_what_was_spent(pool: Pool
 def test_real_sweeps_are_compared_with_an_interval() -> None:
     def list_rows(**scores: list[float]) -> list[dict[str, Any]]:
         return [
-            {"case": "toy", "arm": arm, "certified": score, "cost": {"env_steps": 1000}}
+            {"case": "toy", "arm": arm, "certified": score, "baseline": 9.0, "cost": {"env_steps": 1000}}
             for arm, found in scores.items()
             for score in found
         ]
 
-    rows = list_rows(defaults=[12.0, 14.0, 13.0, 13.0], today=[10.0, 11.0, 9.0, 10.0])
+    rows = list_rows(defaults=[12.0, 14.0, 13.0, 13.0], before=[10.0, 11.0, 9.0, 10.0])
     found = defaults.compare(rows)
     assert found["mean"] == pytest.approx(3)
     assert 1 < found["low"] < 3 < found["high"] < 5
-    assert "| toy | 4 | 13.0 | 10.0 | +3.0 [" in defaults.table({"results": rows})
-    same = defaults.compare(list_rows(defaults=[9.0, 11.0, 10.0], today=[11.0, 9.0, 10.0]))
+    assert "| toy | 4 | 13 | 10 | +3 [" in defaults.table({"results": rows})
+    same = defaults.compare(list_rows(defaults=[9.0, 11.0, 10.0], before=[11.0, 9.0, 10.0]))
     assert same["low"] < 0 < same["high"]
 
 

@@ -15,7 +15,7 @@ from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.space import Space, parse_space
 
 Path = tuple[str, ...]  # The nested keys of an argument in an algo file, such as ("training", "lr").
-META = ("name", "class")
+META = ("name", "class", "normalise")
 _REPLAY = ("training", "replay_buffer_config")
 
 _COUNT = Bounds(1)

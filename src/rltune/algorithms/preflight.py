@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import check_unread, count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
 from rltune.config.capabilities import capabilities_of, find_capabilities, list_algos
+from rltune.config.schema import EnvConfig
 from rltune.envs.pettingzoo import policy_spaces
+from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.search.space import Space
 
@@ -175,6 +178,30 @@ def check_actions(algo: Mapping[str, Any], env_id: str, action_space: Any) -> No
             f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind))}",
             "algo=ppo, or another env=",
         )
+
+
+def choose_normalisation(algo: Mapping[str, Any], env: EnvConfig, spec: EnvSpec, observation_space: Any) -> EnvSpec:
+    """Return the specification with the normalisation that ``algo.normalise`` wants and the settings leave open.
+
+    Observations are normalised if they are vectors, without a connector of the user's. Rewards are normalised if they
+    are not shaped otherwise and no other process samples, see `rltune.envs.validation.check_rewards`.
+
+    Args:
+        algo: The algo file.
+        env: The environment's settings, of which ``normalise_observations`` and ``rewards.normalise`` may be None.
+        spec: The specification of the settings.
+        observation_space: Its observation space; None with several agents, where nothing is normalised.
+    """
+    if observation_space is None:
+        return spec
+    wanted, env_runners = algo.get("normalise", ()), algo.get("env_runners") or {}
+    is_vector = len(observation_space.shape or ()) == 1 and "env_to_module_connector" not in env_runners
+    if "observations" in wanted and env.normalise_observations is None and is_vector:
+        spec = replace(spec, normalise_observations=True)
+    is_alone = not count_env_runners(algo) and env.vectorize in ("auto", "sync")
+    if "rewards" in wanted and env.rewards.normalise is None and not spec.rewards and is_alone:
+        spec = replace(spec, rewards={"normalise": True})
+    return spec
 
 
 def _format_corner(params: Mapping[str, Any]) -> str:

@@ -115,7 +115,7 @@ def store_schema(root: str, schema: type) -> None:
 
 
 def check_options(hydra: Any) -> None:
-    """Refuse an option of ``tuned`` without a file, and warn about user files that a file of rltune's shadows.
+    """Refuse an option of an optional group without a file, and warn about user files that a file of rltune's shadows.
 
     Hydra leaves an optional group out without a word if its option has no file.
 
@@ -123,15 +123,15 @@ def check_options(hydra: Any) -> None:
         hydra: The settings of Hydra itself.
 
     Raises:
-        RltuneError: The typed option of ``tuned`` has no file.
+        RltuneError: The typed option of ``tuned`` or ``portfolio`` has no file.
     """
     ours, choices = conf_dir(), hydra.runtime.choices
     folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
-    tuned = choices.get("tuned")
-    if f"tuned={tuned}" in hydra.overrides.task:
-        options = sorted({path.stem for folder in folders for path in (folder / "tuned").glob("*.yaml")})
-        if tuned not in options:
-            raise explain_option(f"tuned/{tuned}", options, spell_command(f"{hydra.job.config_name} --help"))
+    for group in ("tuned", "portfolio"):
+        option = choices.get(group)
+        options = sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
+        if f"{group}={option}" in hydra.overrides.task and option not in options:
+            raise explain_option(f"{group}/{option}", options, spell_command(f"{hydra.job.config_name} --help"))
     for folder in folders:
         for group, option in choices.items() if folder != ours else ():
             name = f"{group}/{option}.yaml"

@@ -23,6 +23,7 @@ from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
 from rltune.errors import ConfigError, choices, nearest
 
+NORMALISABLE = ("observations", "rewards")
 # The methods of RLlib's AlgorithmConfig for which an algo file may have a section with arguments.
 SECTIONS = (
     "api_stack",
@@ -342,6 +343,11 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
             )
     for key, value in algo.items():
         if key in ("name", "class"):
+            continue
+        if key == "normalise":
+            if not isinstance(value, list) or set(value) - set(NORMALISABLE):
+                allowed = f"a list of {' and '.join(NORMALISABLE)}, or []"
+                raise ConfigError(f"algo.normalise={value}", allowed, "algo.normalise=[observations]")
             continue
         if key not in SECTIONS:
             raise ConfigError(f"algo.{key} is not a section", choices(key, SECTIONS), "see conf/algo/ppo.yaml")

@@ -21,7 +21,7 @@ from rltune.algorithms.arguments import (
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
-from rltune.algorithms.preflight import check_actions, check_corners
+from rltune.algorithms.preflight import check_actions, check_corners, choose_normalisation
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
@@ -226,8 +226,9 @@ def _check_env(config: RunConfig) -> EnvSpec:
     check_rewards(spec, env_runners, vectorize)
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
-    check_actions(config.algo, config.env.id, check_env(spec))
-    return spec
+    observation_space, action_space = check_env(spec) or (None, None)
+    check_actions(config.algo, config.env.id, action_space)
+    return choose_normalisation(config.algo, config.env, spec, observation_space)
 
 
 def _describe_few_steps(config: RunConfig) -> str | None:

@@ -217,6 +217,7 @@ def _list_differences(earlier: RunConfig, config: RunConfig, space: Space) -> li
     """List the arguments of the algorithm that differ between two sweeps and are searched by neither."""
     names = list_arguments(config.algo).keys() - {*space.names, *earlier.space}
     before, now = _read_values(earlier.algo, names), _read_values(config.algo, names)
+    before["normalise"], now["normalise"] = (algo.get("normalise", []) for algo in (earlier.algo, config.algo))
     return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
 
 

@@ -97,7 +97,7 @@ def spec_of(config: Any) -> EnvSpec:
         return config
     raw = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
     given = (raw.get("rewards") or {}).items()
-    rewards = {key: value for key, value in given if value != UNSHAPED.get(key)}
+    rewards = {key: value for key, value in given if value is not None and value != UNSHAPED.get(key)}
     return EnvSpec(
         raw["id"],
         raw.get("kwargs") or {},

@@ -23,11 +23,11 @@ RESET = "def reset(self, *, seed=None, options=None)"
 SCORE_STEPS = 2_000
 
 
-def check_env(spec: EnvSpec) -> Any:
+def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
     """Build an environment and take some steps, to find a wrong id, argument or wrapper before the first trial.
 
     Returns:
-        Its action space; None with several agents.
+        Its observation space and its action space; None with several agents.
 
     Raises:
         ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
@@ -64,7 +64,7 @@ def check_env(spec: EnvSpec) -> Any:
     if spec.objective:
         _check_score(env, spec)
     env.close()
-    return env.action_space
+    return env.observation_space, env.action_space
 
 
 def find_time_limit(spec: EnvSpec) -> int | None:

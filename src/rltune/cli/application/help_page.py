@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from rltune.compose.composing import conf_dir, find_options
 from rltune.formatting import spell_command
 
-# Matches a group that users choose in Hydra's defaults list, but no `optional` group.
-CHOICE = re.compile(r'  - (\w+): "?([^\s"]+)"?(?: # (.+))?')
+# Matches a group in Hydra's defaults list whose options users choose, but none that follows from two other choices.
+CHOICE = re.compile(r'  - (?:optional )?(\w+): "?([^\s"_]+)"?(?: # (.+))?')
 ROOM = 30  # The least width for a comment beside its key; a comment with less room is printed below the key.
 
 
