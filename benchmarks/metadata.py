@@ -74,10 +74,17 @@ class Algorithm:
     Attributes:
         shapes: A sweep each.
         tasks: Environment steps by ``<family>_<environment>``, the cheapest tasks first.
+        held_out: Those of ``tasks`` that have no say in a choice, so that the shipped one can be measured on them. They
+            have the last of the sweeps alone.
     """
 
     shapes: Sequence[Shape]
     tasks: Mapping[str, int]
+    held_out: Sequence[str] = ()
+
+    def list_shapes(self, task: str) -> range:
+        """List the sweeps of a task by index."""
+        return range(len(self.shapes) - 1 if task in self.held_out else 0, len(self.shapes))
 
 
 def make_shapes(count: int, trials: int, *words: str) -> tuple[Shape, ...]:
@@ -142,6 +149,7 @@ ALGORITHMS = {
             "cc_mountaincar": 100_000,
             "minigrid_crossing": 80_000,
         },
+        ("mujoco_walker2d", "minigrid_doorkey", "cc_mountaincar", "minigrid_crossing"),
     ),
     "dqn": Algorithm(
         make_shapes(2, 16, WIDTH, ACTIVATION),
@@ -187,7 +195,7 @@ def list_parts(algos: Sequence[str], tasks: Sequence[str]) -> Iterator[Part]:
         for algo in algos:
             for task in ALGORITHMS[algo].tasks:
                 if not tasks or task.partition("_")[2] in tasks:
-                    yield from (Part(f"{algo}_{task}", shape, seed) for shape in range(len(ALGORITHMS[algo].shapes)))
+                    yield from (Part(f"{algo}_{task}", shape, seed) for shape in ALGORITHMS[algo].list_shapes(task))
 
 
 @dataclass
@@ -221,7 +229,7 @@ class Dataset:
         """Return which of a pair's configurations a sweep trains: none yet of the first seed, then the better half."""
         algo = ALGORITHMS[part.pair.partition("_")[0]]
         pair = self.pairs.get(part.pair, {"shapes": []})
-        if not part.seed or len(pair["shapes"]) < sum(shape.trials for shape in algo.shapes):
+        if not part.seed or set(algo.list_shapes(part.pair.split("_", 1)[1])) - set(pair["shapes"]):
             return []
         # A diverged run ends with NaN, which is sorted to the end.
         better = np.argsort(-self.curves[part.pair][:, 0, -3:].mean(axis=1))[: (len(pair["shapes"]) + 1) // 2]

@@ -55,7 +55,7 @@ HEADER = """# @package _global_
 # What a {algo} sweep tries before the searcher's proposals, in this order; portfolio=off leaves it out. Written by
 # python -m benchmarks.portfolio --write
 # Each configuration was chosen for the tasks on which those before it do badly, from the learning curves of {num_tasks}
-# tasks. Above it stand the tasks for which it is the best of them. The first is conf/algo/{name}.yaml's own.
+# tasks. Above it stand the tasks on which it is the best of them. The first is conf/algo/{name}.yaml's own.
 portfolio:
 """
 
@@ -214,28 +214,45 @@ class Problem:
         return self.choose(others, size, name) if others else []
 
     def evaluate(self, leave: str) -> dict[str, Any]:
-        """Return the mean best score of the first k of each pair's portfolio and of its rivals, and paired differences.
-
-        Pairs without others to choose from are left out.
-        """
+        """Compare each pair's portfolio with random choices; pairs without others to choose from are left out."""
         rows = {pair: scores for pair, scores in self.measured.items() if keep_others(self.pairs, pair, leave)}
-        best: dict[str, Array] = {}
-        for name in self.choices:
-            chosen = {pair: self.choose_without(pair, leave, name=name) for pair in rows}
-            for k in SIZES:
-                best[f"{name} {k}"] = np.array([scores[chosen[pair][:k]].max() for pair, scores in rows.items()])
-        for name, drawn in self.rivals.items():
-            for k in SIZES:
-                best[f"{name} {k}"] = np.array([expect_best(scores[drawn], k) for scores in rows.values()])
-        versus = [(f"{name} 4", f"{rival} 16") for name in self.choices for rival in self.rivals]
-        versus += [(f"portfolio {k}", f"{rival} {k}") for k in SIZES[:-1] for rival in self.rivals]
-        return {
-            "pairs": len(rows),
-            "best": {name: round(float(each.mean()), 4) for name, each in best.items()} if rows else {},
-            "minus": {
-                f"{name} - {other}": bound_mean((best[name] - best[other])[:, None]) for name, other in versus if rows
-            },
-        }
+        chosen = {name: [self.choose_without(pair, leave, name=name) for pair in rows] for name in self.choices}
+        return compare_choices(list(rows.values()), chosen, self.rivals)
+
+    def evaluate_held_out(self, pools: Sequence[Pool]) -> dict[str, Any]:
+        """Compare the shipped portfolio with random choices on pairs that had no say in it."""
+        first = self.choices["portfolio"][0]  # Their configurations are the last sweep's alone.
+        chosen = [index - first for index in self.choose(range(len(self.pairs)))]
+        rows = [measure_scores(pool)[1][:, -1] for pool in pools]
+        return compare_choices(rows, {"portfolio": [chosen] * len(rows)}, {"random": self.rivals["random"] - first})
+
+
+def compare_choices(
+    rows: Sequence[Array], chosen: Mapping[str, Sequence[Sequence[int]]], rivals: Mapping[str, Array]
+) -> dict[str, Any]:
+    """Return the mean best score of the first k of each choice and of its rivals, and paired differences.
+
+    Args:
+        rows: The scores of a pair's configurations, for each pair.
+        chosen: For each pair the indices of a choice in their order, by the choice's name.
+        rivals: See `Problem`.
+    """
+    best: dict[str, Array] = {}
+    for name, by_pair in chosen.items():
+        for k in SIZES:
+            best[f"{name} {k}"] = np.array([row[list(each[:k])].max() for row, each in zip(rows, by_pair, strict=True)])
+    for name, drawn in rivals.items():
+        for k in SIZES:
+            best[f"{name} {k}"] = np.array([expect_best(row[drawn], k) for row in rows])
+    versus = [(f"{name} 4", f"{rival} 16") for name in chosen for rival in rivals]
+    versus += [(f"portfolio {k}", f"{rival} {k}") for k in SIZES[:-1] for rival in rivals]
+    return {
+        "pairs": len(rows),
+        "best": {name: round(float(each.mean()), 4) for name, each in best.items()} if rows else {},
+        "minus": {
+            f"{name} - {other}": bound_mean((best[name] - best[other])[:, None]) for name, other in versus if rows
+        },
+    }
 
 
 def expect_best(scores: Array, count: int) -> float:
@@ -251,13 +268,21 @@ def read_space(algo: str) -> tuple[Space, dict[str, Any]]:
     return space, values_of(shared_settings.read("algo", f"{algo}.yaml"), space.names)
 
 
-def read_own_pools(algo: str) -> list[Pool]:
-    """Return our curves of an algorithm: of the tasks on which all of its sweeps are done."""
+def read_own_pools(algo: str, held_out: bool = False) -> list[Pool]:
+    """Return our curves of an algorithm, of tasks on which all sweeps are done: those to choose from, or the others."""
     if not (metadata.FOLDER / "curves.npz").is_file():
         return []
-    whole = sum(shape.trials for shape in metadata.ALGORITHMS[algo].shapes)
-    pools = [pool for pool in read_pools(metadata.FOLDER) if pool.algorithm == algo]
-    return [pool for pool in pools if len(pool.configurations) == whole]
+    algorithm = metadata.ALGORITHMS[algo]
+    trials = {
+        task: sum(algorithm.shapes[index].trials for index in algorithm.list_shapes(task)) for task in algorithm.tasks
+    }
+    return [
+        pool
+        for pool in read_pools(metadata.FOLDER)
+        if pool.algorithm == algo
+        and (pool.name.partition("_")[2] in algorithm.held_out) == held_out
+        and len(pool.configurations) == trials.get(pool.name.partition("_")[2])
+    ]
 
 
 def build_problem(algo: str, ours: Sequence[Pool]) -> Problem:
@@ -308,7 +333,7 @@ def spell_portfolio(algo: str, problem: Problem) -> str:
         if len(space.encode(values)) < len(space.dimensions):  # A sweep would leave it out.
             continue
         best = [problem.pairs[row] for row in np.argsort(-scores) if scores[row] >= ends[row].max() - 0.05]
-        on = ", ".join(pair.partition("_")[2] for pair in best[:4]) or "none alone"
+        on = ", ".join(pair.partition("_")[2] for pair in best[:4]) or "no task's best"
         entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=math.inf).strip()
         lines.append(f"  # {on}\n  - {entry}\n")
     return HEADER.format(algo=algo.upper(), name=algo, num_tasks=len(problem.pairs)) + "".join(lines)
@@ -332,9 +357,11 @@ def table(record: Mapping[str, Any]) -> str:
                 ]
                 for name, row in normalised.items():
                     lines.append(f"| {name} | {' | '.join(f'{score:.2f}' for score in row.values())} |")
-            for leave in LEAVE:
-                row = by_leave[leave]
-                lines += [f"\n{source}, {algo}, without the {leave}, {row['pairs']} pairs\n"]
+            for leave, row in by_leave.items():
+                if leave == "normalization":
+                    continue
+                without = "held out" if leave == "held out" else f"without the {leave}"
+                lines += [f"\n{source}, {algo}, {without}, {row['pairs']} pairs\n"]
                 lines += [
                     "| best of the first | " + " | ".join(map(str, SIZES)) + " |",
                     "|---" * (len(SIZES) + 1) + "|",
@@ -363,6 +390,8 @@ def main() -> None:
             problem = build_problem(algo, our_pools)
             results["our curves"][algo] = {leave: problem.evaluate(leave) for leave in LEAVE}
             results["our curves"][algo]["normalization"] = compare_normalization(algo, our_pools, problem)
+            if held_out := read_own_pools(algo, held_out=True):
+                results["our curves"][algo]["held out"] = problem.evaluate_held_out(held_out)
             if arguments.write:
                 path = ROOT / "conf" / "portfolio" / f"{algo}.yaml"
                 path.write_text(spell_portfolio(algo, problem))

@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 
 from rltune.algorithms.arguments import count_env_runners, count_learners
 from rltune.algorithms.build import Build, build_config
-from rltune.algorithms.preflight import check_corners
+from rltune.algorithms.preflight import check_corners, choose_normalisation
 from rltune.cluster.memory import peak_gb, total_gb
 from rltune.cluster.ray_cluster import connect_ray, prepare_environment
 from rltune.cluster.resources import available_cpus, local_machine
@@ -142,7 +142,9 @@ def run_probe(
     Raises:
         RltuneError: The algorithm and the environment do not go together, or nothing could be measured.
     """
-    check_env(spec_of(config.env))
+    spec = spec_of(config.env)
+    chosen, _ = choose_normalisation(config.algo, config.env, spec, check_env(spec))
+    config = replace(config, env=replace(config.env, normalise_observations=chosen.normalise_observations))
     prepare_environment()
     cpus, results, notes = int(available_cpus()), list[Measurement](), list[str]()
     if (load := os.getloadavg()[0]) > BUSY_LOAD * cpus:

@@ -103,8 +103,13 @@ BOTH, NEITHER = (True, {"normalise": True}), (False, {})
     ],
 )
 def test_ppo_normalises_what_can_be_and_what_no_setting_decides(request_of, typed, normalised):
-    env = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed)).build.env
+    plan = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed))
+    env, asked = plan.build.env, plan.config.env
     assert (env.normalise_observations, env.rewards) == normalised
+    for part, decided in (("observations", asked.normalise_observations), ("rewards", asked.rewards.normalise)):
+        is_wanted = decided is None and part in plan.config.algo.get("normalise", ())
+        is_noted = any(note.startswith(f"{part} are not normalised") for note in plan.notes)
+        assert is_noted == (is_wanted and part not in env.list_normalised())
 
 
 def test_published_settings_keep_their_observations_and_rewards(request_of):
@@ -130,6 +135,7 @@ def test_remote_env_runners_count_as_cpus(make):
 
 REFUSED = {
     "a thing that cannot be normalised": ({"algo__normalise": ["reward"]}, "algo.normalise=['reward']"),
+    "a list where a thing is meant": ({"algo__normalise": [["rewards"]]}, "algo.normalise=[['rewards']]"),
     "a space of what the algorithm has not": ({"space__lrr": ["uniform", 0, 1]}, "space.lrr"),
     "a range that makes no sense": ({"space__lr": ["uniform", 1, 0]}, "space.lr"),
     "more CPUs than there are": ({"resources__cpus_per_trial": 4096}, "resources.cpus_per_trial=4096"),

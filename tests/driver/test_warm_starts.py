@@ -149,11 +149,18 @@ def test_a_grid_has_no_portfolio(make):
     assert [made.fixed_values(number)[1] for number in range(2)] == ["tuned", "searcher"]
 
 
-@pytest.mark.parametrize(("portfolio", "what"), [([{"lrr": 1e-3}], "portfolio[0].lrr"), ([3], "portfolio[0]=3")])
-def test_a_portfolio_with_a_typing_error_is_refused(make, portfolio, what):
+def test_a_portfolio_that_is_no_list_of_mappings_is_refused(make):
     with pytest.raises(ConfigError) as refused:
-        make(portfolio=portfolio)
-    assert refused.value.what.startswith(what)
+        make(portfolio=[3])
+    assert refused.value.what.startswith("portfolio[0]=3")
+
+
+def test_a_configuration_with_an_argument_that_the_algorithm_lacks_is_left_out_with_a_note(make):
+    made = make(portfolio=[{"lrr": 1e-3}, {"lr": 2e-3}])
+    assert list_starts(made, 3) == [("tuned", 1e-3), ("portfolio", 2e-3), ("searcher", None)]
+    (note,) = made.notes
+    assert "1 of the portfolio's 2" in note
+    assert "lrr" in note
 
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "portfolio").glob("[!o]*.yaml")), ids=lambda path: path.stem)

@@ -326,7 +326,11 @@ def test_rewards_that_would_teach_nothing_are_refused(rewards):
 
 @pytest.mark.parametrize(
     ("env_runners", "vectorize", "fix"),
-    [(2, "auto", "algo.env_runners.num_env_runners=0"), (0, "async", "env.vectorize=sync")],
+    [
+        (2, "auto", "algo.env_runners.num_env_runners=0"),
+        (0, "async", "env.vectorize=sync"),
+        (0, "vector_entry_point", "env.vectorize=sync"),
+    ],
 )
 def test_shaped_rewards_are_refused_where_others_sample(env_runners, vectorize, fix):
     with pytest.raises(ConfigError) as refused:

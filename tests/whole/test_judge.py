@@ -135,20 +135,20 @@ def test_a_pool_without_more_configurations_is_seen_in_what_was_spent(pool: Pool
 
 
 def test_real_sweeps_are_compared_with_an_interval() -> None:
-    def list_rows(**scores: list[float]) -> list[dict[str, Any]]:
-        return [
-            {"case": "toy", "arm": arm, "certified": score, "baseline": 9.0, "cost": {"env_steps": 1000}}
-            for arm, found in scores.items()
-            for score in found
-        ]
-
-    rows = list_rows(defaults=[12.0, 14.0, 13.0, 13.0], before=[10.0, 11.0, 9.0, 10.0])
-    found = defaults.compare(rows)
+    scores = {"defaults": [12.0, 14.0, 13.0, 13.0], "portfolio=off": [10.0, 11.0, 9.0, 10.0]}
+    found = defaults.compare(*scores.values())
     assert found["mean"] == pytest.approx(3)
     assert 1 < found["low"] < 3 < found["high"] < 5
-    assert "| toy | 4 | 13 | 10 | +3 [" in defaults.table({"results": rows})
-    same = defaults.compare(list_rows(defaults=[9.0, 11.0, 10.0], before=[11.0, 9.0, 10.0]))
+    same = defaults.compare([9.0, 11.0, 10.0], [11.0, 9.0, 10.0])
     assert same["low"] < 0 < same["high"]
+    rows = [
+        {"case": "toy", "arm": arm, "certified": score, "baseline": 9.0, "cost": {"env_steps": 1000}}
+        for arm, certified in scores.items()
+        for score in certified
+    ]
+    lines = defaults.table({"results": rows}).splitlines()
+    assert lines[2] == "| toy | defaults | 4 | 13 |  | 9 | 1,000 |"
+    assert lines[3].startswith("| toy | portfolio=off | 4 | 10 | +3 [")
 
 
 def test_the_table_shows_the_lead_of_the_defaults() -> None:

@@ -67,6 +67,22 @@ def test_a_collection_goes_on_where_it_stopped(
     assert dataset.pairs["ppo_cc_toy"]["env_steps"][-1] == 1000
 
 
+def test_a_task_that_is_held_out_has_the_last_sweep_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = Algorithm(metadata.make_shapes(2, 2), {"cc_toy": 1000, "cc_new": 1000}, held_out=("cc_new",))
+    monkeypatch.setattr(metadata, "ALGORITHMS", {"ppo": algorithm})
+    names = [part.name for part in list_parts(["ppo"], [])]
+    assert names[:3] == ["ppo_cc_toy-0-0", "ppo_cc_toy-1-0", "ppo_cc_new-1-0"]
+
+
+def test_the_shipped_choice_is_compared_on_what_had_no_say() -> None:
+    """The second of two configurations was chosen, the first was drawn at random."""
+    rows = [np.array([0.0, 1.0]), np.array([0.5, 0.0])]
+    found = portfolio.compare_choices(rows, {"portfolio": [[1], [1]]}, {"random": np.array([0])})
+    assert found["best"]["portfolio 1"] == 0.5
+    assert found["best"]["random 1"] == 0.25
+    assert found["minus"]["portfolio 1 - random 1"]["mean"] == pytest.approx(0.25)
+
+
 def test_configurations_are_spelled_as_hydra_reads_them() -> None:
     values = {"lr": 0.0012345678, "fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", metadata.OBSERVATIONS: True}
     assert metadata.spell_values(values, [metadata.OBSERVATIONS]) == (

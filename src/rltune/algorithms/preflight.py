@@ -14,6 +14,7 @@ from rltune.config.capabilities import capabilities_of, find_capabilities, list_
 from rltune.config.schema import EnvConfig
 from rltune.envs.pettingzoo import policy_spaces
 from rltune.envs.spec import EnvSpec
+from rltune.envs.validation import can_shape_rewards
 from rltune.errors import ConfigError
 from rltune.search.space import Space
 
@@ -180,28 +181,45 @@ def check_actions(algo: Mapping[str, Any], env_id: str, action_space: Any) -> No
         )
 
 
-def choose_normalisation(algo: Mapping[str, Any], env: EnvConfig, spec: EnvSpec, observation_space: Any) -> EnvSpec:
-    """Return the specification with the normalisation that ``algo.normalise`` wants and the settings leave open.
-
-    Observations are normalised if they are vectors, without a connector of the user's. Rewards are normalised if they
-    are not shaped otherwise and no other process samples, see `rltune.envs.validation.check_rewards`.
+def choose_normalisation(
+    algo: Mapping[str, Any], env: EnvConfig, spec: EnvSpec, spaces: tuple[Any, Any] | None
+) -> tuple[EnvSpec, tuple[str, ...]]:
+    """Choose what is normalised of what ``algo.normalise`` wants and the environment's settings leave open.
 
     Args:
         algo: The algo file.
         env: The environment's settings, of which ``normalise_observations`` and ``rewards.normalise`` may be None.
         spec: The specification of the settings.
-        observation_space: Its observation space; None with several agents, where nothing is normalised.
+        spaces: Its observation space and its action space; None with several agents.
+
+    Returns:
+        The specification, and a note on each part that cannot be normalised.
     """
-    if observation_space is None:
-        return spec
-    wanted, env_runners = algo.get("normalise", ()), algo.get("env_runners") or {}
-    is_vector = len(observation_space.shape or ()) == 1 and "env_to_module_connector" not in env_runners
-    if "observations" in wanted and env.normalise_observations is None and is_vector:
-        spec = replace(spec, normalise_observations=True)
-    is_alone = not count_env_runners(algo) and env.vectorize in ("auto", "sync")
-    if "rewards" in wanted and env.rewards.normalise is None and not spec.rewards and is_alone:
-        spec = replace(spec, rewards={"normalise": True})
-    return spec
+    connector = "env_to_module_connector"
+    several = ("there are several agents", spaces is None)
+    obstacles = {
+        "observations": (
+            several,
+            ("they are no vectors", spaces is not None and len(spaces[0].shape or ()) != 1),
+            (f"algo.env_runners.{connector} prepares them", connector in (algo.get("env_runners") or {})),
+        ),
+        "rewards": (
+            several,
+            ("env.rewards shapes them", bool(spec.rewards)),
+            ("other processes step the environments", not can_shape_rewards(count_env_runners(algo), env.vectorize)),
+        ),
+    }
+    notes = []
+    for part, typed in (("observations", env.normalise_observations), ("rewards", env.rewards.normalise)):
+        if typed is not None or part not in algo.get("normalise", ()):
+            continue
+        if why := next((why for why, holds in obstacles[part] if holds), None):
+            notes.append(f"{part} are not normalised, because {why}")
+        elif part == "observations":
+            spec = replace(spec, normalise_observations=True)
+        else:
+            spec = replace(spec, rewards={"normalise": True})
+    return spec, tuple(notes)
 
 
 def _format_corner(params: Mapping[str, Any]) -> str:

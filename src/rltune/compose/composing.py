@@ -123,14 +123,15 @@ def check_options(hydra: Any) -> None:
         hydra: The settings of Hydra itself.
 
     Raises:
-        RltuneError: The typed option of ``tuned`` or ``portfolio`` has no file.
+        RltuneError: The typed option has no file.
     """
     ours, choices = conf_dir(), hydra.runtime.choices
     folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
-    for group in ("tuned", "portfolio"):
+    typed = {word.partition("=")[0].lstrip("+") for word in hydra.overrides.task}
+    for group in typed & {"tuned", "portfolio", "recipe"}:
         option = choices.get(group)
         options = sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
-        if f"{group}={option}" in hydra.overrides.task and option not in options:
+        if option not in options:
             raise explain_option(f"{group}/{option}", options, spell_command(f"{hydra.job.config_name} --help"))
     for folder in folders:
         for group, option in choices.items() if folder != ours else ():

@@ -56,7 +56,7 @@ def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> boo
         ConfigError: Another version of rltune wrote the settings, with keys that this one does not know, or without
             some that it needs.
     """
-    before, now = (dict(flatten_settings(redact_config(each))) for each in (to_typed(RunConfig, begun), wanted))
+    before, now = (_flatten(each) for each in (to_typed(RunConfig, begun), wanted))
     differing = [
         key
         for key in sorted(before.keys() | now.keys())
@@ -93,6 +93,23 @@ def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> Non
                 "a larger value, which extends the sweep, or none, which keeps the sweep's own",
                 spell_command(f"resume sweep={name}"),
             )
+
+
+def wanted_normalisation(config: RunConfig) -> dict[str, bool]:
+    """Return whether observations and rewards are to be normalised: as typed, else as the algorithm's file says."""
+    wanted, env = config.algo.get("normalise", ()), config.env
+    observations, rewards = env.normalise_observations, env.rewards.normalise
+    return {
+        "env.normalise_observations": "observations" in wanted if observations is None else observations,
+        "env.rewards.normalise": "rewards" in wanted if rewards is None else rewards,
+    }
+
+
+def _flatten(config: RunConfig) -> dict[str, Any]:
+    """Return settings by dotted key, with what is to be normalised in place of where that was written."""
+    flat = dict(flatten_settings(redact_config(config))) | wanted_normalisation(config)
+    flat.pop("algo.normalise", None)
+    return flat
 
 
 def _describe_change(name: str, key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

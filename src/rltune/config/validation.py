@@ -341,13 +341,12 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
                 "the name, and 'module:Class' of an AlgorithmConfig",
                 "see conf/algo/ppo.yaml",
             )
+    wanted = algo.get("normalise", [])
+    if not isinstance(wanted, list) or any(each not in NORMALISABLE for each in wanted):
+        allowed = f"a list of {' and '.join(NORMALISABLE)}, or []"
+        raise ConfigError(f"algo.normalise={wanted}", allowed, "algo.normalise=[observations]")
     for key, value in algo.items():
-        if key in ("name", "class"):
-            continue
-        if key == "normalise":
-            if not isinstance(value, list) or set(value) - set(NORMALISABLE):
-                allowed = f"a list of {' and '.join(NORMALISABLE)}, or []"
-                raise ConfigError(f"algo.normalise={value}", allowed, "algo.normalise=[observations]")
+        if key in ("name", "class", "normalise"):
             continue
         if key not in SECTIONS:
             raise ConfigError(f"algo.{key} is not a section", choices(key, SECTIONS), "see conf/algo/ppo.yaml")

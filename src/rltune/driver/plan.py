@@ -144,6 +144,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "seed": config.seed,
         "searched": {dimension.name: str(dimension) for dimension in plan.space.dimensions},
         "fixed": dict(plan.space.fixed),
+        "normalised": plan.build.env.list_normalised(),
         "trials": config.budget.trials,
         "search_env_steps": search_steps,
         "certification_runs": runs,
@@ -172,7 +173,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec = _check_env(config)
+    spec, env_notes = _check_env(config)
     from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config)
@@ -184,7 +185,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
     ledger_note = LOCAL_LEDGER if config.storage and not config.study.storage else None
     search_notes = *portfolio_notes, *searcher_notes, *earlier_notes
-    optional_notes = filter(None, [*budget_notes, *search_notes, idle_gpu, *grid_notes, ledger_note])
+    optional_notes = filter(None, [*env_notes, *budget_notes, *search_notes, idle_gpu, *grid_notes, ledger_note])
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision)
     return Plan(config, space, build, warm_starts, request, (*notes, *optional_notes), earlier, portfolio)
@@ -219,16 +220,20 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
-def _check_env(config: RunConfig) -> EnvSpec:
-    """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it."""
+def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...]]:
+    """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
+
+    Returns:
+        Its specification, and notes on what is not normalised.
+    """
     spec = specify_env(config.env, config.objective)
     env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
     check_rewards(spec, env_runners, vectorize)
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
-    observation_space, action_space = check_env(spec) or (None, None)
-    check_actions(config.algo, config.env.id, action_space)
-    return choose_normalisation(config.algo, config.env, spec, observation_space)
+    spaces = check_env(spec)
+    check_actions(config.algo, config.env.id, spaces and spaces[1])
+    return choose_normalisation(config.algo, config.env, spec, spaces)
 
 
 def _describe_few_steps(config: RunConfig) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from rltune.algorithms.arguments import list_arguments, locate_argument, values_of
+from rltune.config.changes import wanted_normalisation
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
@@ -76,23 +77,27 @@ def collect_portfolio(
         tried: The searched quantities by label of configurations that are tried anyway, or were in an earlier sweep.
 
     Raises:
-        ConfigError: A configuration is no mapping, or names an argument that the algorithm file does not have.
+        ConfigError: A configuration is no mapping.
     """
     if get_traits(config.searcher.kind).is_grid:
         return (), ()
     dimensions = {dimension.name: dimension for dimension in space.dimensions}
     in_file = values_of(config.algo, tuple(dimensions))
+    arguments = list_arguments(config.algo)
     starts: list[Mapping[str, Any]] = []
     seen, reasons, num_outside = list(tried), dict[str, str](), 0
     for number, values in enumerate(config.portfolio):
-        _check_names(config, f"portfolio[{number}]", values)
+        _check_mapping(f"portfolio[{number}]", values)
         searched = {name: value for name, value in values.items() if name in dimensions}
         start = space.active_values(in_file | searched)
         drawn = space.encode(start)
+        unknown = {name: f"there is no {name}" for name in values if name.rpartition(".")[2] not in arguments}
         outside = [name for name in searched if name in start and dimensions[name].label not in drawn]
-        num_outside += bool(outside)
-        reasons |= {name: f"{name} outside {dimensions[name]}" for name in outside}
-        if not outside and drawn not in seen:
+        reasons |= unknown | {name: f"{name} outside {dimensions[name]}" for name in outside}
+        if outside or unknown:
+            num_outside += 1
+            continue
+        if drawn not in seen:
             seen.append(drawn)
             starts.append(start)
     left_out = f"{num_outside} of the portfolio's {format_number(len(config.portfolio), 'configuration')} left out: "
@@ -101,10 +106,14 @@ def collect_portfolio(
 
 def _check_names(config: RunConfig, key: str, values: Any) -> None:
     """Refuse a configuration that is not a mapping, or that has an argument which the algorithm file lacks."""
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{key}={values} is no mapping", "values by name", "'warm_start=[{lr: 1e-3}]'")
+    _check_mapping(key, values)
     for name in values:
         locate_argument(config.algo, str(name), f"{key}.{name}")
+
+
+def _check_mapping(key: str, values: Any) -> None:
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{key}={values} is no mapping", "values by name", "'warm_start=[{lr: 1e-3}]'")
 
 
 def collect_earlier_trials(
@@ -217,7 +226,7 @@ def _list_differences(earlier: RunConfig, config: RunConfig, space: Space) -> li
     """List the arguments of the algorithm that differ between two sweeps and are searched by neither."""
     names = list_arguments(config.algo).keys() - {*space.names, *earlier.space}
     before, now = _read_values(earlier.algo, names), _read_values(config.algo, names)
-    before["normalise"], now["normalise"] = (algo.get("normalise", []) for algo in (earlier.algo, config.algo))
+    before, now = before | wanted_normalisation(earlier), now | wanted_normalisation(config)
     return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
 
 

@@ -62,6 +62,11 @@ class EnvSpec:
             plain["objective"] = dict(self.objective)
         return plain
 
+    def list_normalised(self) -> list[str]:
+        """List what training normalises: ``observations``, ``rewards``, both or nothing."""
+        parts = {"observations": self.normalise_observations, "rewards": self.rewards.get("normalise")}
+        return [part for part, is_normalised in parts.items() if is_normalised]
+
     @property
     def digest(self) -> str:
         """A digest of everything that scores depend on: id, arguments, wrappers, objective; not reward shaping."""

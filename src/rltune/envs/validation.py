@@ -279,21 +279,27 @@ def _suggest_install(env_id: str) -> str:
     return f"pip install 'rltune[{extra}]'" if extra else "install the package that the message names"
 
 
-def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
-    """Refuse shaped rewards if other processes sample, because the true returns would not reach the trial's process.
+def can_shape_rewards(env_runners: int, vectorize: str) -> bool:
+    """Return whether rewards can be shaped: only where the trial's own process steps each environment by itself.
 
     Args:
         env_runners: How many processes sample besides the trial's own.
-        vectorize: ``async`` steps each copy of the environment in a process of its own.
+        vectorize: How copies of the environment step together.
+    """
+    return not env_runners and vectorize in ("auto", "sync")
+
+
+def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
+    """Refuse shaped rewards where they cannot be, because the true returns would not reach the trial's process.
 
     Raises:
-        ConfigError: Rewards are shaped, and other processes would sample.
+        ConfigError: Rewards are shaped, and `can_shape_rewards` says no.
     """
     key = "algo.env_runners.num_env_runners" if env_runners else "env.vectorize"
     value, alternative = (env_runners, 0) if env_runners else (vectorize, "sync")
-    if spec.rewards and (env_runners or vectorize == "async"):
+    if spec.rewards and not can_shape_rewards(env_runners, vectorize):
         raise ConfigError(
-            f"env.rewards={dict(spec.rewards)} with {key}={value}: the true returns stay in other processes",
-            "shaped rewards where the trial's own process samples",
+            f"env.rewards={dict(spec.rewards)} with {key}={value}: the true returns would be lost",
+            "shaped rewards where the trial's own process steps each environment by itself",
             f"{key}={alternative}",
         )
