@@ -74,17 +74,16 @@ class Algorithm:
     Attributes:
         shapes: A sweep each.
         tasks: Environment steps by ``<family>_<environment>``, the cheapest tasks first.
-        held_out: Those of ``tasks`` that have no say in a choice, so that the shipped one can be measured on them. They
-            have the last of the sweeps alone.
+        late: Those of ``tasks`` that have the last of the sweeps alone.
     """
 
     shapes: Sequence[Shape]
     tasks: Mapping[str, int]
-    held_out: Sequence[str] = ()
+    late: Sequence[str] = ()
 
     def list_shapes(self, task: str) -> range:
         """List the sweeps of a task by index."""
-        return range(len(self.shapes) - 1 if task in self.held_out else 0, len(self.shapes))
+        return range(len(self.shapes) - 1 if task in self.late else 0, len(self.shapes))
 
 
 def make_shapes(count: int, trials: int, *words: str) -> tuple[Shape, ...]:

@@ -27,7 +27,7 @@ import argparse
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,6 @@ class Problem:
         scores: What a choice is made from [pairs, configurations, horizons].
         measured: What was measured at the end [configurations], by pair; a pair whose scores are guesses has none.
         costs: Of the configurations, relative to each other.
-        choices: Which configurations a portfolio can be chosen from, by the portfolio's name; the first is shipped.
         rivals: Which configurations were drawn at random, by the name of what they were drawn from.
     """
 
@@ -173,86 +172,54 @@ class Problem:
     scores: Array
     measured: Mapping[str, Array]
     costs: Array
-    choices: Mapping[str, Array]
     rivals: Mapping[str, Array]
 
     @classmethod
     def of_pools(
-        cls,
-        pools: Sequence[Pool],
-        costs: Array | None = None,
-        choices: Mapping[str, Array] | None = None,
-        rivals: Mapping[str, Array] | None = None,
+        cls, pools: Sequence[Pool], costs: Array | None = None, rivals: Mapping[str, Array] | None = None
     ) -> Problem:
         """Return the problem of pairs whose configurations are the same, in the same order.
 
-        Without ``choices`` and ``rivals`` all of them can be chosen, and were drawn at random.
+        Without ``rivals`` all of them were drawn at random.
         """
         scores = [measure_scores(pool) for pool in pools]
         measured = {pool.name: each[:, -1] for pool, (_, each) in zip(pools, scores, strict=True)}
         configurations = pools[0].configurations
-        every = np.arange(len(configurations))
         return cls(
             [pool.name for pool in pools],
             configurations,
             np.stack([each for each, _ in scores]),
             measured,
-            np.zeros(len(every)) if costs is None else costs,
-            choices or {"portfolio": every},
-            rivals or {"random": every},
+            np.zeros(len(configurations)) if costs is None else costs,
+            rivals or {"random": np.arange(len(configurations))},
         )
 
-    def choose(self, pairs: Sequence[int], size: int = SIZE, name: str = "portfolio") -> list[int]:
-        """Choose the portfolio of a name for some of the pairs."""
-        candidates = self.choices[name]
-        chosen = choose_portfolio(self.scores[pairs][:, candidates], self.costs[candidates], size)
-        return [int(index) for index in candidates[chosen]]
-
-    def choose_without(self, pair: str, leave: str, size: int = SIZE, name: str = "portfolio") -> list[int]:
+    def choose_without(self, pair: str, leave: str, size: int = SIZE) -> list[int]:
         """Choose a portfolio from the pairs that are left without the task or the family of a pair."""
         others = keep_others(self.pairs, pair, leave)
-        return self.choose(others, size, name) if others else []
+        return choose_portfolio(self.scores[others], self.costs, size) if others else []
 
     def evaluate(self, leave: str) -> dict[str, Any]:
-        """Compare each pair's portfolio with random choices; pairs without others to choose from are left out."""
-        rows = {pair: scores for pair, scores in self.measured.items() if keep_others(self.pairs, pair, leave)}
-        chosen = {name: [self.choose_without(pair, leave, name=name) for pair in rows] for name in self.choices}
-        return compare_choices(list(rows.values()), chosen, self.rivals)
+        """Return the mean best score of the first k of each pair's portfolio and of its rivals, and paired differences.
 
-    def evaluate_held_out(self, pools: Sequence[Pool]) -> dict[str, Any]:
-        """Compare the shipped portfolio with random choices on pairs that had no say in it."""
-        first = self.choices["portfolio"][0]  # Their configurations are the last sweep's alone.
-        chosen = [index - first for index in self.choose(range(len(self.pairs)))]
-        rows = [measure_scores(pool)[1][:, -1] for pool in pools]
-        return compare_choices(rows, {"portfolio": [chosen] * len(rows)}, {"random": self.rivals["random"] - first})
-
-
-def compare_choices(
-    rows: Sequence[Array], chosen: Mapping[str, Sequence[Sequence[int]]], rivals: Mapping[str, Array]
-) -> dict[str, Any]:
-    """Return the mean best score of the first k of each choice and of its rivals, and paired differences.
-
-    Args:
-        rows: The scores of a pair's configurations, for each pair.
-        chosen: For each pair the indices of a choice in their order, by the choice's name.
-        rivals: See `Problem`.
-    """
-    best: dict[str, Array] = {}
-    for name, by_pair in chosen.items():
+        Pairs without others to choose from are left out.
+        """
+        chosen = {pair: self.choose_without(pair, leave) for pair in self.measured}
+        rows = {pair: self.measured[pair] for pair, indices in chosen.items() if indices}
+        best: dict[str, Array] = {}
         for k in SIZES:
-            best[f"{name} {k}"] = np.array([row[list(each[:k])].max() for row, each in zip(rows, by_pair, strict=True)])
-    for name, drawn in rivals.items():
-        for k in SIZES:
-            best[f"{name} {k}"] = np.array([expect_best(row[drawn], k) for row in rows])
-    versus = [(f"{name} 4", f"{rival} 16") for name in chosen for rival in rivals]
-    versus += [(f"portfolio {k}", f"{rival} {k}") for k in SIZES[:-1] for rival in rivals]
-    return {
-        "pairs": len(rows),
-        "best": {name: round(float(each.mean()), 4) for name, each in best.items()} if rows else {},
-        "minus": {
-            f"{name} - {other}": bound_mean((best[name] - best[other])[:, None]) for name, other in versus if rows
-        },
-    }
+            best[f"portfolio {k}"] = np.array([rows[pair][chosen[pair][:k]].max() for pair in rows])
+            for name, drawn in self.rivals.items():
+                best[f"{name} {k}"] = np.array([expect_best(scores[drawn], k) for scores in rows.values()])
+        versus = [("portfolio 4", f"{name} 16") for name in self.rivals]
+        versus += [(f"portfolio {k}", f"{name} {k}") for k in SIZES[:-1] for name in self.rivals]
+        return {
+            "pairs": len(rows),
+            "best": {name: round(float(each.mean()), 4) for name, each in best.items()} if rows else {},
+            "minus": {
+                f"{name} - {other}": bound_mean((best[name] - best[other])[:, None]) for name, other in versus if rows
+            },
+        }
 
 
 def expect_best(scores: Array, count: int) -> float:
@@ -268,63 +235,65 @@ def read_space(algo: str) -> tuple[Space, dict[str, Any]]:
     return space, values_of(shared_settings.read("algo", f"{algo}.yaml"), space.names)
 
 
-def read_own_pools(algo: str, held_out: bool = False) -> list[Pool]:
-    """Return our curves of an algorithm, of tasks on which all sweeps are done: those to choose from, or the others."""
+def read_own_pools(algo: str, first: bool = False) -> list[Pool]:
+    """Return our curves of an algorithm, of the configurations of the last sweep, or of the first ones.
+
+    Tasks on which these sweeps are not done are left out.
+    """
     if not (metadata.FOLDER / "curves.npz").is_file():
         return []
-    algorithm = metadata.ALGORITHMS[algo]
-    trials = {
-        task: sum(algorithm.shapes[index].trials for index in algorithm.list_shapes(task)) for task in algorithm.tasks
-    }
-    return [
-        pool
-        for pool in read_pools(metadata.FOLDER)
-        if pool.algorithm == algo
-        and (pool.name.partition("_")[2] in algorithm.held_out) == held_out
-        and len(pool.configurations) == trials.get(pool.name.partition("_")[2])
-    ]
+    pairs, last = metadata.Dataset.read(metadata.FOLDER).pairs, len(metadata.ALGORITHMS[algo].shapes) - 1
+    wanted = set(range(last)) if first else {last}
+    pools = []
+    for pool in read_pools(metadata.FOLDER):
+        if pool.algorithm == algo and wanted <= set(pairs[pool.name]["shapes"]):
+            rows = [row for row, shape in enumerate(pairs[pool.name]["shapes"]) if shape in wanted]
+            configurations = tuple(pool.configurations[row] for row in rows)
+            pools.append(replace(pool, curves=pool.curves[rows], configurations=configurations))
+    return pools
 
 
-def build_problem(algo: str, ours: Sequence[Pool]) -> Problem:
-    """Return the problem of our own curves, see `metadata.Algorithm`.
-
-    If a sweep was over the shipped space, then its configurations can be chosen, else all.
-    """
+def build_problem(algo: str) -> Problem | None:
+    """Return the problem of the shipped choice, among the configurations of the last sweep; None without curves."""
+    if not (pools := read_own_pools(algo)):
+        return None
     pairs, shapes = metadata.Dataset.read(metadata.FOLDER).pairs, metadata.ALGORITHMS[algo].shapes
-    seconds = np.array([[each[0] for each in pairs[pool.name]["cpu_s"]] for pool in ours])
+    seconds = np.array([[each[0] for each in pairs[pool.name]["cpu_s"]][-len(pool.configurations) :] for pool in pools])
     costs = np.log(np.maximum(seconds, 0.1) / np.median(seconds, axis=1, keepdims=True)).mean(axis=0)
-    shape_of = np.array(pairs[ours[0].name]["shapes"])
-    groups = [np.flatnonzero(shape_of == index) for index in range(len(shapes))]
-    drawn = [group[len(shape.first) + 1 :] for group, shape in zip(groups, shapes, strict=True)]
-    wide = [group for group, shape in zip(drawn, shapes, strict=True) if not shape.first]
-    rivals = {"random, nothing normalised": drawn[0], "random, any normalised": np.concatenate(wide)}
-    rivals |= {"random": drawn[-1]} if shapes[-1].first else {}
-    if not shapes[-1].first:
-        return Problem.of_pools(ours, costs.round(1), rivals=rivals)
-    choices = {"portfolio": groups[-1], "portfolio of the first sweeps": np.concatenate(groups[:-1])}
-    return Problem.of_pools(ours, costs.round(1), choices, rivals)
+    drawn = np.arange(len(shapes[-1].first) + 1, len(costs))
+    return Problem.of_pools(pools, costs.round(1), {"random": drawn})
 
 
-def compare_normalization(algo: str, ours: Sequence[Pool], problem: Problem) -> dict[str, dict[str, float]]:
-    """Return what the algorithm file's values of the time and the best of k random ones score, by what is normalised.
+def build_first_problem(algo: str) -> tuple[Problem, dict[str, Array]] | None:
+    """Return the problem of the first sweeps, and their configurations by what they normalise; None without curves."""
+    if not (pools := read_own_pools(algo, first=True)):
+        return None
+    shape_of = np.array(metadata.Dataset.read(metadata.FOLDER).pairs[pools[0].name]["shapes"])
+    groups = {
+        NORMALISED[shape.values[metadata.OBSERVATIONS], shape.values[metadata.REWARDS]]: np.flatnonzero(
+            shape_of == index
+        )
+        for index, shape in enumerate(metadata.ALGORITHMS[algo].shapes[:-1])
+    }
+    drawn = {name: group[1:] for name, group in groups.items()}  # Each sweep begins with the algorithm file's own.
+    rivals = {"random": np.concatenate(list(drawn.values())), "random, nothing normalised": drawn["nothing"]}
+    return Problem.of_pools(pools, rivals=rivals), groups
 
-    Each group of configurations with the same normalization begins with the file's values, see `metadata.Algorithm`.
-    """
-    shape_of = np.array(metadata.Dataset.read(metadata.FOLDER).pairs[ours[0].name]["shapes"])
+
+def compare_normalization(problem: Problem, groups: Mapping[str, Array]) -> dict[str, dict[str, float]]:
+    """Return what the algorithm file's values of the time and random ones score, by what is normalised."""
     rows: dict[str, dict[str, float]] = {}
-    for index, shape in enumerate(metadata.ALGORITHMS[algo].shapes):
-        if not shape.first:
-            own = [scores[shape_of == index] for scores in problem.measured.values()]
-            name = NORMALISED[shape.values[metadata.OBSERVATIONS], shape.values[metadata.REWARDS]]
-            rows[name] = {"file": float(np.mean([scores[0] for scores in own]))}
-            rows[name] |= {f"random {k}": float(np.mean([expect_best(scores, k) for scores in own])) for k in SIZES}
+    for name, group in groups.items():
+        own = [scores[group] for scores in problem.measured.values()]
+        rows[name] = {"file": float(np.mean([scores[0] for scores in own]))}
+        rows[name] |= {f"random {k}": float(np.mean([expect_best(scores, k) for scores in own])) for k in SIZES}
     return rows
 
 
 def spell_portfolio(algo: str, problem: Problem) -> str:
     """Return the file of the shipped choice, with a comment on each configuration's best tasks."""
     space, in_file = read_space(algo)
-    chosen = problem.choose(range(len(problem.pairs)))
+    chosen = choose_portfolio(problem.scores, problem.costs)
     ends = problem.scores[:, chosen, -1]
     lines = []
     for index, scores in zip(chosen, ends.T, strict=True):
@@ -357,11 +326,9 @@ def table(record: Mapping[str, Any]) -> str:
                 ]
                 for name, row in normalised.items():
                     lines.append(f"| {name} | {' | '.join(f'{score:.2f}' for score in row.values())} |")
-            for leave, row in by_leave.items():
-                if leave == "normalization":
-                    continue
-                without = "held out" if leave == "held out" else f"without the {leave}"
-                lines += [f"\n{source}, {algo}, {without}, {row['pairs']} pairs\n"]
+            for leave in LEAVE:
+                row = by_leave[leave]
+                lines += [f"\n{source}, {algo}, without the {leave}, {row['pairs']} pairs\n"]
                 lines += [
                     "| best of the first | " + " | ".join(map(str, SIZES)) + " |",
                     "|---" * (len(SIZES) + 1) + "|",
@@ -382,21 +349,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/portfolio.json")
     arguments = parser.parse_args()
     theirs = read_pools(arguments.data) if arguments.data else []
-    results: dict[str, dict[str, Any]] = {"our curves": {}, "ARLBench's curves": {}}
+    results: dict[str, dict[str, Any]] = {"our curves": {}, "our first sweeps": {}, "ARLBench's curves": {}}
     for algo in metadata.ALGORITHMS:
-        our_pools = read_own_pools(algo)
-        their_pools = [pool for pool in theirs if pool.algorithm == algo]
-        if our_pools:
-            problem = build_problem(algo, our_pools)
+        if problem := build_problem(algo):
             results["our curves"][algo] = {leave: problem.evaluate(leave) for leave in LEAVE}
-            results["our curves"][algo]["normalization"] = compare_normalization(algo, our_pools, problem)
-            if held_out := read_own_pools(algo, held_out=True):
-                results["our curves"][algo]["held out"] = problem.evaluate_held_out(held_out)
             if arguments.write:
-                path = ROOT / "conf" / "portfolio" / f"{algo}.yaml"
-                path.write_text(spell_portfolio(algo, problem))
-        if their_pools:
-            bench = Problem.of_pools(their_pools)
+                (ROOT / "conf" / "portfolio" / f"{algo}.yaml").write_text(spell_portfolio(algo, problem))
+        if first := build_first_problem(algo):
+            results["our first sweeps"][algo] = {
+                **{leave: first[0].evaluate(leave) for leave in LEAVE},
+                "normalization": compare_normalization(*first),
+            }
+        if pools := [pool for pool in theirs if pool.algorithm == algo]:
+            bench = Problem.of_pools(pools)
             results["ARLBench's curves"][algo] = {leave: bench.evaluate(leave) for leave in LEAVE}
     record = make_record("portfolio", 1, results)
     write_record(record, arguments.json)

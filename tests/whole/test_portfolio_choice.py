@@ -67,20 +67,11 @@ def test_a_collection_goes_on_where_it_stopped(
     assert dataset.pairs["ppo_cc_toy"]["env_steps"][-1] == 1000
 
 
-def test_a_task_that_is_held_out_has_the_last_sweep_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = Algorithm(metadata.make_shapes(2, 2), {"cc_toy": 1000, "cc_new": 1000}, held_out=("cc_new",))
+def test_a_late_task_has_the_last_sweep_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = Algorithm(metadata.make_shapes(2, 2), {"cc_toy": 1000, "cc_new": 1000}, late=("cc_new",))
     monkeypatch.setattr(metadata, "ALGORITHMS", {"ppo": algorithm})
     names = [part.name for part in list_parts(["ppo"], [])]
     assert names[:3] == ["ppo_cc_toy-0-0", "ppo_cc_toy-1-0", "ppo_cc_new-1-0"]
-
-
-def test_the_shipped_choice_is_compared_on_what_had_no_say() -> None:
-    """The second of two configurations was chosen, the first was drawn at random."""
-    rows = [np.array([0.0, 1.0]), np.array([0.5, 0.0])]
-    found = portfolio.compare_choices(rows, {"portfolio": [[1], [1]]}, {"random": np.array([0])})
-    assert found["best"]["portfolio 1"] == 0.5
-    assert found["best"]["random 1"] == 0.25
-    assert found["minus"]["portfolio 1 - random 1"]["mean"] == pytest.approx(0.25)
 
 
 def test_configurations_are_spelled_as_hydra_reads_them() -> None:
@@ -119,7 +110,7 @@ def test_what_is_left_out_has_no_say_in_a_choice() -> None:
     scores = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 1.0, 0.5]])[:, :, None]
     measured = {pair: row[:, 0] for pair, row in zip(pairs, scores, strict=True)}
     every = np.arange(3)
-    problem = Problem(pairs, [{}] * 3, scores, measured, 0.0 * every, {"portfolio": every}, {"random": every})
+    problem = Problem(pairs, [{}] * 3, scores, measured, 0.0 * every, {"random": every})
     assert problem.choose_without("ppo_cc_cartpole", "task", 1) == [0]
     assert problem.choose_without("ppo_mujoco_hopper", "task", 1) == [1]
     rows = problem.evaluate("task")
@@ -144,7 +135,9 @@ def test_a_second_seed_that_is_missing_is_no_diverged_run(pool: Pool) -> None:
 
 
 def test_the_shipped_portfolio_is_what_the_curves_give() -> None:
-    written = portfolio.spell_portfolio("ppo", portfolio.build_problem("ppo", portfolio.read_own_pools("ppo")))
+    problem = portfolio.build_problem("ppo")
+    assert problem is not None
+    written = portfolio.spell_portfolio("ppo", problem)
     assert written == (conf_dir() / "portfolio" / "ppo.yaml").read_text()
     space, in_file = portfolio.read_space("ppo")
     entries = yaml.safe_load(written)["portfolio"]
