@@ -104,7 +104,7 @@ BOTH, NEITHER = (True, {"normalise": True}), (False, {})
 )
 def test_ppo_normalises_what_can_be_and_what_no_setting_decides(request_of, typed, normalised):
     plan = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed))
-    env, asked = plan.build.env, plan.config.env
+    env, asked = plan.build.with_params({}).env, plan.config.env
     assert (env.normalise_observations, env.rewards) == normalised
     for part, decided in (("observations", asked.normalise_observations), ("rewards", asked.rewards.normalise)):
         is_wanted = decided is None and part in plan.config.algo.get("normalise", ())
@@ -113,8 +113,21 @@ def test_ppo_normalises_what_can_be_and_what_no_setting_decides(request_of, type
 
 
 def test_published_settings_keep_their_observations_and_rewards(request_of):
-    env = make_plan(request_of(*SAFE, "algo=ppo", "env=cartpole")).build.env
+    env = make_plan(request_of(*SAFE, "algo=ppo", "env=cartpole")).build.with_params({}).env
     assert (env.normalise_observations, env.rewards) == NEITHER
+
+
+def test_what_is_normalised_can_be_searched(request_of):
+    words = ("env=pendulum", "algo=ppo", "~tuned", "+space.normalise=[choice,[rewards],[observations,rewards]]")
+    plan = make_plan(request_of(*SAFE, *words))
+    found = [
+        plan.build.with_params({"normalise": parts}).env for parts in ([], ["rewards"], ["observations", "rewards"])
+    ]
+    assert [env.list_normalised() for env in found] == [[], ["rewards"], ["observations", "rewards"]]
+    assert len(build_config(plan.build, {"normalise": ["rewards"]}, 0).env_config) > 0
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "+space.normalise=[choice,[reward],[]]"))
+    assert refused.value.what.startswith("space.normalise=['reward']")
 
 
 @pytest.mark.parametrize(("env_runners", "learners", "gpus"), [(0, 0, 0), (2, 0, 0), (0, 0, 0.5), (1, 1, 1), (3, 2, 4)])

@@ -15,8 +15,10 @@ import torch
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from rltune import load_policy
 from rltune.cluster.resources import Machine
 from rltune.driver.plan import make_plan
+from rltune.envs.spec import spec_of
 from rltune.errors import NonFiniteError
 from rltune.policies.evaluation import evaluate_checkpoint
 from rltune.policies.policy import load_playable
@@ -123,6 +125,21 @@ def test_normalised_rewards_go_on_at_their_scale(
         runner.stop()
     assert rewards[1] == rewards[0]
     assert source._recent.state() == target._recent.state()
+
+
+@pytest.mark.parametrize("parts", [["rewards"], ["observations", "rewards"]])
+def test_a_policy_says_what_its_trial_normalised(
+    parts: list[str], request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = ("algo=ppo", "env=pendulum", "~tuned", "+space.normalise=[choice,[rewards],[observations,rewards]]")
+    params = {"normalise": parts, "train_batch_size_per_learner": 256, "num_epochs": 1}
+    runner = AlgorithmRunner(make_plan(request_of(*words)).build, params, 1, "fast", threads=1, scored_steps=1000)
+    runner.train()
+    runner.save(tmp_path, {"seed": 1})
+    runner.stop()
+    policy = load_policy(tmp_path / "policy")
+    assert spec_of(policy.info["env"]).list_normalised() == parts
+    assert (policy.observation_filter is not None) == ("observations" in parts)
 
 
 JUDGED = (

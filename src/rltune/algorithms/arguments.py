@@ -9,13 +9,15 @@ from typing import Any
 
 from rltune.config.bounds import Bounds
 from rltune.config.capabilities import UNKNOWN, Capabilities, find_capabilities
+from rltune.config.validation import check_normalise
 from rltune.errors import ConfigError, choices, nearest
 from rltune.formatting import format_value
 from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.space import Space, parse_space
 
 Path = tuple[str, ...]  # The nested keys of an argument in an algo file, such as ("training", "lr").
-META = ("name", "class", "normalise")
+NORMALISE = "normalise"
+META = ("name", "class", NORMALISE)
 _REPLAY = ("training", "replay_buffer_config")
 
 _COUNT = Bounds(1)
@@ -43,7 +45,7 @@ def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
     for path in _walk({key: value for key, value in algo.items() if key not in META}, ()):
         if len(path) > 1:
             arguments.setdefault(path[-1], []).append(path)
-    return arguments
+    return arguments | ({NORMALISE: [(NORMALISE,)]} if NORMALISE in algo else {})
 
 
 def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
@@ -136,6 +138,9 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
         ConfigError: The value lies outside of the bounds, or is a list of numbers, which is neither a schedule nor a
             range.
     """
+    if key == f"space.{NORMALISE}":
+        check_normalise(key, value)
+        return
     bounds = TRAINING_BOUNDS.get(key.rpartition(".")[2])
     if bounds is None or isinstance(value, dict):
         return

@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import META, apply_params
+from rltune.algorithms.arguments import META, NORMALISE, apply_params
 from rltune.algorithms.rllib_env import DISCOUNT, name_for_rllib
 from rltune.compat.rllib_internals import list_connectors
 from rltune.config.entry_points import import_entry_point, is_subclass
@@ -40,6 +40,7 @@ class Build:
         gpus: The number of GPUs of the trial, or a fraction of one.
         replicates: The number of algorithms in a trial, one for each seed; they take turns.
         precision: The precision of matrix products, see `rltune.engine.networks.mixed_precision`.
+        normalisable: What ``algo.normalise`` decides: neither decided in ``env`` nor impossible there.
     """
 
     algo: Mapping[str, Any]
@@ -48,6 +49,17 @@ class Build:
     gpus: float = 0.0
     replicates: int = 1
     precision: str = "float32"
+    normalisable: Sequence[str] = ()
+
+    def with_params(self, params: Mapping[str, Any]) -> Build:
+        """Return this with a sample's values in the algo file, and what that normalises in the environment."""
+        algo, env = apply_params(self.algo, params), self.env
+        decided = [part for part in self.normalisable if part in algo.get(NORMALISE, ())]
+        if "observations" in decided:
+            env = replace(env, normalise_observations=True)
+        if "rewards" in decided:
+            env = replace(env, rewards={"normalise": True})
+        return replace(self, algo=algo, env=env, normalisable=())
 
 
 def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
@@ -90,7 +102,8 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     """
     from rltune.algorithms.connectors import make_mean_std_connector
 
-    algo = apply_params(build.algo, params)
+    build = build.with_params(params)
+    algo = build.algo
     config = import_config_class(algo)()
     config.environment(env=name_for_rllib(build.env), env_config=dict(build.env.kwargs) if is_plain(build.env) else {})
     if build.env.rewards.get("normalise"):

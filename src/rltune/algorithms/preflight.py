@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import check_unread, count_env_runners, count_learners
+from rltune.algorithms.arguments import NORMALISE, check_unread, count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
 from rltune.config.capabilities import capabilities_of, find_capabilities, list_algos
 from rltune.config.schema import EnvConfig
@@ -181,10 +180,10 @@ def check_actions(algo: Mapping[str, Any], env_id: str, action_space: Any) -> No
         )
 
 
-def choose_normalisation(
+def find_normalisable(
     algo: Mapping[str, Any], env: EnvConfig, spec: EnvSpec, spaces: tuple[Any, Any] | None
-) -> tuple[EnvSpec, tuple[str, ...]]:
-    """Choose what is normalised of what ``algo.normalise`` wants and the environment's settings leave open.
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Find what ``algo.normalise`` decides: what the environment's settings leave open and nothing prevents.
 
     Args:
         algo: The algo file.
@@ -193,7 +192,7 @@ def choose_normalisation(
         spaces: Its observation space and its action space; None with several agents.
 
     Returns:
-        The specification, and a note on each part that cannot be normalised.
+        What it decides, and a note on each part that it wants to normalise and that cannot be.
     """
     connector = "env_to_module_connector"
     several = ("there are several agents", spaces is None)
@@ -209,17 +208,15 @@ def choose_normalisation(
             ("other processes step the environments", not can_shape_rewards(count_env_runners(algo), env.vectorize)),
         ),
     }
-    notes = []
-    for part, typed in (("observations", env.normalise_observations), ("rewards", env.rewards.normalise)):
-        if typed is not None or part not in algo.get("normalise", ()):
-            continue
-        if why := next((why for why, holds in obstacles[part] if holds), None):
+    is_open = {"observations": env.normalise_observations is None, "rewards": env.rewards.normalise is None}
+    normalisable, notes = [], []
+    for part in filter(is_open.get, obstacles):
+        why = next((why for why, holds in obstacles[part] if holds), None)
+        if why is None:
+            normalisable.append(part)
+        elif part in algo.get(NORMALISE, ()):
             notes.append(f"{part} are not normalised, because {why}")
-        elif part == "observations":
-            spec = replace(spec, normalise_observations=True)
-        else:
-            spec = replace(spec, rewards={"normalise": True})
-    return spec, tuple(notes)
+    return tuple(normalisable), tuple(notes)
 
 
 def _format_corner(params: Mapping[str, Any]) -> str:

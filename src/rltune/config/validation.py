@@ -341,10 +341,7 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
                 "the name, and 'module:Class' of an AlgorithmConfig",
                 "see conf/algo/ppo.yaml",
             )
-    wanted = algo.get("normalise", [])
-    if not isinstance(wanted, list) or any(each not in NORMALISABLE for each in wanted):
-        allowed = f"a list of {' and '.join(NORMALISABLE)}, or []"
-        raise ConfigError(f"algo.normalise={wanted}", allowed, "algo.normalise=[observations]")
+    check_normalise("algo.normalise", algo.get("normalise", []))
     for key, value in algo.items():
         if key in ("name", "class", "normalise"):
             continue
@@ -354,6 +351,12 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"algo.{key}={value} is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
             )
+
+
+def check_normalise(key: str, wanted: Any) -> None:
+    """Refuse what is no list of things that can be normalised."""
+    if not isinstance(wanted, list | tuple) or any(each not in NORMALISABLE for each in wanted):
+        raise ConfigError(f"{key}={wanted}", f"a list of {' and '.join(NORMALISABLE)}, or []", "[observations,rewards]")
 
 
 def _check_name(key: str, name: str | None) -> None:

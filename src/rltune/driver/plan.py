@@ -21,7 +21,7 @@ from rltune.algorithms.arguments import (
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
-from rltune.algorithms.preflight import check_actions, check_corners, choose_normalisation
+from rltune.algorithms.preflight import check_actions, check_corners, find_normalisable
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
@@ -129,7 +129,8 @@ class Plan:
 
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain dictionaries, for the workers' assignments."""
-        return {**vars(self.build), "algo": dict(self.build.algo), "env": self.build.env.to_dict()}
+        plain = {"algo": dict(self.build.algo), "normalisable": list(self.build.normalisable)}
+        return {**vars(self.build), **plain, "env": self.build.env.to_dict()}
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "seed": config.seed,
         "searched": {dimension.name: str(dimension) for dimension in plan.space.dimensions},
         "fixed": dict(plan.space.fixed),
-        "normalised": plan.build.env.list_normalised(),
+        "normalised": plan.build.with_params({}).env.list_normalised(),
         "trials": config.budget.trials,
         "search_env_steps": search_steps,
         "certification_runs": runs,
@@ -173,7 +174,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, env_notes = _check_env(config)
+    spec, normalisable, env_notes = _check_env(config)
     from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config)
@@ -187,7 +188,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     search_notes = *portfolio_notes, *searcher_notes, *earlier_notes
     optional_notes = filter(None, [*env_notes, *budget_notes, *search_notes, idle_gpu, *grid_notes, ledger_note])
     algo = make_inputs_absolute(config.algo)
-    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision)
+    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable)
     return Plan(config, space, build, warm_starts, request, (*notes, *optional_notes), earlier, portfolio)
 
 
@@ -220,11 +221,11 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
-def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...]]:
+def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...], tuple[str, ...]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
 
     Returns:
-        Its specification, and notes on what is not normalised.
+        Its specification, what ``algo.normalise`` decides, and notes on what cannot be normalised.
     """
     spec = specify_env(config.env, config.objective)
     env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
@@ -233,7 +234,7 @@ def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...]]:
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
     spaces = check_env(spec)
     check_actions(config.algo, config.env.id, spaces and spaces[1])
-    return choose_normalisation(config.algo, config.env, spec, spaces)
+    return spec, *find_normalisable(config.algo, config.env, spec, spaces)
 
 
 def _describe_few_steps(config: RunConfig) -> str | None:

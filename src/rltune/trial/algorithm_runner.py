@@ -66,7 +66,8 @@ class AlgorithmRunner:
         set_num_threads(threads)
         if not count_learners(build.algo):  # With remote learners, this process does not use the GPU.
             cap_memory(build.gpus)
-        self.config = build_config(build, params, seed)
+        build = build.with_params(params)
+        self.config = build_config(build, {}, seed)
         self._recent = RecentEpisodes(scored_steps)
         # True returns of episodes that ended in this iteration, collected if rewards are shaped.
         self._true: Episodes = deque()
@@ -162,6 +163,7 @@ class AlgorithmRunner:
         """
         self.algorithm.save_to_path(folder / "algorithm")
         self._save_episodes(folder)
+        info = {**info, "env": self._env.to_dict()}  # With what this trial normalises.
         try:
             self._write_policy(folder / "policy", info)
         except ValueError as error:
