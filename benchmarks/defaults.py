@@ -11,9 +11,8 @@ trained with three fresh seeds, as is the algorithm file's own configuration. Fo
     pip install -e '.[minigrid]' pybullet-envs-gymnasium flappy-bird-gymnasium
 
 A sweep's score is that of the best configuration that it tried, by these seeds, which flatters both alike; the
-interval of the difference is 95%, by bootstrap over sweeps. The rows that the record has are kept, so
-that an interrupted run goes on.
-It is no timing, so that other work does not matter. About two hours on two quiet cores.
+interval of the difference is 95%, by bootstrap over sweeps. The rows that the record has are kept, so that an
+interrupted run goes on. It is no timing, so that other work does not matter. About two hours on two quiet cores.
 """
 
 from __future__ import annotations
@@ -105,11 +104,11 @@ def run_sweep(case: str, arm: str, seed: int) -> dict[str, Any]:
         run_command(typed, Path(folder))
         summary = json.loads((Path(folder) / "outputs" / "sweep" / "summary.json").read_text())
     configurations = summary["certified"]["configurations"]
-    found, baseline = (
+    best_tried, baseline = (
         next((each["median"] for each in configurations if (each["trial"] is None) == is_baseline), None)
         for is_baseline in (False, True)
     )
-    best = max(score for score in (found, baseline) if score is not None)
+    best = max(score for score in (best_tried, baseline) if score is not None)
     more = {"baseline": baseline, "trials": summary["trials"], "cost": summary["cost"]}
     return {"case": case, "arm": arm, "seed": seed, "certified": best, **more}
 
@@ -136,14 +135,14 @@ def table(record: Mapping[str, Any]) -> str:
                 by_arm.setdefault(row["arm"], []).append(row)
         scores = {arm: [row["certified"] for row in rows] for arm, rows in by_arm.items()}
         for arm, rows in by_arm.items():
-            own = [row["baseline"] for row in rows if row["baseline"] is not None]
+            baselines = [row["baseline"] for row in rows if row["baseline"] is not None]
             steps = np.mean([row["cost"]["env_steps"] for row in rows])
             difference = ""
             if arm != DEFAULTS:
                 less = compare(scores[DEFAULTS], scores[arm])
                 difference = f"{less['mean']:+.3g} [{less['low']:+.3g}, {less['high']:+.3g}]"
-            mean_own = f"{np.mean(own):.3g}" if own else ""
-            cells = [case, arm, f"{len(rows)}", f"{np.mean(scores[arm]):.3g}", difference, mean_own, f"{steps:,.0f}"]
+            baseline = f"{np.mean(baselines):.3g}" if baselines else ""
+            cells = [case, arm, f"{len(rows)}", f"{np.mean(scores[arm]):.3g}", difference, baseline, f"{steps:,.0f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -162,15 +161,15 @@ def main() -> None:
     rows = (read_record("defaults") or {"results": []})["results"]
     results = [row for row in rows if not given.again or row["case"] not in only]
     record = make_record("defaults", given.sweeps, results)
-    known = {(row["case"], row["arm"], row["seed"]) for row in results}
+    done_before = {(row["case"], row["arm"], row["seed"]) for row in results}
     every = [(case, arm, seed) for seed in range(given.sweeps) for case in only for arm in CASES[case].arms]
-    began, todo = time.monotonic(), [each for each in every if each not in known]
+    began, todo = time.monotonic(), [each for each in every if each not in done_before]
     for done, (case, arm, seed) in enumerate(todo, 1):
         results.append(run_sweep(case, arm, seed))
         write_record(record, given.json)
         left = (time.monotonic() - began) / done * (len(todo) - done)
-        said = f"{case}, {arm}, seed {seed}: {results[-1]['certified']:.4g}; {format_duration(left)} left"
-        print(said, file=sys.stderr, flush=True)
+        line = f"{case}, {arm}, seed {seed}: {results[-1]['certified']:.4g}; {format_duration(left)} left"
+        print(line, file=sys.stderr, flush=True)
     print(table(record))
 
 

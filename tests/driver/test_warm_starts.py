@@ -219,6 +219,21 @@ def test_trials_of_earlier_sweeps_inside_the_space_are_taken(request_of):
     assert counted == {"first": ["3", "6"], "second": ["1", "1"]}, "how many are taken of how many"
 
 
+@pytest.mark.parametrize(
+    ("words", "differing"),
+    [
+        (("algo.normalise=[]", "env.normalise_observations=true", "env.rewards.normalise=true"), []),
+        (("env.rewards.normalise=false",), ["env.rewards.normalise=False, here True"]),
+        (("algo.normalise=[rewards]",), ["env.normalise_observations=False, here True"]),
+    ],
+)
+def test_an_earlier_sweep_that_normalised_something_else_is_noted(request_of, words, differing):
+    write_earlier(request_of, "first", *words, trials=[("COMPLETE", {"lr": 1e-3}, WHOLE)])
+    made = make_plan(request_of("tracking=off", *OVER_LR, "budget.env_steps=1000", "searcher.from_sweeps=[first]"))
+    notes = [note.partition(": ")[2] for note in made.notes if note.startswith("first had other settings")]
+    assert notes == differing
+
+
 def test_configurations_that_an_earlier_sweep_has_tried_are_not_repeated(request_of):
     write_earlier(request_of, "first", trials=[("COMPLETE", {"lr": 1e-3}, WHOLE)])
     config = request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]")

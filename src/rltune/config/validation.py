@@ -356,7 +356,8 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
 def check_normalise(key: str, wanted: Any) -> None:
     """Refuse what is no list of things that can be normalised."""
     if not isinstance(wanted, list | tuple) or any(each not in NORMALISABLE for each in wanted):
-        raise ConfigError(f"{key}={wanted}", f"a list of {' and '.join(NORMALISABLE)}, or []", "[observations,rewards]")
+        allowed = f"a list of {' and '.join(NORMALISABLE)}, or []"
+        raise ConfigError(f"{key}={wanted}", allowed, "algo.normalise=[observations,rewards]")
 
 
 def _check_name(key: str, name: str | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rltune.algorithms.arguments import list_arguments, locate_argument, values_of
+from rltune.algorithms.arguments import NORMALISE, list_arguments, locate_argument, values_of
 from rltune.config.changes import wanted_normalisation
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
@@ -224,9 +224,8 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
 
 def _list_differences(earlier: RunConfig, config: RunConfig, space: Space) -> list[str]:
     """List the arguments of the algorithm that differ between two sweeps and are searched by neither."""
-    names = list_arguments(config.algo).keys() - {*space.names, *earlier.space}
-    before, now = _read_values(earlier.algo, names), _read_values(config.algo, names)
-    before, now = before | wanted_normalisation(earlier), now | wanted_normalisation(config)
+    names = list_arguments(config.algo).keys() - {NORMALISE, *space.names, *earlier.space}
+    before, now = (_read_values(each.algo, names) | wanted_normalisation(each) for each in (earlier, config))
     return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
 
 
