@@ -5,8 +5,8 @@
 `benchmarks/portfolio.py` chooses from these curves what a sweep tries first. Each task is swept by a Sobol sequence
 over the shipped space and the choices that the shipped space leaves to the algorithm's file: parallel environments,
 network width and activation. Whether observations and rewards are normalised is set for a whole sweep, so that each
-combination is a sweep of its own, which begins with the algorithm file's own values of the time. PPO's last sweep is
-over the shipped space alone, after configurations that the first sweeps suggest. A task's better half is trained with a
+combination is a sweep of its own, which begins with the algorithm file's own values of the time. PPO's last two sweeps
+are over the shipped space alone, after configurations that the first sweeps suggest. A task's better half is trained with a
 second seed once all sweeps of the first are done.
 
 The curves are in the format that `benchmarks/judge_pool.py` reads, in benchmarks/results/metadata/: training returns at
@@ -74,16 +74,18 @@ class Algorithm:
     Attributes:
         shapes: A sweep each.
         tasks: Environment steps by ``<family>_<environment>``, the cheapest tasks first.
-        late: Those of ``tasks`` that have the last of the sweeps alone.
+        final: The number of the last sweeps whose configurations a portfolio is chosen from.
+        late: Those of ``tasks`` that have these last sweeps alone.
     """
 
     shapes: Sequence[Shape]
     tasks: Mapping[str, int]
+    final: int
     late: Sequence[str] = ()
 
     def list_shapes(self, task: str) -> range:
         """List the sweeps of a task by index."""
-        return range(len(self.shapes) - 1 if task in self.late else 0, len(self.shapes))
+        return range(len(self.shapes) - self.final if task in self.late else 0, len(self.shapes))
 
 
 def make_shapes(count: int, trials: int, *words: str) -> tuple[Shape, ...]:
@@ -110,19 +112,22 @@ PPO_FIRST = (
     (2.5e-4, 0.99, 0.95, 1e-2, 1024, 256, 5, 0.1),
 )
 """Configurations near those that did best in the first three sweeps, and published ones, by `PPO_NAMES`."""
-PPO_SHIPPED = Shape(
-    {
-        **{OBSERVATIONS: True, REWARDS: True},
-        **{"num_envs_per_env_runner": 16, "fcnet_hiddens": (64, 64), "fcnet_activation": "tanh"},
-    },
-    (
-        "algo.env_runners.num_envs_per_env_runner=16",
-        "algo.rl_module.model_config.fcnet_hiddens=[64,64]",
-        "algo.rl_module.model_config.fcnet_activation=tanh",
-        "algo.training.entropy_coeff=1e-5",
-    ),
-    28,
-    tuple(dict(zip(PPO_NAMES, values, strict=True)) for values in PPO_FIRST),
+PPO_SHIPPED = tuple(
+    Shape(
+        {
+            **{OBSERVATIONS: normalise_observations, REWARDS: True},
+            **{"num_envs_per_env_runner": 16, "fcnet_hiddens": (64, 64), "fcnet_activation": "tanh"},
+        },
+        (
+            "algo.env_runners.num_envs_per_env_runner=16",
+            "algo.rl_module.model_config.fcnet_hiddens=[64,64]",
+            "algo.rl_module.model_config.fcnet_activation=tanh",
+            "algo.training.entropy_coeff=1e-5",
+        ),
+        28,
+        tuple(dict(zip(PPO_NAMES, values, strict=True)) for values in PPO_FIRST),
+    )
+    for normalise_observations in (True, False)
 )
 ALGORITHMS = {
     "ppo": Algorithm(
@@ -132,7 +137,7 @@ ALGORITHMS = {
                 *(3, 16, "+space.num_envs_per_env_runner=[choice,4,8,16,32]", WIDTH, ACTIVATION),
                 "algo.training.entropy_coeff=1e-5",
             ),
-            PPO_SHIPPED,
+            *PPO_SHIPPED,
         ),
         {
             "cc_cartpole": 50_000,
@@ -148,7 +153,8 @@ ALGORITHMS = {
             "cc_mountaincar": 100_000,
             "minigrid_crossing": 80_000,
         },
-        ("mujoco_walker2d", "minigrid_doorkey", "cc_mountaincar", "minigrid_crossing"),
+        final=2,
+        late=("mujoco_walker2d", "minigrid_doorkey", "cc_mountaincar", "minigrid_crossing"),
     ),
     "dqn": Algorithm(
         make_shapes(2, 16, WIDTH, ACTIVATION),
@@ -160,6 +166,7 @@ ALGORITHMS = {
             "minigrid_empty": 30_000,
             "minigrid_doorkey": 60_000,
         },
+        final=2,
     ),
     "sac": Algorithm(
         make_shapes(2, 10, "algo.rl_module.model_config.fcnet_hiddens=[64,64]", ACTIVATION),
@@ -170,6 +177,7 @@ ALGORITHMS = {
             "box2d_lunarlander_continuous": 30_000,
             "cc_mountaincar_continuous": 30_000,
         },
+        final=2,
     ),
 }
 
