@@ -44,9 +44,9 @@ PPO_ARMS = {
     DEFAULTS: (),
     "portfolio=off": ("portfolio=off",),
     "ppo before": (
-        *("portfolio=off", "algo.normalise=[]", "algo.training.lr=3e-4", "algo.training.lambda_=0.95"),
-        *("algo.training.entropy_coeff=0.0", "algo.training.train_batch_size_per_learner=2048"),
-        "algo.training.num_epochs=10",
+        *("portfolio=off", "~space.normalise", "algo.normalise=[]", "algo.training.lr=3e-4"),
+        *("algo.training.lambda_=0.95", "algo.training.entropy_coeff=0.0", "algo.training.num_epochs=10"),
+        "algo.training.train_batch_size_per_learner=2048",
     ),
 }
 WHOLE = ("budget.trials=500", "warm_start=[]")

@@ -6,8 +6,8 @@
 over the shipped space and the choices that the shipped space leaves to the algorithm's file: parallel environments,
 network width and activation. Whether observations and rewards are normalised is set for a whole sweep, so that each
 combination is a sweep of its own, which begins with the algorithm file's own values of the time. PPO's last two sweeps
-are over the shipped space alone, after configurations that the first sweeps suggest. A task's better half is trained with a
-second seed once all sweeps of the first are done.
+are over the shipped space alone, after configurations that the first sweeps suggest. The better half of what a portfolio
+is chosen from is trained with a second seed, once all sweeps with the first one are done.
 
 The curves are in the format that `benchmarks/judge_pool.py` reads, in benchmarks/results/metadata/: training returns at
 20 marks, NaN where a run had diverged or where there is no second seed. A sweep that is in that folder is not run
@@ -233,14 +233,19 @@ class Dataset:
         return part.name in self.pairs.get(part.pair, {"sweeps": ()})["sweeps"]
 
     def choose_rows(self, part: Part) -> list[int]:
-        """Return which of a pair's configurations a sweep trains: none yet of the first seed, then the better half."""
-        algo = ALGORITHMS[part.pair.partition("_")[0]]
-        pair = self.pairs.get(part.pair, {"shapes": []})
-        if not part.seed or set(algo.list_shapes(part.pair.split("_", 1)[1])) - set(pair["shapes"]):
+        """Return which of a pair's configurations a sweep trains.
+
+        They are none yet with the first seed, and with the second one the better half of those of the final sweeps.
+        """
+        algo, _, task = part.pair.partition("_")
+        final = ALGORITHMS[algo].list_shapes(task)[-ALGORITHMS[algo].final :]
+        shapes = self.pairs.get(part.pair, {"shapes": []})["shapes"]
+        if not part.seed or set(final) - set(shapes):
             return []
+        rows = np.array([row for row, shape in enumerate(shapes) if shape in final])
         # A diverged run ends with NaN, which is sorted to the end.
-        better = np.argsort(-self.curves[part.pair][:, 0, -3:].mean(axis=1))[: (len(pair["shapes"]) + 1) // 2]
-        return [int(row) for row in sorted(better) if pair["shapes"][row] == part.shape]
+        order = np.argsort(-self.curves[part.pair][rows, 0, -3:].mean(axis=1))
+        return [int(row) for row in sorted(rows[order[: (len(rows) + 1) // 2]]) if shapes[row] == part.shape]
 
     def add(self, part: Part, rows: Sequence[int], env_steps: int, trials: Sequence[Trial]) -> None:
         """Add a sweep's trials and write the folder."""

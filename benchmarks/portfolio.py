@@ -26,7 +26,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,12 @@ TIE = 0.002
 BLEND, NUM_BLENDS = 0.3, 300  # The Dirichlet distribution's parameter: most blends are of two or three tasks.
 SIZE = 8
 SIZES = (1, 4, 8, 16)
-NORMALISED = {(False, False): "nothing", (True, False): "observations", (True, True): "observations and rewards"}
+NORMALISED = {
+    (False, False): "nothing",
+    (True, False): "observations",
+    (False, True): "rewards",
+    (True, True): "observations and rewards",
+}
 FAMILIES = {"brax": "mujoco"}
 HEADER = """# @package _global_
 # What a {algo} sweep tries before the searcher's proposals, in this order; portfolio=off leaves it out. Written by
@@ -235,49 +240,51 @@ def read_space(algo: str) -> tuple[Space, dict[str, Any]]:
     return space, values_of(shared_settings.read("algo", f"{algo}.yaml"), space.names)
 
 
-def read_own_pools(algo: str, first: bool = False) -> list[Pool]:
-    """Return our curves of an algorithm, of the configurations of the last sweep, or of the first ones.
-
-    Tasks on which these sweeps are not done are left out.
-    """
-    if not (metadata.FOLDER / "curves.npz").is_file():
+def read_own_pools(algo: str, shapes: Collection[int]) -> list[Pool]:
+    """Return our curves of an algorithm, of the configurations of some sweeps; tasks without them are left out."""
+    if not shapes or not (metadata.FOLDER / "curves.npz").is_file():
         return []
-    pairs, last = metadata.Dataset.read(metadata.FOLDER).pairs, len(metadata.ALGORITHMS[algo].shapes) - 1
-    wanted = set(range(last)) if first else {last}
+    pairs = metadata.Dataset.read(metadata.FOLDER).pairs
     pools = []
     for pool in read_pools(metadata.FOLDER):
-        if pool.algorithm == algo and wanted <= set(pairs[pool.name]["shapes"]):
-            rows = [row for row, shape in enumerate(pairs[pool.name]["shapes"]) if shape in wanted]
+        if pool.algorithm == algo and set(shapes) <= set(pairs[pool.name]["shapes"]):
+            rows = [row for row, shape in enumerate(pairs[pool.name]["shapes"]) if shape in shapes]
             configurations = tuple(pool.configurations[row] for row in rows)
             pools.append(replace(pool, curves=pool.curves[rows], configurations=configurations))
     return pools
 
 
-def build_problem(algo: str) -> Problem | None:
-    """Return the problem of the shipped choice, among the configurations of the last sweep; None without curves."""
-    if not (pools := read_own_pools(algo)):
+def build_problem(algo: str, first: bool = False) -> tuple[Problem, dict[str, Array]] | None:
+    """Return a problem, and by what is normalised the algorithm file's own configuration and then the random ones.
+
+    Without curves of all these sweeps there is None.
+
+    Args:
+        algo: The algorithm.
+        first: Choose among the configurations of the first sweeps; else among those of the final ones, as is shipped.
+    """
+    known = metadata.ALGORITHMS[algo]
+    border = len(known.shapes) - known.final
+    shapes = range(border) if first else range(border, len(known.shapes))
+    if not (pools := read_own_pools(algo, shapes)):
         return None
-    pairs, shapes = metadata.Dataset.read(metadata.FOLDER).pairs, metadata.ALGORITHMS[algo].shapes
-    seconds = np.array([[each[0] for each in pairs[pool.name]["cpu_s"]][-len(pool.configurations) :] for pool in pools])
+    pairs = metadata.Dataset.read(metadata.FOLDER).pairs
+    shape_of = np.array([shape for shape in pairs[pools[0].name]["shapes"] if shape in shapes])
+    groups = {}
+    for index in shapes:
+        shape = known.shapes[index]
+        name = NORMALISED[shape.values[metadata.OBSERVATIONS], shape.values[metadata.REWARDS]]
+        groups[name] = np.flatnonzero(shape_of == index)[len(shape.first) :]
+    rivals = {"random": np.concatenate([group[1:] for group in groups.values()])}
+    rivals |= {f"random, {name} normalised": group[1:] for name, group in groups.items()}
+    seconds = np.array(
+        [
+            [each[0] for each, shape in zip(pair["cpu_s"], pair["shapes"], strict=True) if shape in shapes]
+            for pair in (pairs[pool.name] for pool in pools)
+        ]
+    )
     costs = np.log(np.maximum(seconds, 0.1) / np.median(seconds, axis=1, keepdims=True)).mean(axis=0)
-    drawn = np.arange(len(shapes[-1].first) + 1, len(costs))
-    return Problem.of_pools(pools, costs.round(1), {"random": drawn})
-
-
-def build_first_problem(algo: str) -> tuple[Problem, dict[str, Array]] | None:
-    """Return the problem of the first sweeps, and their configurations by what they normalise; None without curves."""
-    if not (pools := read_own_pools(algo, first=True)):
-        return None
-    shape_of = np.array(metadata.Dataset.read(metadata.FOLDER).pairs[pools[0].name]["shapes"])
-    groups = {
-        NORMALISED[shape.values[metadata.OBSERVATIONS], shape.values[metadata.REWARDS]]: np.flatnonzero(
-            shape_of == index
-        )
-        for index, shape in enumerate(metadata.ALGORITHMS[algo].shapes[:-1])
-    }
-    drawn = {name: group[1:] for name, group in groups.items()}  # Each sweep begins with the algorithm file's own.
-    rivals = {"random": np.concatenate(list(drawn.values())), "random, nothing normalised": drawn["nothing"]}
-    return Problem.of_pools(pools, rivals=rivals), groups
+    return Problem.of_pools(pools, costs.round(1), rivals), groups
 
 
 def compare_normalization(problem: Problem, groups: Mapping[str, Array]) -> dict[str, dict[str, float]]:
@@ -286,8 +293,14 @@ def compare_normalization(problem: Problem, groups: Mapping[str, Array]) -> dict
     for name, group in groups.items():
         own = [scores[group] for scores in problem.measured.values()]
         rows[name] = {"file": float(np.mean([scores[0] for scores in own]))}
-        rows[name] |= {f"random {k}": float(np.mean([expect_best(scores, k) for scores in own])) for k in SIZES}
+        rows[name] |= {f"random {k}": float(np.mean([expect_best(scores[1:], k) for scores in own])) for k in SIZES}
     return rows
+
+
+def read_values(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration of our curves with ``normalise`` as an algorithm's file has it."""
+    switches = {"observations": metadata.OBSERVATIONS, "rewards": metadata.REWARDS}
+    return {**configuration, "normalise": [name for name, switch in switches.items() if configuration[switch]]}
 
 
 def spell_portfolio(algo: str, problem: Problem) -> str:
@@ -297,7 +310,7 @@ def spell_portfolio(algo: str, problem: Problem) -> str:
     ends = problem.scores[:, chosen, -1]
     lines = []
     for index, scores in zip(chosen, ends.T, strict=True):
-        known = in_file | dict(problem.configurations[index])
+        known = in_file | read_values(problem.configurations[index])
         values = {name: round_value(known[name]) for name in space.names}
         if len(space.encode(values)) < len(space.dimensions):  # A sweep would leave it out.
             continue
@@ -351,15 +364,13 @@ def main() -> None:
     theirs = read_pools(arguments.data) if arguments.data else []
     results: dict[str, dict[str, Any]] = {"our curves": {}, "our first sweeps": {}, "ARLBench's curves": {}}
     for algo in metadata.ALGORITHMS:
-        if problem := build_problem(algo):
-            results["our curves"][algo] = {leave: problem.evaluate(leave) for leave in LEAVE}
-            if arguments.write:
-                (ROOT / "conf" / "portfolio" / f"{algo}.yaml").write_text(spell_portfolio(algo, problem))
-        if first := build_first_problem(algo):
-            results["our first sweeps"][algo] = {
-                **{leave: first[0].evaluate(leave) for leave in LEAVE},
-                "normalization": compare_normalization(*first),
-            }
+        final = build_problem(algo)
+        for source, built in zip(results, (final, build_problem(algo, first=True)), strict=False):
+            if built:
+                results[source][algo] = {leave: built[0].evaluate(leave) for leave in LEAVE}
+                results[source][algo]["normalization"] = compare_normalization(*built)
+        if final and arguments.write:
+            (ROOT / "conf" / "portfolio" / f"{algo}.yaml").write_text(spell_portfolio(algo, final[0]))
         if pools := [pool for pool in theirs if pool.algorithm == algo]:
             bench = Problem.of_pools(pools)
             results["ARLBench's curves"][algo] = {leave: bench.evaluate(leave) for leave in LEAVE}

@@ -30,7 +30,10 @@ def _read_numbers(value: Any) -> Any:
 
 
 ALGO: dict[str, Any] = read("algo", "ppo.yaml")
-SPACE: dict[str, list[Any]] = read("space", "ppo.yaml")
+SPACE: dict[str, list[Any]] = {
+    name: form for name, form in read("space", "ppo.yaml").items() if name in ALGO["training"]
+}
+"""What all of them can search: not ``normalise``, which is rltune's own."""
 RULE: dict[str, Any] = read("scheduler", "asha.yaml")["args"]
 STARTUP: int = read("searcher", "tpe.yaml")["args"]["n_startup_trials"]
 

@@ -206,7 +206,7 @@ def test_the_tuned_values_are_what_a_sweep_tries_first(request_of):
     made = make_plan(request_of("algo=ppo", "env=acrobot"))
     assert made.warm_starts[0]["train_batch_size_per_learner"] == 16 * 256
     assert made.warm_starts[0]["lambda_"] == 0.94
-    assert made.build.env.normalise_observations
+    assert made.warm_starts[0]["normalise"] == ["observations", "rewards"]
 
 
 def test_at_least_thirty_pairs_have_tuned_settings():

@@ -112,21 +112,36 @@ def test_ppo_normalises_what_can_be_and_what_no_setting_decides(request_of, type
         assert is_noted == (is_wanted and part not in env.list_normalised())
 
 
+@pytest.mark.parametrize(
+    ("typed", "is_searched"),
+    [
+        (["env=pendulum"], True),
+        (["env=pendulum", "env.normalise_observations=true"], True),
+        (["env=pendulum", "env.normalise_observations=true", "env.rewards.normalise=false"], False),
+        (["env=breakout"], False),
+        (["env=simple_spread"], False),
+    ],
+)
+def test_what_is_normalised_is_searched_where_it_decides_anything(request_of, typed, is_searched):
+    plan = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed))
+    assert ("normalise" in plan.space.names) == is_searched
+    assert all(("normalise" in values) == is_searched for values in (*plan.warm_starts, *plan.portfolio))
+
+
 def test_published_settings_keep_their_observations_and_rewards(request_of):
     env = make_plan(request_of(*SAFE, "algo=ppo", "env=cartpole")).build.with_params({}).env
     assert (env.normalise_observations, env.rewards) == NEITHER
 
 
 def test_what_is_normalised_can_be_searched(request_of):
-    words = ("env=pendulum", "algo=ppo", "~tuned", "+space.normalise=[choice,[rewards],[observations,rewards]]")
-    plan = make_plan(request_of(*SAFE, *words))
+    plan = make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "~tuned"))
     found = [
         plan.build.with_params({"normalise": parts}).env for parts in ([], ["rewards"], ["observations", "rewards"])
     ]
     assert [env.list_normalised() for env in found] == [[], ["rewards"], ["observations", "rewards"]]
     assert len(build_config(plan.build, {"normalise": ["rewards"]}, 0).env_config) > 0
     with pytest.raises(ConfigError) as refused:
-        make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "+space.normalise=[choice,[reward],[]]"))
+        make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "space.normalise=[choice,[reward],[]]"))
     assert refused.value.what.startswith("space.normalise=['reward']")
 
 

@@ -234,6 +234,22 @@ def test_an_earlier_sweep_that_normalised_something_else_is_noted(request_of, wo
     assert notes == differing
 
 
+@pytest.mark.parametrize(
+    ("words", "normalised"),
+    [
+        ((), ["observations", "rewards"]),
+        (("algo.normalise=[]", "env.rewards.normalise=true"), ["rewards"]),
+        (("env.normalise_observations=false", "env.rewards.normalise=false"), []),
+    ],
+)
+def test_a_sweep_that_searches_what_is_normalised_learns_from_one_that_does_not(request_of, words, normalised):
+    write_earlier(request_of, "first", *words, trials=[("COMPLETE", {"lr": 1e-3}, WHOLE)])
+    searched = "+space.normalise=[choice,[],[rewards],[observations,rewards]]"
+    made = make_plan(request_of("tracking=off", *OVER_LR, searched, "searcher.from_sweeps=[first]"))
+    assert [record.params for record in made.earlier] == [{"lr": 1e-3, "normalise": normalised}]
+    assert not any("normalise" in note for note in made.notes)
+
+
 def test_configurations_that_an_earlier_sweep_has_tried_are_not_repeated(request_of):
     write_earlier(request_of, "first", trials=[("COMPLETE", {"lr": 1e-3}, WHOLE)])
     config = request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]")

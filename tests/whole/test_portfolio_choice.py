@@ -46,7 +46,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         return [(dict(each), [score + index] * MARKS, 2.0) for index, each in enumerate(values)]
 
     monkeypatch.setattr(metadata, "run_part", run_part)
-    monkeypatch.setattr(metadata, "ALGORITHMS", {"ppo": Algorithm(metadata.make_shapes(2, 2), {"cc_toy": 1000})})
+    monkeypatch.setattr(metadata, "ALGORITHMS", {"ppo": Algorithm(metadata.make_shapes(2, 2), {"cc_toy": 1000}, final=2)})
     return done
 
 
@@ -68,7 +68,7 @@ def test_a_collection_goes_on_where_it_stopped(
 
 
 def test_a_late_task_has_the_last_sweep_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = Algorithm(metadata.make_shapes(2, 2), {"cc_toy": 1000, "cc_new": 1000}, late=("cc_new",))
+    algorithm = Algorithm(metadata.make_shapes(2, 2), {"cc_toy": 1000, "cc_new": 1000}, final=1, late=("cc_new",))
     monkeypatch.setattr(metadata, "ALGORITHMS", {"ppo": algorithm})
     names = [part.name for part in list_parts(["ppo"], [])]
     assert names[:3] == ["ppo_cc_toy-0-0", "ppo_cc_toy-1-0", "ppo_cc_new-1-0"]
@@ -135,8 +135,9 @@ def test_a_second_seed_that_is_missing_is_no_diverged_run(pool: Pool) -> None:
 
 
 def test_the_shipped_portfolio_is_what_the_curves_give() -> None:
-    problem = portfolio.build_problem("ppo")
-    assert problem is not None
+    built = portfolio.build_problem("ppo")
+    assert built is not None
+    problem, _ = built
     written = portfolio.spell_portfolio("ppo", problem)
     assert written == (conf_dir() / "portfolio" / "ppo.yaml").read_text()
     space, in_file = portfolio.read_space("ppo")

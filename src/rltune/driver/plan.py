@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import (
+    NORMALISE,
     build_search_space,
     check_values,
     count_env_runners,
@@ -166,15 +167,15 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     """
     check_address(config.cluster)
     check_criteria(read_criteria(asdict(config)), find_capabilities(config.algo), config.replicates)
-    space = build_search_space(config.algo, config.space)
-    check_values(config.algo, space)
+    check_values(config.algo, build_search_space(config.algo, config.space))
+    spec, normalisable, env_notes = _check_env(config)
+    space = _build_space(config, normalisable)
     searcher_notes = check_searcher(config.searcher.kind, space)
     earlier, earlier_notes = collect_earlier_trials(config, space, resumed)
     warm_starts, notes = collect_warm_starts(config, space)
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, normalisable, env_notes = _check_env(config)
     from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config)
@@ -190,6 +191,15 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable)
     return Plan(config, space, build, warm_starts, request, (*notes, *optional_notes), earlier, portfolio)
+
+
+def _build_space(config: RunConfig, normalisable: Sequence[str]) -> Space:
+    """Build the search space, without ``normalise`` where it decides nothing; a grid keeps what its size counts."""
+    space, others = config.space, {name: form for name, form in config.space.items() if name != NORMALISE}
+    if normalisable or len(others) == len(space) or get_traits(config.searcher.kind).is_grid:
+        return build_search_space(config.algo, space)
+    space = build_search_space(config.algo, others)
+    return replace(space, idle={**space.idle, NORMALISE: "nothing here depends on it"})
 
 
 def _make_request(config: RunConfig) -> Request:

@@ -12,7 +12,7 @@ from rltune.config.changes import wanted_normalisation
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
-from rltune.config.validation import parse_config
+from rltune.config.validation import NORMALISABLE, parse_config
 from rltune.errors import ConfigError, StudyError
 from rltune.formatting import format_number, spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
@@ -199,7 +199,9 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
         return None
     searched = {dimension.name for dimension in space.dimensions}
     names = {*space.names, *record.params} - space.idle.keys()
-    values = _read_values(earlier.algo, names) | dict(record.params)
+    wanted = zip(NORMALISABLE, wanted_normalisation(earlier).values(), strict=True)
+    normalise = [part for part, is_wanted in wanted if is_wanted]
+    values = _read_values(earlier.algo, names) | {NORMALISE: normalise} | dict(record.params)
     fixed = _read_values(config.algo, names - searched) | dict(space.fixed)
     drawn = space.encode(space.active_values({name: values[name] for name in searched & values.keys()}))
     if any(values.get(name) != value for name, value in fixed.items()) or not space.is_fully_specified(drawn):
@@ -224,8 +226,12 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
 
 def _list_differences(earlier: RunConfig, config: RunConfig, space: Space) -> list[str]:
     """List the arguments of the algorithm that differ between two sweeps and are searched by neither."""
-    names = list_arguments(config.algo).keys() - {NORMALISE, *space.names, *earlier.space}
-    before, now = (_read_values(each.algo, names) | wanted_normalisation(each) for each in (earlier, config))
+    searched = {*space.names, *earlier.space}
+    names = list_arguments(config.algo).keys() - {NORMALISE, *searched}
+    before, now = (
+        _read_values(each.algo, names) | ({} if NORMALISE in searched else wanted_normalisation(each))
+        for each in (earlier, config)
+    )
     return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
 
 
