@@ -6,8 +6,8 @@
 over the shipped space and the choices that the shipped space leaves to the algorithm's file: parallel environments,
 network width and activation. Whether observations and rewards are normalised is set for a whole sweep, so that each
 combination is a sweep of its own, which begins with the algorithm file's own values of the time. PPO's last two sweeps
-are over the shipped space alone, after configurations that the first sweeps suggest. The better half of what a portfolio
-is chosen from is trained with a second seed, once all sweeps with the first one are done.
+are over the shipped space alone, after configurations that the first sweeps suggest. The better half of what a
+portfolio is chosen from is trained with a second seed, once all sweeps with the first one are done.
 
 The curves are in the format that `benchmarks/judge_pool.py` reads, in benchmarks/results/metadata/: training returns at
 20 marks, NaN where a run had diverged or where there is no second seed. A sweep that is in that folder is not run

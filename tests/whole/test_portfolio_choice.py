@@ -46,7 +46,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         return [(dict(each), [score + index] * MARKS, 2.0) for index, each in enumerate(values)]
 
     monkeypatch.setattr(metadata, "run_part", run_part)
-    monkeypatch.setattr(metadata, "ALGORITHMS", {"ppo": Algorithm(metadata.make_shapes(2, 2), {"cc_toy": 1000}, final=2)})
+    monkeypatch.setattr(
+        metadata, "ALGORITHMS", {"ppo": Algorithm(metadata.make_shapes(2, 2), {"cc_toy": 1000}, final=2)}
+    )
     return done
 
 
