@@ -195,9 +195,9 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
 
 def _build_space(config: RunConfig, normalisable: Sequence[str]) -> Space:
     """Build the search space, without ``normalise`` where it decides nothing; a grid keeps what its size counts."""
-    space, others = config.space, {name: form for name, form in config.space.items() if name != NORMALISE}
-    if normalisable or len(others) == len(space) or get_traits(config.searcher.kind).is_grid:
-        return build_search_space(config.algo, space)
+    others = {name: form for name, form in config.space.items() if name != NORMALISE}
+    if normalisable or len(others) == len(config.space) or get_traits(config.searcher.kind).is_grid:
+        return build_search_space(config.algo, config.space)
     space = build_search_space(config.algo, others)
     return replace(space, idle={**space.idle, NORMALISE: "nothing here depends on it"})
 
