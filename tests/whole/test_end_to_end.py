@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import signal
 import time
@@ -127,7 +128,9 @@ def test_mlflows_params_are_the_sampled_values_and_nothing_else(finished_sweep: 
     for entry in entries(finished_sweep.sweep):
         shown = children[entry.number].data.params
         assert set(shown) == searched
-        assert {name: float(value) for name, value in shown.items()} == pytest.approx(dict(entry.params))
+        assert ast.literal_eval(shown.pop("normalise")) == entry.params["normalise"]
+        numbers = {name: value for name, value in entry.params.items() if name != "normalise"}
+        assert {name: float(value) for name, value in shown.items()} == pytest.approx(numbers)
 
 
 def test_two_trials_overlap_in_time(finished_sweep: Project) -> None:
