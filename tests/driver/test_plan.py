@@ -10,7 +10,7 @@ import pytest
 
 from rltune.algorithms.build import build_config
 from rltune.cluster.resources import Machine
-from rltune.driver.plan import make_plan
+from rltune.driver.plan import describe_plan, make_plan
 from rltune.errors import ConfigError, ResourceError, RltuneError
 
 SAFE = ("tracking=off",)
@@ -113,19 +113,19 @@ def test_ppo_normalises_what_can_be_and_what_no_setting_decides(request_of, type
 
 
 @pytest.mark.parametrize(
-    ("typed", "is_searched"),
+    ("typed", "is_idle"),
     [
-        (["env=pendulum"], True),
-        (["env=pendulum", "env.normalise_observations=true"], True),
-        (["env=pendulum", "env.normalise_observations=true", "env.rewards.normalise=false"], False),
-        (["env=breakout"], False),
-        (["env=simple_spread"], False),
+        (["env=pendulum"], False),
+        (["env=pendulum", "env.normalise_observations=true"], False),
+        (["env=pendulum", "env.normalise_observations=true", "env.rewards.normalise=false"], True),
+        (["env=breakout"], True),
+        (["env=simple_spread"], True),
+        (["env=simple_spread", "~space.normalise"], False),
     ],
 )
-def test_what_is_normalised_is_searched_where_it_decides_anything(request_of, typed, is_searched):
+def test_a_note_says_where_nothing_depends_on_what_is_normalised(request_of, typed, is_idle):
     plan = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed))
-    assert ("normalise" in plan.space.names) == is_searched
-    assert all(("normalise" in values) == is_searched for values in (*plan.warm_starts, *plan.portfolio))
+    assert any("~space.normalise" in note for note in plan.notes) == is_idle
 
 
 def test_published_settings_keep_their_observations_and_rewards(request_of):
@@ -140,6 +140,12 @@ def test_what_is_normalised_can_be_searched(request_of):
     ]
     assert [env.list_normalised() for env in found] == [[], ["rewards"], ["observations", "rewards"]]
     assert len(build_config(plan.build, {"normalise": ["rewards"]}, 0).env_config) > 0
+    for fixed in ([], ["rewards"], ["observations", "rewards"]):  # as the report writes it for a winner
+        plan = make_plan(
+            request_of(*SAFE, "env=pendulum", "algo=ppo", "~tuned", f"space.normalise={json.dumps(fixed)}")
+        )
+        assert plan.space.fixed == {"normalise": fixed}
+        assert describe_plan(plan)["normalised"] == fixed
     with pytest.raises(ConfigError) as refused:
         make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "space.normalise=[choice,[reward],[]]"))
     assert refused.value.what.startswith("space.normalise=['reward']")
@@ -163,6 +169,7 @@ def test_remote_env_runners_count_as_cpus(make):
 
 REFUSED = {
     "a thing that cannot be normalised": ({"algo__normalise": ["reward"]}, "algo.normalise=['reward']"),
+    "another order": ({"algo__normalise": ["rewards", "observations"]}, "algo.normalise=['rewards', 'observations']"),
     "a list where a thing is meant": ({"algo__normalise": [["rewards"]]}, "algo.normalise=[['rewards']]"),
     "a space of what the algorithm has not": ({"space__lrr": ["uniform", 0, 1]}, "space.lrr"),
     "a range that makes no sense": ({"space__lr": ["uniform", 1, 0]}, "space.lr"),

@@ -250,6 +250,26 @@ def test_a_sweep_that_searches_what_is_normalised_learns_from_one_that_does_not(
     assert not any("normalise" in note for note in made.notes)
 
 
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        ((), [1, 2, 3]),
+        (("env.normalise_observations=false", "env.rewards.normalise=false"), [1]),
+        (("~space.normalise", "env.normalise_observations=false", "env.rewards.normalise=false"), [1]),
+        (("~space.normalise", "algo.normalise=[]", "env.rewards.normalise=true"), [2]),
+        (("env.normalise_observations=true",), [3]),
+        (("space.normalise=[rewards]",), [2]),
+    ],
+)
+def test_a_sweep_learns_from_trials_that_normalised_what_it_can(request_of, words, taken):
+    searched = (*OVER_LR, "+space.normalise=[choice,[],[rewards],[observations,rewards]]")
+    parts = [], ["rewards"], ["observations", "rewards"]
+    trials = [("COMPLETE", {"lr": 1e-3 * number, "normalise": each}, WHOLE) for number, each in enumerate(parts, 1)]
+    write_earlier(request_of, "first", "+space.normalise=[choice,[],[rewards]]", trials=trials)
+    made = make_plan(request_of("tracking=off", *searched, *words, "searcher.from_sweeps=[first]"))
+    assert [round(1000 * record.params["lr"]) for record in made.earlier] == taken
+
+
 def test_configurations_that_an_earlier_sweep_has_tried_are_not_repeated(request_of):
     write_earlier(request_of, "first", trials=[("COMPLETE", {"lr": 1e-3}, WHOLE)])
     config = request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]")

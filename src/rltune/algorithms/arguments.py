@@ -71,10 +71,11 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
         return paths[0]
     key = key or f"space.{name}"
     if not paths:
+        add = f"+algo.{NORMALISE}=[]" if name == NORMALISE else f"+algo.training.{name}=..."
         raise ConfigError(
             f"{key}: algo '{algo['name']}' has no argument '{name}'",
             choices(name, list_arguments(algo)),
-            f"add it to the algo first, such as +algo.training.{name}=..., or drop it with ~{key}",
+            f"add it to the algo first, such as {add}, or drop it with ~{key}",
         )
     candidates = ", ".join(".".join(path) for path in paths)
     raise ConfigError(f"{key}: '{name}' is ambiguous", candidates, f"write it as space.{'.'.join(paths[0][-2:])}")

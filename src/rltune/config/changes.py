@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from rltune.config.schema import MEASURED, RunConfig
@@ -95,9 +96,12 @@ def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> Non
             )
 
 
-def wanted_normalisation(config: RunConfig) -> dict[str, bool]:
-    """Return whether observations and rewards are to be normalised: as typed, else as the algorithm's file says."""
-    wanted, env = config.algo.get("normalise", ()), config.env
+def wanted_normalisation(config: RunConfig, params: Mapping[str, Any] = MappingProxyType({})) -> dict[str, bool]:
+    """Return whether observations and rewards are to be normalised in a sweep, or in a trial that has these values.
+
+    It is as the environment's settings say, else as the trial's values, else as the algorithm's file.
+    """
+    wanted, env = params.get("normalise", config.algo.get("normalise", ())), config.env
     observations, rewards = env.normalise_observations, env.rewards.normalise
     return {
         "env.normalise_observations": "observations" in wanted if observations is None else observations,

@@ -354,8 +354,8 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
 
 
 def check_normalise(key: str, wanted: Any) -> None:
-    """Refuse what is no list of things that can be normalised."""
-    if not isinstance(wanted, list | tuple) or any(each not in NORMALISABLE for each in wanted):
+    """Refuse what is no list of things that can be normalised, in their order."""
+    if not isinstance(wanted, list | tuple) or list(wanted) != [each for each in NORMALISABLE if each in wanted]:
         allowed = f"a list of {' and '.join(NORMALISABLE)}, or []"
         raise ConfigError(f"{key}={wanted}", allowed, "algo.normalise=[observations,rewards]")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,7 +146,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "seed": config.seed,
         "searched": {dimension.name: str(dimension) for dimension in plan.space.dimensions},
         "fixed": dict(plan.space.fixed),
-        "normalised": plan.build.with_params({}).env.list_normalised(),
+        "normalised": plan.build.with_params(plan.space.fixed).env.list_normalised(),
         "trials": config.budget.trials,
         "search_env_steps": search_steps,
         "certification_runs": runs,
@@ -167,15 +167,15 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     """
     check_address(config.cluster)
     check_criteria(read_criteria(asdict(config)), find_capabilities(config.algo), config.replicates)
-    check_values(config.algo, build_search_space(config.algo, config.space))
-    spec, normalisable, env_notes = _check_env(config)
-    space = _build_space(config, normalisable)
+    space = build_search_space(config.algo, config.space)
+    check_values(config.algo, space)
     searcher_notes = check_searcher(config.searcher.kind, space)
     earlier, earlier_notes = collect_earlier_trials(config, space, resumed)
     warm_starts, notes = collect_warm_starts(config, space)
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
+    spec, normalisable, env_notes = _check_env(config)
     from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config)
@@ -186,20 +186,13 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     config, grid_notes = fit_sizes(config)
     idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
     ledger_note = LOCAL_LEDGER if config.storage and not config.study.storage else None
+    if not normalisable and any(dimension.name == NORMALISE for dimension in space.dimensions):
+        env_notes += (f"{NORMALISE} is searched, but nothing here depends on it: '~space.{NORMALISE}' leaves it out",)
     search_notes = *portfolio_notes, *searcher_notes, *earlier_notes
     optional_notes = filter(None, [*env_notes, *budget_notes, *search_notes, idle_gpu, *grid_notes, ledger_note])
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable)
     return Plan(config, space, build, warm_starts, request, (*notes, *optional_notes), earlier, portfolio)
-
-
-def _build_space(config: RunConfig, normalisable: Sequence[str]) -> Space:
-    """Build the search space, without ``normalise`` where it decides nothing; a grid keeps what its size counts."""
-    others = {name: form for name, form in config.space.items() if name != NORMALISE}
-    if normalisable or len(others) == len(config.space) or get_traits(config.searcher.kind).is_grid:
-        return build_search_space(config.algo, config.space)
-    space = build_search_space(config.algo, others)
-    return replace(space, idle={**space.idle, NORMALISE: "nothing here depends on it"})
 
 
 def _make_request(config: RunConfig) -> Request:

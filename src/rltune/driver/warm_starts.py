@@ -199,10 +199,16 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
         return None
     searched = {dimension.name for dimension in space.dimensions}
     names = {*space.names, *record.params} - space.idle.keys()
-    wanted = zip(NORMALISABLE, wanted_normalisation(earlier).values(), strict=True)
-    normalise = [part for part, is_wanted in wanted if is_wanted]
-    values = _read_values(earlier.algo, names) | {NORMALISE: normalise} | dict(record.params)
+    values = _read_values(earlier.algo, names) | dict(record.params)
     fixed = _read_values(config.algo, names - searched) | dict(space.fixed)
+    if NORMALISE in names:
+        normalised = wanted_normalisation(earlier, record.params)
+        values[NORMALISE] = [
+            part for part, is_wanted in zip(NORMALISABLE, normalised.values(), strict=True) if is_wanted
+        ]
+        if wanted_normalisation(config, values if NORMALISE in searched else fixed) != normalised:
+            return None
+        fixed.pop(NORMALISE, None)
     drawn = space.encode(space.active_values({name: values[name] for name in searched & values.keys()}))
     if any(values.get(name) != value for name, value in fixed.items()) or not space.is_fully_specified(drawn):
         return None

@@ -19,7 +19,7 @@ from rltune.search.conditions import (
     unknown_parent_error,
     unreachable_value_error,
 )
-from rltune.search.dimensions import CONTINUOUS, Dimension, parse_dimension
+from rltune.search.dimensions import CONTINUOUS, KINDS, Dimension, parse_dimension
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -237,13 +237,23 @@ def parse_space(raw: Mapping[str, Any], algo: Mapping[str, Any] | None = None) -
     for key, written in raw.items():
         name = str(key)
         when[name], form = split_condition(name, written)
-        if isinstance(form, Sequence) and not isinstance(form, str) and form and isinstance(form[0], str):
+        if _is_range(form) and not _are_words_of_a_list(form, (algo or {}).get(name)):
             dimensions[name] = parse_dimension(name, str(form[0]), tuple(form[1:]))
         elif when[name]:  # A fixed value under a condition counts as a choice of one value.
             dimensions[name] = Dimension(name, "choice", (form,))
         else:
             fixed[name] = form
     return _resolve_conditions(dimensions, fixed, when, {**(algo or {}), **fixed})
+
+
+def _is_range(form: Any) -> bool:
+    return isinstance(form, Sequence) and not isinstance(form, str) and bool(form) and isinstance(form[0], str)
+
+
+def _are_words_of_a_list(form: Sequence[Any], in_file: Any) -> bool:
+    """Return whether a form fixes an argument that is a list, such as ``space.normalise=[rewards]``."""
+    is_list = isinstance(in_file, Sequence) and not isinstance(in_file, str)
+    return is_list and form[0] not in KINDS and all(isinstance(word, str) for word in form)
 
 
 def _resolve_conditions(
