@@ -81,9 +81,7 @@ class Contender:
 
 CONTENDERS = {
     # the peers' search: TPE, and rungs that compare one report
-    "ours": Contender(
-        "rltune, `'~tuned'`", ours, ("~tuned", "searcher=tpe", "portfolio=off", "~space.normalise", "algo.normalise=[]")
-    ),
+    "ours": Contender("rltune, `'~tuned'`", ours, ("~tuned", "searcher=tpe", "portfolio=off", "space.normalise=[]")),
     "shipped": Contender("rltune as shipped: tuned settings, 8 environments", ours),
     "plain": Contender("plain script: Ray Tune, RLlib, Optuna, ASHA, MLflow", plain),
     "zoo": Contender("rl_zoo3, its defaults: one evaluation, median pruner", zoo.run),

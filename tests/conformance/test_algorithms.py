@@ -151,6 +151,8 @@ def test_tuned_settings_are_the_first_trial_exactly_and_name_their_source(name):
     raw, wider = OmegaConf.load(CONF / "space" / f"{algo_name}.yaml"), tuned.get("wider", {})
     assert {key: pair[0] for key, pair in wider.items()} == {key: raw[key] for key in wider}, "of the space as it is"
     searched = parse_space(OmegaConf.to_container(raw) | {key: list(pair[1]) for key, pair in wider.items()})
+    for corner in searched.corners():
+        assert corner.get("minibatch_size", 1) <= corner.get("train_batch_size_per_learner", 1024), "RLlib refuses it"
     first = values_of(algo, searched.names)
     assert set(searched.encode(first)) == {dimension.label for dimension in searched.dimensions}, "inside the space"
     preset = EnvSpec("Pendulum-v1" if algo_name in CONTINUOUS else "CartPole-v1")
