@@ -163,6 +163,13 @@ def test_a_configuration_with_an_argument_that_the_algorithm_lacks_is_left_out_w
     assert "lrr" in note
 
 
+def test_what_the_space_fixes_is_fixed_for_the_baseline_too(request_of):
+    plan = make_plan(
+        request_of("tracking=off", "env=cartpole", "~tuned", "space.lr=0.005", "space.normalise=[rewards]")
+    )
+    assert {name: plan.warm_starts[-1][name] for name in ("lr", "normalise")} == {"lr": 0.005, "normalise": ["rewards"]}
+
+
 @pytest.mark.parametrize("path", sorted((conf_dir() / "portfolio").glob("[!o]*.yaml")), ids=lambda path: path.stem)
 def test_shipped_portfolios_lie_in_the_shipped_space(path, request_of):
     algo, env = path.stem, "pendulum" if path.stem == "sac" else "cartpole"

@@ -32,7 +32,8 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
     """Collect the configurations to try first, and notes on values in them that the search space excludes.
 
     The configurations of ``warm_start`` come first. The algorithm file's own values, which are the tuned ones if
-    conf/tuned has the pair, come last.
+    conf/tuned has the pair, come last. Values that the space fixes belong to each of them, so that the baseline of the
+    certification, which is the last one, has them as well.
 
     Raises:
         ConfigError: The space or a warm start names an argument that the algorithm file does not have.
@@ -60,7 +61,7 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
     start = space.active_values({name: value for name, value in in_file.items() if name in dimensions})
     if start and start not in starts:
         starts.append(start)
-    return tuple(starts), tuple(notes)
+    return tuple({**start, **space.fixed} for start in starts), tuple(notes)
 
 
 def collect_portfolio(
