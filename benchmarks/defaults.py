@@ -44,9 +44,8 @@ PPO_ARMS = {
     DEFAULTS: (),
     "portfolio=off": ("portfolio=off",),
     "ppo before": (
-        *("portfolio=off", "space.normalise=[]", "algo.training.lr=3e-4"),
-        *("algo.training.lambda_=0.95", "algo.training.entropy_coeff=0.0", "algo.training.num_epochs=10"),
-        "algo.training.train_batch_size_per_learner=2048",
+        *("portfolio=off", "space.normalise=[]", "algo.training.entropy_coeff=0.0"),
+        *("algo.training.train_batch_size_per_learner=2048", "algo.training.minibatch_size=256"),
     ),
 }
 WHOLE = ("budget.trials=500", "warm_start=[]")
