@@ -18,7 +18,7 @@ the expected best of k random ones. Intervals are 95%, by bootstrap over tasks. 
 worth. ARLBench's configurations have other axes than ours, so that its tables are of its own configurations, and its
 curves have no say in ours.
 
-With ``--write``, the choice from our curves goes to conf/portfolio/<algorithm>.yaml.
+With ``--write``, the choice from our curves replaces conf/portfolio/<algorithm>.yaml, where there is one.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Problem:
             for name, drawn in self.rivals.items():
                 best[f"{name} {k}"] = np.array([expect_best(scores[drawn], k) for scores in rows.values()])
         versus = [("portfolio 4", f"{name} 16") for name in self.rivals]
-        versus += [(f"portfolio {k}", f"{name} {k}") for k in SIZES[:-1] for name in self.rivals]
+        versus += [(f"portfolio {k}", f"random {k}") for k in SIZES[:-1]]
         return {
             "pairs": len(rows),
             "best": {name: round(float(each.mean()), 4) for name, each in best.items()} if rows else {},
@@ -369,8 +369,8 @@ def main() -> None:
             if built:
                 results[source][algo] = {leave: built[0].evaluate(leave) for leave in LEAVE}
                 results[source][algo]["normalization"] = compare_normalization(*built)
-        if final and arguments.write:
-            (ROOT / "conf" / "portfolio" / f"{algo}.yaml").write_text(spell_portfolio(algo, final[0]))
+        if final and arguments.write and (path := ROOT / "conf" / "portfolio" / f"{algo}.yaml").exists():
+            path.write_text(spell_portfolio(algo, final[0]))
         if pools := [pool for pool in theirs if pool.algorithm == algo]:
             bench = Problem.of_pools(pools)
             results["ARLBench's curves"][algo] = {leave: bench.evaluate(leave) for leave in LEAVE}
