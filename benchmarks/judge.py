@@ -453,9 +453,6 @@ def table(record: Mapping[str, Any]) -> str:
                 f"| {part['over']} | {part['size']} | {part['slots']} | {name} | {describe(figures)} "
                 f"| {figures['worst_tenth']:.3f} | {lead} | {figures['tried']:.0f} | {figures['spent']:.1f} |"
             )
-    measured = {name for part in record["results"] for name in part["strategies"]}
-    if missing := [name for name in STRATEGIES if name not in measured]:
-        lines.append(f"\nNot measured yet: {', '.join(missing)}.")
     likeness = record["likeness"].values()
     plain, stretched = (float(np.mean([each[name] for each in likeness])) for name in ("plain", "stretched"))
     lines.append(

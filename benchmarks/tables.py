@@ -54,7 +54,7 @@ def make_table(name: str, folder: Path = RESULTS) -> str:
     record = read_record(name, folder)
     if record is None:
         return f"Not measured yet: `python -m benchmarks.{name}` does, and writes `results/{name}.json`."
-    build = make_soak_table if name == "soak" else importlib.import_module(f"benchmarks.{name}").table
+    build = make_soak_table if name == "soak" else importlib.import_module(f"benchmarks.{record['benchmark']}").table
     return f"{describe(record)}\n\n{build(record)}"
 
 
