@@ -103,7 +103,7 @@ def make_record(
 def describe_command(benchmark: str, words: Sequence[str]) -> str:
     """Return what repeats the measurement, without folders: where the record was written is left out."""
     typed = re.sub(r" --json[= ]\S+", "", " ".join(["python", "-m", f"benchmarks.{benchmark}", *words]))
-    return re.sub(r" --data[= ]\S+", " --data FOLDER", typed)
+    return re.sub(r" (--data|--portfolio-from)[= ]\S+", r" \1 FOLDER", typed)
 
 
 def describe_commit() -> str:

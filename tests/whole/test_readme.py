@@ -22,7 +22,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 import rltune
-from rltune.algorithms.arguments import values_of
+from rltune.algorithms.arguments import build_search_space, values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
 from rltune.cli.application.program import load_commands
@@ -85,7 +85,7 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
 def check_request(settings: DictConfig) -> RunConfig:
     """The checks of a request that need neither Ray nor a machine of a certain kind."""
     config = parse_config(settings)
-    space = parse_space(config.space)
+    space = build_search_space(config.algo, config.space)
     values_of(config.algo, space.names)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     check_sampler(config.searcher.kind, config.searcher.args, space)
@@ -288,4 +288,4 @@ def test_the_recipe_for_an_algorithm_needs_two_files(own_files: Path) -> None:
     (line,) = (line for line in SWEEPS if "mine" in line)
     config = check_request(composed("run", overrides_of(line)[1], own_files))
     build = Build(config.algo, spec_of(config.env))
-    check_corners(build, parse_space(config.space))
+    check_corners(build, build_search_space(config.algo, config.space))
