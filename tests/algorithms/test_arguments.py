@@ -71,7 +71,7 @@ def test_a_samples_values_go_into_a_copy_of_the_file(algo):
 
 
 def test_the_algo_files_own_values_are_found_by_name(algo):
-    assert values_of(algo(), ("lr", "fcnet_hiddens")) == {"lr": 4.0e-4, "fcnet_hiddens": [64, 64]}
+    assert values_of(algo(), ("lr", "fcnet_hiddens")) == {"lr": 3.0e-4, "fcnet_hiddens": [64, 64]}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ CARTPOLE, PENDULUM = EnvSpec("CartPole-v1"), EnvSpec("Pendulum-v1")
 
 def test_every_section_and_the_samples_values_reach_rllib(algo):
     made = build_config(Build(algo(), CARTPOLE), {"lr": 1e-3, "minibatch_size": 64, "gamma": 0.9}, seed=11)
-    assert (made.lr, made.minibatch_size, made.gamma, made.lambda_) == (1e-3, 64, 0.9, 0.85)
+    assert (made.lr, made.minibatch_size, made.gamma, made.lambda_) == (1e-3, 64, 0.9, 0.95)
     assert made.num_envs_per_env_runner == 16
     assert made.model_config["fcnet_activation"] == "tanh"
     assert made.seed == 11

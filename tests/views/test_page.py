@@ -84,7 +84,7 @@ def test_the_winners_values_stand_beside_the_defaults(tmp_path: Path) -> None:
     section = describe_values(load_view(write_sweep(tmp_path / "s")))
     assert section.table is not None
     ((name, won, default, searched),) = section.table.rows
-    assert (name, won, default) == ("lr", "0.01", "4e-4")
+    assert (name, won, default) == ("lr", "0.01", "3e-4")
     assert "1e-4" in searched
 
 
