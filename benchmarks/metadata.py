@@ -11,7 +11,7 @@ portfolio is chosen from is trained with a second seed, once all sweeps with the
 
 The curves are in the format that `benchmarks/judge_pool.py` reads, in benchmarks/results/metadata/: training returns at
 20 marks, NaN where a run had diverged or where there is no second seed. A sweep that is in that folder is not run
-again, and one that was interrupted is resumed from outputs/. SIGTERM loses nothing. About 9 core-hours for everything;
+again, and one that was interrupted is resumed from outputs/. SIGTERM loses nothing. About 7 core-hours for everything;
 it is no timing, so that it may run at a low priority.
 """
 

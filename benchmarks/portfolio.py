@@ -263,16 +263,16 @@ def build_problem(algo: str, first: bool = False) -> tuple[Problem, dict[str, Ar
         algo: The algorithm.
         first: Choose among the configurations of the first sweeps; else among those of the final ones, as is shipped.
     """
-    known = metadata.ALGORITHMS[algo]
-    border = len(known.shapes) - known.final
-    shapes = range(border) if first else range(border, len(known.shapes))
+    algorithm = metadata.ALGORITHMS[algo]
+    border = len(algorithm.shapes) - algorithm.final
+    shapes = range(border) if first else range(border, len(algorithm.shapes))
     if not (pools := read_own_pools(algo, shapes)):
         return None
     pairs = metadata.Dataset.read(metadata.FOLDER).pairs
     shape_of = np.array([shape for shape in pairs[pools[0].name]["shapes"] if shape in shapes])
     groups = {}
     for index in shapes:
-        shape = known.shapes[index]
+        shape = algorithm.shapes[index]
         name = NORMALISED[shape.values[metadata.OBSERVATIONS], shape.values[metadata.REWARDS]]
         groups[name] = np.flatnonzero(shape_of == index)[len(shape.first) :]
     rivals = {"random": np.concatenate([group[1:] for group in groups.values()])}
@@ -310,8 +310,8 @@ def spell_portfolio(algo: str, problem: Problem) -> str:
     ends = problem.scores[:, chosen, -1]
     lines = []
     for index, scores in zip(chosen, ends.T, strict=True):
-        known = in_file | read_values(problem.configurations[index])
-        values = {name: round_value(known[name]) for name in space.names}
+        configuration = in_file | read_values(problem.configurations[index])
+        values = {name: round_value(configuration[name]) for name in space.names}
         if len(space.encode(values)) < len(space.dimensions):  # A sweep would leave it out.
             continue
         best = [problem.pairs[row] for row in np.argsort(-scores) if scores[row] >= ends[row].max() - 0.05]

@@ -135,10 +135,10 @@ def test_published_settings_keep_their_observations_and_rewards(request_of):
 
 def test_what_is_normalised_can_be_searched(request_of):
     plan = make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "~tuned"))
-    found = [
+    envs = [
         plan.build.with_params({"normalise": parts}).env for parts in ([], ["rewards"], ["observations", "rewards"])
     ]
-    assert [env.list_normalised() for env in found] == [[], ["rewards"], ["observations", "rewards"]]
+    assert [env.list_normalised() for env in envs] == [[], ["rewards"], ["observations", "rewards"]]
     assert len(build_config(plan.build, {"normalise": ["rewards"]}, 0).env_config) > 0
     for fixed in ([], ["rewards"], ["observations", "rewards"]):  # as the report writes it for a winner
         plan = make_plan(
