@@ -149,6 +149,7 @@ def test_what_is_normalised_can_be_searched(request_of):
     with pytest.raises(ConfigError) as refused:
         make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "space.normalise=[choice,[reward],[]]"))
     assert refused.value.what.startswith("space.normalise=['reward']")
+    make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", str(refused.value.fix)))
 
 
 @pytest.mark.parametrize(("env_runners", "learners", "gpus"), [(0, 0, 0), (2, 0, 0), (0, 0, 0.5), (1, 1, 1), (3, 2, 4)])

@@ -356,8 +356,8 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
 def check_normalise(key: str, wanted: Any) -> None:
     """Refuse what is no list of things that can be normalised, in their order."""
     if not isinstance(wanted, list | tuple) or list(wanted) != [each for each in NORMALISABLE if each in wanted]:
-        allowed = f"a list of {' and '.join(NORMALISABLE)}, or []"
-        raise ConfigError(f"{key}={wanted}", allowed, "algo.normalise=[observations,rewards]")
+        allowed = f"a list of {' and '.join(NORMALISABLE)}, in this order, or []"
+        raise ConfigError(f"{key}={wanted}", allowed, f"{key}=[observations,rewards]")
 
 
 def _check_name(key: str, name: str | None) -> None:
