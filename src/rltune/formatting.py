@@ -97,12 +97,15 @@ def format_interval(row: Mapping[str, Any]) -> str:
     return "-" if row["low"] is None else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
 
 
-def format_difference(difference: Mapping[str, Any] | None) -> str:
-    """Format a difference of means and its interval, as in ``+17.8 (12 to 23.5)``; ``-`` if it is unknown."""
-    if difference is None:
-        return "-"
-    interval = "" if difference["low"] is None else f" ({format_interval(difference)})"
-    return f"{'+' * (difference['mean'] > 0)}{format_objective(difference['mean'])}{interval}"
+def format_difference(difference: float | None) -> str:
+    """Format a difference with its sign, as in ``+17.8``; ``-`` if it is unknown."""
+    return "-" if difference is None else f"{'+' * (difference > 0)}{format_objective(difference)}"
+
+
+def format_wins(num_wins: int, num_pairs: int, wins_needed: int | None) -> str:
+    """Format how many pairs were won and have to be, as in ``4 of 5, 5 needed``; ``-`` without pairs."""
+    needed = f", {wins_needed} needed" if wins_needed else ""
+    return f"{num_wins} of {num_pairs}{needed}" if num_pairs else "-"
 
 
 def format_state(state: str, is_live: bool) -> str:

@@ -1,4 +1,4 @@
-"""Statistics for few scores: interquartile mean, confidence intervals and differences of means.
+"""Statistics for few scores: interquartile mean, confidence intervals, and the test of what is better.
 
 Source of the formulas, where none is named: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
 Statistical Precipice". ``benchmarks/coverage.py`` simulates how often the intervals hold. This is NumPy, because
@@ -7,9 +7,9 @@ Statistical Precipice". ``benchmarks/coverage.py`` simulates how often the inter
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,10 @@ from rltune.records import Direction
 Array = NDArray[Any]
 LEAST_COVERAGE = 0.93  # Five values allow at most a 93.75% interval, which is accepted as a 95% interval.
 LEAST_EPISODES = 5  # The fewest returns for an interval of their mean.
+ERROR_RATE = 0.05  # How often something may be called better that is not.
+SPENT = {5: 0.625, 10: 0.725, 20: 0.825, 40: 0.925, 80: 0.945}
+"""The share of the error rate that may be spent up to a number of pairs; five wins of five take 1/32 = 0.625 of 5%."""
+ROUNDING = 1e-12
 
 
 def interquartile_mean(values: ArrayLike, axis: int = -1) -> Array:
@@ -53,10 +57,22 @@ def median_interval(values: ArrayLike) -> tuple[float, float] | None:
         Two of the values; None where n is below 5, of which even lowest and highest hold it in 87.5% at most.
     """
     ordered = np.sort(np.asarray(values, dtype=np.float64))
-    size, outside, missed = len(ordered), -1, 0.0
-    while (missed := missed + 2.0 * math.comb(size, outside + 1) / 2.0**size) <= 1.0 - LEAST_COVERAGE:
-        outside += 1
-    return (float(ordered[outside]), float(ordered[size - 1 - outside])) if outside >= 0 else None
+    outside, _ = _bound_median(len(ordered))
+    return (float(ordered[outside]), float(ordered[len(ordered) - 1 - outside])) if outside >= 0 else None
+
+
+def median_level(num_values: int) -> float:
+    """Return the confidence level of `median_interval` in percent, which is at least that; 0 where there is none."""
+    _, level = _bound_median(num_values)
+    return 100.0 * level
+
+
+def _bound_median(size: int) -> tuple[int, float]:
+    """Return how many values the interval of a median leaves out at each end, -1 without one, and its level."""
+    outside, missed = -1, 0.0
+    while (more := missed + 2.0 * math.comb(size, outside + 1) / 2.0**size) <= 1.0 - LEAST_COVERAGE:
+        outside, missed = outside + 1, more
+    return outside, 1.0 - missed if outside >= 0 else 0.0
 
 
 def mean_interval(returns: ArrayLike, direction: Direction = Direction.MAX) -> tuple[float, float] | None:
@@ -97,59 +113,55 @@ def _bound_by_student(values: Array) -> tuple[float, float]:
     return float(values.mean() - half), float(values.mean() + half)
 
 
-class Difference(NamedTuple):
-    """The difference between the means of two populations, with its confidence interval.
+def count_wins_needed(num_pairs: int, error_rate: float = ERROR_RATE) -> int | None:
+    """Return how many of some paired runs a configuration has to win to be called better than another one.
 
-    Attributes:
-        mean: The difference of the samples' means.
-        low: Lower end of its interval (`find_level`); None where a sample has a single value.
-        high: Upper end of this interval.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-
-    def is_better(self, direction: Direction) -> bool:
-        """Return whether the difference is significantly better: the whole interval is on the better side of zero."""
-        worse_end = self.low if direction is Direction.MAX else self.high
-        return worse_end is not None and direction.is_better(worse_end, 0.0)
-
-    def is_worse(self, direction: Direction) -> bool:
-        """Return whether the difference is significantly worse: the whole interval is on the worse side of zero."""
-        return self.is_better(Direction.MIN if direction is Direction.MAX else Direction.MAX)
-
-
-def bound_difference(ours: Sequence[float], theirs: Sequence[float], num_compared: int = 1) -> Difference:
-    """Compute a confidence interval for a difference of means by Welch's t-test, without assuming equal variances.
-
-    Two samples that each consist of equal values give an interval without width.
+    Better means: trained again on another seed, it does better than the other one more often than not. The test is the
+    exact sign test (Dixon & Mood 1946, "The statistical sign test"). If the configuration wins at most half of all
+    pairs, then a fair coin wins at least as often, whatever the law of the returns is, failing runs included. So that
+    the test holds however often somebody looks, and whenever they stop adding pairs, the error rate is spent along the
+    number of pairs (Lan & DeMets 1983, "Discrete sequential boundaries for clinical trials"): `SPENT` of it at 5, 10,
+    20, 40 and 80 pairs. At each number of pairs from 5 on, the fewest wins are taken that a fair coin reaches there for
+    the first time no more often than is left to spend.
 
     Args:
-        ours: Scores, one or more.
-        theirs: Scores, one or more.
-        num_compared: How many samples are compared with ``theirs``, which makes the interval wider (`find_level`).
+        num_pairs: The number of pairs.
+        error_rate: How often a configuration that is not better may be called so, over all numbers of pairs together.
+
+    Returns:
+        With the default rate 5 of 5, 9 of 10, 16 of 20 and 28 of 40. None if too few pairs can show nothing.
     """
-    # The subtraction turns equal values into exact zeros, which have no variance.
-    samples = [np.asarray(values, dtype=np.float64) - theirs[0] for values in (ours, theirs)]
-    difference = float(samples[0].mean() - samples[1].mean())
-    if min(len(ours), len(theirs)) < 2:
-        return Difference(difference, None, None)
-    errors = [float(values.var(ddof=1)) / len(values) for values in samples]
-    if not sum(errors):
-        return Difference(difference, difference, difference)
-    from scipy.special import stdtrit  # Imported here, because SciPy takes a third of a second.
-
-    freedom = sum(errors) ** 2 / (errors[0] ** 2 / (len(ours) - 1) + errors[1] ** 2 / (len(theirs) - 1))
-    half = float(stdtrit(freedom, 0.5 + find_level(num_compared) / 200)) * math.sqrt(sum(errors))
-    return Difference(difference, difference - half, difference + half)
+    needed = _list_wins_needed(next((size for size in SPENT if size >= num_pairs), num_pairs), error_rate)[num_pairs]
+    return needed if needed <= num_pairs else None
 
 
-def find_level(num_compared: int) -> float:
-    """Return the confidence level of `bound_difference` in percent, which is higher with more comparisons.
+@functools.cache
+def _list_wins_needed(num_pairs: int, error_rate: float) -> tuple[int, ...]:
+    """Compute the wins that are needed for each number of pairs from 0 to ``num_pairs``."""
+    undecided = np.zeros(num_pairs + 2)  # The probability of each number of wins of a coin not called better so far.
+    undecided[0], left, needed = 1.0, 0.0, [1]
+    for size in range(1, num_pairs + 1):
+        undecided[1:] = (undecided[1:] + undecided[:-1]) / 2.0
+        undecided[0] /= 2.0
+        if size in SPENT:
+            left += error_rate * (SPENT[size] - max((SPENT[before] for before in SPENT if before < size), default=0.0))
+        tails = np.cumsum(undecided[::-1])[::-1]  # At least so many wins, shape (num_pairs + 2,).
+        wins = int(np.argmax(tails <= left + ROUNDING))
+        left -= float(tails[wins])
+        undecided[wins:] = 0.0
+        needed.append(wins)
+    # Wins cannot be lost again: who has as many as a later number of pairs needs is better already.
+    return tuple(np.minimum.accumulate(needed[::-1])[::-1].tolist())
 
-    If several samples are compared with the same one, then each of them may exclude zero by chance. So that one of them
-    does in at most 5% of such comparisons, each end is missed in 5% divided by their number: 95% of the intervals hold
-    for one and two samples, 96.7% for three.
+
+def bound_failure_rate(num_failed: int, num_runs: int) -> float:
+    """Return the highest failure rate with which so few failures in some runs are still to be expected.
+
+    That is the exact upper bound, which holds with a probability of 95% (Clopper & Pearson 1934): no failure in 5 runs
+    still allows 45%.
     """
-    return 100.0 * (1.0 - 0.1 / max(2, num_compared))
+    if num_failed == num_runs:
+        return 1.0
+    from scipy.special import betaincinv  # Imported here, because SciPy takes a third of a second.
+
+    return float(betaincinv(num_failed + 1, num_runs - num_failed, 0.95))

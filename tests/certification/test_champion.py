@@ -157,9 +157,9 @@ def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
     text = _make_description(certified, "it is the first")
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "| trial" in line]
     assert [row[0] for row in table] == ["trial 0 = baseline", "trial 1"]
-    assert [[row[1], *row[4:6]] for row in table] == [
-        ["320", "-", "5"],
-        ["319", "-0.8 (-1.355 to -0.2447)", "1, 4 failed"],
+    assert [[row[1], *row[4:7]] for row in table] == [
+        ["320", "-", "-", "0 of 5, up to 45%"],
+        ["319", "0 of 5, 5 needed", "-0.8", "4 of 5, up to 99%"],
     ]
     assert _make_tags(certified)["rltune.failed_seeds"] == "0 of 5"
 

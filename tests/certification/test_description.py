@@ -35,9 +35,9 @@ def test_the_result_has_winner_baseline_difference_and_what_to_expect() -> None:
     text = describe_result(CERTIFICATION, Objective())
     for words in (
         "Trial 3",
-        "99 (95% interval 97 to 101)",
-        "81 (95% interval 79 to 83)",
-        "better",
+        "99 (93.75% interval 97 to 101)",
+        "81 (93.75% interval 79 to 83)",
+        "5 of 5 seeds",
         "by 18",
         "reached 97",
     ):

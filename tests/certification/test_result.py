@@ -18,12 +18,11 @@ from rltune.certification.result import (
     CertifiedPolicy,
     Configuration,
     SeedResult,
-    drop_duplicates,
     judge_configurations,
+    list_choices,
 )
 from rltune.envs.objective import Objective
 from rltune.records import Direction
-from rltune.statistics import Difference, bound_difference
 from rltune.views.page import Section
 from rltune.views.terminal import print_sections
 
@@ -62,11 +61,8 @@ def mirror(judged: Configuration) -> Configuration:
     runs = tuple(
         replace(run, mean=-run.mean, returns=tuple(-value for value in run.returns)) for run in judged.per_seed
     )
-    scores = {name: negate(getattr(judged, name)) for name in ("worst", "search_score", "failed_score")}
+    scores = {name: negate(getattr(judged, name)) for name in ("worst", "search_score", "failed_score", "difference")}
     scores |= {"low": negate(judged.high), "high": negate(judged.low)}
-    if judged.difference:
-        mean, low, high = (negate(value) for value in judged.difference)
-        scores["difference"] = Difference(mean, high, low)
     return replace(judged, per_seed=runs, **scores)
 
 
@@ -85,36 +81,80 @@ def test_the_winner_has_the_highest_middle_and_is_compared_with_the_baseline():
     assert [one.name for one in found.configurations] == ["trial 3", "trial 5", BASELINE, "trial 8"]
     best, _, baseline, lucky = found.configurations
     assert (best.median, best.low, best.high, best.worst) == (305, 290, 320, 290)
-    assert best.difference == bound_difference([290, 300, 305, 310, 320], [100, 110, 115, 120, 130], 3)
-    assert best.difference.mean == 190
-    assert (lucky.median, lucky.difference.mean) == (25, 902), "one lucky run makes no winner"
-    assert baseline.difference is None
+    assert (best.difference, best.num_wins, best.num_pairs, best.wins_needed) == (190, 5, 5, 5)
+    assert (lucky.median, lucky.difference, lucky.num_wins) == (25, 902, 1), "one lucky run makes no winner"
+    assert (baseline.difference, baseline.num_pairs) == (None, 0)
     assert [found.verdict(one) for one in found.configurations] == ["winner, better", "better", "", ""]
 
 
-def test_a_winner_that_is_not_better_wins_all_the_same():
-    """Its interval excludes zero beside one rival, and not beside three: chance has more tries."""
-    baseline, trial = configuration(BASELINE, [4, 6, 8, 10, 12]), configuration("trial 1", [9, 11, 13, 15, 17])
-    others = [configuration(f"trial {number}", [1, 2, 3, 4, 5]) for number in (2, 3)]
-    for rivals, verdict in (([], "winner, better"), (others, "winner")):
-        found = judge_configurations([baseline, trial, *rivals], SEEDS, 2)
+def test_a_configuration_is_tested_in_order_only_if_those_before_are_better():
+    """The second one wins five of five, which is enough if the first does so, too."""
+    baseline, second = configuration(BASELINE, [4, 6, 8, 10, 12]), configuration("trial 2", [9, 11, 13, 15, 17])
+    for first_scores, verdicts in (([5, 7, 9, 11, 13], ["winner, better", "better", ""]), ([3, 7, 9, 11, 13], None)):
+        found = judge_configurations([baseline, configuration("trial 1", first_scores), second], SEEDS, 2)
         assert found is not None
-        assert found.verdict(found.best()) == verdict
-        assert found.best().difference.mean == 5
+        assert [found.verdict(one) for one in found.configurations] == (verdicts or ["winner", "", ""])
+        assert found.winner == "trial 2"
+        assert [one.wins_needed for one in found.configurations] == ([5, 5, None] if verdicts else [None, 5, None])
 
 
-@pytest.mark.parametrize(("num_seeds", "better"), [(1, False), (2, True), (3, True)])
-def test_few_seeds_tell_large_differences(num_seeds, better):
-    baseline, trial = ([10.0, 11.0, 12.0], [90.0, 91.0, 92.0])
+def test_out_of_order_a_configuration_has_to_win_more():
+    """Of ten pairs nine are enough in order; behind one that is not better it takes all ten."""
+    baseline = longer(BASELINE, [0.0] * 10)
+    for first, second, better in ((9, 9, True), (8, 9, False), (8, 10, True)):
+        trials = [longer(f"trial {n}", [1.0] * won + [-1.0] * (10 - won)) for n, won in ((1, first), (2, second))]
+        found = judge_configurations([baseline, *trials], range(10), 1)
+        assert found is not None
+        assert {one.name: one.better for one in found.configurations}["trial 2"] is better
+
+
+def longer(name, scores, failed=()):
+    """A configuration with more seeds than five."""
+    runs = [SeedResult(seed, score, (score,)) for seed, score in enumerate(scores) if seed not in failed]
+    return Configuration(name, None if name == BASELINE else int(name.split()[1]), {}, None, tuple(runs), tuple(failed))
+
+
+def test_neither_a_tie_nor_a_failed_run_is_won():
+    baseline = longer(BASELINE, [500, 400, 300, 200, 100, 90], failed=(5,))
+    trial = longer("trial 1", [500, 401, 301, 201, 101, 91], failed=(4,))
+    found = judge_configurations([baseline, trial], range(6), 1)
+    assert found is not None
+    (judged,) = (one for one in found.configurations if one.name == "trial 1")
+    assert (judged.num_wins, judged.num_pairs) == (4, 6), "the baseline's failed run is one that the trial has won"
+
+
+def test_runs_are_paired_by_their_seeds_whatever_their_number():
+    """A configuration of an earlier certification has fewer seeds than the baseline of today."""
+    baseline, trial = longer(BASELINE, [9, 1, 1, 1, 1, 1, 1]), longer("trial 1", [5, 2, 2, 2, 2])
+    for order in ([baseline, trial], [replace(baseline, per_seed=baseline.per_seed[::-1]), trial]):
+        found = judge_configurations(order, range(7), 1)
+        assert found is not None
+        (judged,) = (one for one in found.configurations if one.name == "trial 1")
+        assert (judged.num_wins, judged.num_pairs, judged.difference) == (4, 5, 0.0)
+
+
+@pytest.mark.parametrize(("num_seeds", "better"), [(1, False), (2, False), (4, False), (5, True)])
+def test_below_five_seeds_there_is_no_verdict(num_seeds, better):
+    baseline, trial = ([10.0, 11.0, 12.0, 13.0, 14.0], [90.0, 91.0, 92.0, 93.0, 94.0])
     found = judge_configurations(
         [configuration(BASELINE, baseline[:num_seeds]), configuration("trial 1", trial[:num_seeds])], SEEDS, 2
     )
     assert found is not None
-    assert (found.winner, found.best().low, found.best().better) == ("trial 1", None, better)
+    best = found.best()
+    assert (found.winner, best.low is None, best.better) == ("trial 1", not better, better)
+    assert (best.num_wins, best.wins_needed) == (num_seeds, 5 if better else None)
+    assert found.suggest_seeds() == (None if better else 5)
     text = describe_result(found, Objective())
-    assert ("one sweep in 20" in text) is better
-    assert ("cannot be told apart" in text) is not better
+    assert ("cannot show" in text) is not better
     assert ("worst of the" in text) is (num_seeds > 1)
+
+
+@pytest.mark.parametrize(("num_won", "num_seeds", "suggested"), [(4, 5, 20), (3, 5, None), (8, 10, 20), (14, 20, 40)])
+def test_more_seeds_are_suggested_where_they_may_tell(num_won, num_seeds, suggested):
+    trial = longer("trial 1", [1.0] * num_won + [-0.5] * (num_seeds - num_won))
+    found = judge_configurations([longer(BASELINE, [0.0] * num_seeds), trial], range(num_seeds), 1)
+    assert found is not None
+    assert (found.winner, found.suggest_seeds()) == ("trial 1", suggested)
 
 
 def draw_normal(rng, shape):
@@ -160,18 +200,60 @@ def render(certification):
     return stream.getvalue()
 
 
-def test_a_finalist_with_the_controls_values_is_the_control():
-    baseline, first, other = (configuration(name, [8, 9, 9, 9, 9], 9.5) for name in (BASELINE, "trial 0", "trial 1"))
-    baseline = replace(baseline, search_score=None)
-    other = replace(other, params={"lr": 2e-3})
-    asked = drop_duplicates([baseline, first, other, replace(other, name="trial 2", trial=2)])
-    assert [(one.name, one.trial, one.search_score) for one in asked] == [(BASELINE, 0, 9.5), ("trial 1", 1, 9.5)]
-    found = judge_configurations([asked[0], configuration("trial 1", [8, 8, 8, 8, 9])], SEEDS, 2)
+def choose(name, lr, score=None, place=0, num_seeds=0):
+    """A configuration that is to be certified, or was in an earlier certification."""
+    runs = tuple(SeedResult(seed, 1.0, (1.0,)) for seed in range(num_seeds))
+    return Configuration(name, None if name == BASELINE else int(name.split()[1]), {"lr": lr}, score, runs, place=place)
+
+
+def list_names(earlier, *finalists, top=2, num_seeds=5):
+    choices = list_choices(choose(BASELINE, 1e-3), finalists, earlier, top, num_seeds)
+    return [(one.name, num_seeds) for one, num_seeds in choices]
+
+
+def test_so_many_configurations_are_certified_besides_the_baseline():
+    """None that has the baseline's values, and none twice: the search's best score may be the baseline's."""
+    finalists = [choose("trial 0", 1e-3), choose("trial 4", 2e-3), choose("trial 5", 2e-3), choose("trial 6", 3e-3)]
+    assert list_names(None, *finalists) == [(BASELINE, 5), ("trial 4", 5), ("trial 6", 5)]
+    assert list_names(None, *finalists, top=0) == [(BASELINE, 5)]
+    assert list_names(None, *finalists, top=9) == [(BASELINE, 5), ("trial 4", 5), ("trial 6", 5)], (
+        "as many as there are"
+    )
+    assert list_names(None, finalists[0]) == [(BASELINE, 5)]
+
+
+def test_what_was_certified_stays_and_the_best_of_it_gets_new_seeds():
+    ranked = (choose("trial 6", 3e-3, place=2, num_seeds=5), choose("trial 4", 2e-3, place=1, num_seeds=5))
+    earlier = Certification(SEEDS, 2, 1000, (ranked[0], choose(BASELINE, 1e-3, num_seeds=5), ranked[1]), "trial 6")
+    before = (choose("trial 4", 2e-3), choose("trial 6", 3e-3))
+    assert list_names(earlier, *before) == [(BASELINE, 5), ("trial 4", 5), ("trial 6", 5)], "nothing is new"
+    assert list_names(earlier, *before, num_seeds=9) == [(BASELINE, 9), ("trial 4", 5), ("trial 6", 9)]
+    luckier = choose("trial 9", 9e-3)
+    assert list_names(earlier, luckier, *before) == [(BASELINE, 5), ("trial 4", 5), ("trial 6", 5), ("trial 9", 5)]
+    extended = replace(ranked[1], per_seed=choose("trial 4", 0.0, num_seeds=9).per_seed)
+    earlier = replace(earlier, configurations=(ranked[0], extended))
+    assert list_names(earlier, *before, num_seeds=9) == [(BASELINE, 9), ("trial 4", 9), ("trial 6", 5)], "done"
+
+
+def test_where_nothing_was_compared_the_text_says_so():
+    alone = judge_configurations([configuration(BASELINE, [8, 9, 9, 9, 9])], SEEDS, 2)
+    beside = judge_configurations(
+        [configuration(BASELINE, [8, 9, 9, 9, 9]), configuration("trial 1", [8, 8, 8, 8, 9])], SEEDS, 2
+    )
+    assert alone is not None
+    assert beside is not None
+    assert ["nothing was compared" in describe_result(one, Objective()) for one in (alone, beside)] == [True, False]
+    assert (alone.num_compared, beside.num_compared) == (0, 1)
+
+
+def test_the_baselines_row_names_the_trial_with_its_values():
+    baseline = replace(configuration(BASELINE, [8, 9, 9, 9, 9]), trial=0, search_score=9.5)
+    found = judge_configurations([baseline, configuration("trial 1", [8, 8, 8, 8, 9])], SEEDS, 2)
     assert found is not None
     assert (found.winner, found.best().trial, found.best().difference) == (BASELINE, 0, None)
     assert [found.verdict(one) for one in found.configurations] == ["winner", ""]
-    (row,) = [line for line in render(found).splitlines() if "trial 0" in line]
-    assert row.split() == ["trial", "0", "=", "baseline", "9", "8", "to", "9", "8", "-", "5", "winner"]
+    (row,) = [line for line in render(found).splitlines() if line.startswith("trial 0 =")]
+    assert " ".join(row.split()) == "trial 0 = baseline 9 8 to 9 8 - - 0 of 5, up to 45% winner"
 
 
 @pytest.mark.parametrize(("num_seeds", "few"), [(2, True), (4, True), (5, False)])
@@ -182,7 +264,7 @@ def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
     text, best = render(found), found.best()
     assert (best.low, best.high) == ((None, None) if few else (0, 4))
     assert ("certify.seeds=5" in text) is few
-    assert ("95% interval:" in text) is not few
+    assert ("93.75% of cases" in text) is not few
     assert (f"trial 0: {', '.join(map(str, range(num_seeds)))}" in text) is few, "the values instead"
     assert (json.loads(json.dumps(found.summary()))["configurations"][0]["low"] is None) is few
 
@@ -198,7 +280,7 @@ def test_of_equals_the_control_wins_and_no_one_is_better():
         found = judge_configurations([configuration(name, same, 480.0) for name in order], SEEDS, 2)
         assert found is not None
         assert [found.verdict(one) for one in found.configurations] == ["winner", ""]
-        assert (found.winner, found.configurations[1].difference) == (BASELINE, (0, 0, 0))
+        assert (found.winner, found.configurations[1].difference, found.configurations[1].num_wins) == (BASELINE, 0, 0)
 
 
 def test_one_survivor_of_five_seeds_cannot_win():
@@ -215,7 +297,7 @@ def test_one_survivor_of_five_seeds_cannot_win():
     text = render(found)
     (line,) = [line for line in text.splitlines() if line.startswith("trial 1")]
     assert line.split()[2:6] == ["299", "299", "to", "345"]
-    assert "1, 4 failed" in line
+    assert "4 of 5, up to 99%" in line
     (counted,) = [line for line in text.splitlines() if "(4 of 5)" in line]
     assert "299" in counted, "what a failed seed counts as"
 
@@ -230,7 +312,7 @@ def test_a_quarter_of_the_seeds_may_fail_and_no_more(num_failed, winner):
         assert found is not None
         assert found.winner == winner
         (trial_judged,) = (one for one in found.configurations if one.name == "trial 1")
-        assert trial_judged.better is (num_failed == 1), "of more, what a failed seed counts as decides too much"
+        assert (trial_judged.num_wins, trial_judged.better) == (5 - num_failed, False), "a failed run is not won"
 
 
 def test_a_control_with_failed_seeds_is_judged_like_a_trial():
@@ -239,7 +321,8 @@ def test_a_control_with_failed_seeds_is_judged_like_a_trial():
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 1.0, tuple(SeedResult(s, 9.0, (8.0,)) for s in range(5)))
     found = judge_configurations([baseline, trial], range(5), 1)
     assert found is not None
-    assert (found.winner, found.best().difference.mean) == ("trial 1", pytest.approx(9 - (400 + 4 * 8) / 5))
+    assert (found.winner, found.best().difference) == ("trial 1", pytest.approx(9 - (400 + 4 * 8) / 5))
+    assert (found.best().num_wins, found.best().better) == (4, False)
 
 
 def test_a_configuration_whose_seeds_all_failed_is_last_and_told():
@@ -274,9 +357,8 @@ def test_a_baseline_that_breaks_a_constraint_cannot_win():
     assert found is not None
     assert [one.name for one in found.configurations] == ["trial 3", BASELINE]
     assert found.winner == "trial 3"
-    assert found.best().difference.mean == 345 - 515, "it is still what the winner is compared with"
+    assert found.best().difference == 345 - 515, "it is still what the winner is compared with"
     assert found.verdict(found.best()) == "winner"
-    assert "worse than the baseline" in describe_result(found, Objective())
     assert found.verdict(found.configurations[1]) == "train_s=75, not < 60"
     assert Certification.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     assert judge_configurations([broken, configuration("trial 3", [], failed=SEEDS)], SEEDS, 2) is None

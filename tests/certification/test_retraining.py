@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from ledger import make_ledger
 from saved import write_checkpoint
 
 from rltune.certification.retraining import Retraining
 from rltune.config.criteria import Criteria, parse_constraints
-from rltune.records import CERTIFY, RETRY, Report
+from rltune.records import CERTIFY, RETRY, CheckpointRecord, Report
 
 SEEDS = (11, 12, 13)
+BASELINE_VALUES = {"lr": 1e-3}
 
 
 @pytest.fixture
@@ -22,9 +25,9 @@ def ledger(tmp_path):
 
 @pytest.fixture
 def make_retraining(tmp_path, request_of, ledger):
-    def make(*overrides, warm_starts=({"lr": 1e-3},), seeds=SEEDS):
+    def make(*overrides, seeds=SEEDS):
         config = request_of("certify.top=2", *overrides)
-        return Retraining(tmp_path, config, seeds, warm_starts, ledger)
+        return Retraining(tmp_path, config, seeds, BASELINE_VALUES, ledger)
 
     return make
 
@@ -39,13 +42,6 @@ def test_before_the_search_has_ended_the_baseline_begins(make_retraining):
     assert [run.seeds for run in runs if run] == [(11,), (12,), (13,)], "each seed once"
     assert [run.name for run in runs if run] == [f"baseline-seed-{index}" for index in (1, 2, 3)]
     assert runs[3] is None
-
-
-def test_the_baseline_is_the_tuned_settings_over_the_files_own(make_retraining):
-    starts = ({"lr": 1e-3}, {"lr": 5e-5, "gamma": 0.9})
-    tuned = make_retraining("warm_start=[{lr: 1e-3}]", warm_starts=starts)
-    assert dict(tuned.baseline().params) == {"lr": 1e-3, "gamma": 0.9}
-    assert dict(make_retraining("warm_start=[]", warm_starts=starts[1:]).baseline().params) == starts[1]
 
 
 def test_a_run_that_went_wrong_comes_first_again(make_retraining):
@@ -96,7 +92,7 @@ def test_a_baseline_that_the_search_tried_is_judged_by_that_trial(make_retrainin
     ledger.judge_by(Criteria(parse_constraints({"train_s": "< 60"}), env_steps=1000))
     saved = write_checkpoint(tmp_path, "trials/0", "best", {"env_steps": 1000, "objective": 1.0}, lambda folder: None)
     retraining = make_retraining()
-    for number, params, cost in ((0, retraining.baseline().params, 90.0), (1, {"lr": 5e-4}, 9.0)):
+    for number, params, cost in ((0, BASELINE_VALUES, 90.0), (1, {"lr": 5e-4}, 9.0)):
         ledger.trials.add(params, [number], drawn={})
         ledger.trials.add_report(Report(number, 1000, 9.0 - number), {"checkpoint": saved}, train_s=cost)
         ledger.trials.end(number, "COMPLETE", "whole budget")
@@ -153,3 +149,74 @@ def add_whole(ledger, folder, lr, objective):
     saved = write_checkpoint(folder, f"trials/{number}", "best", state, lambda _: None)
     ledger.trials.add_report(Report(number, 1000, objective), {"checkpoint": saved})
     ledger.trials.end(number, "COMPLETE", "whole budget")
+
+
+def run_all(retraining, ledger, scores):
+    """Run what a certification proposes; scores by learning rate and seed index. Returns what was trained, in order."""
+    ran = []
+    while run := retraining.propose(True):
+        ran.append((run.of_trial, run.seed_index))
+        score = scores[run.params["lr"]][run.seed_index]
+        saved = CheckpointRecord(f"certify/{run.number}/best-1", 1000, score, "")
+        ledger.runs.add_report(Report(run.number, 1000, score), {"checkpoint": saved}, train_s=1.0)
+        ledger.runs.end(run.number, "COMPLETE", "whole budget", returns=(score,))
+    return ran
+
+
+def judge(retraining, ledger):
+    """Judge, and store the result as the end of a sweep does."""
+    is_over, certification = retraining.judge(ledger.trials.records())
+    assert is_over
+    ledger.change_sweep(certification=json.loads(json.dumps(certification.to_dict())))
+    return certification
+
+
+def test_the_baseline_as_the_searchs_best_trial_leaves_room(make_retraining, ledger, tmp_path):
+    """Its score in the search is luck, too, so it is not the only one that is certified."""
+    for lr, score in ((1e-3, 9.0), (1e-2, 5.0), (1e-4, 4.0), (1e-5, 3.0)):
+        add_whole(ledger, tmp_path, lr, score)
+    chosen = make_retraining().choose_configurations(ledger.trials.records())
+    assert [(one.name, one.trial, num_seeds) for one, num_seeds in chosen] == [
+        ("baseline", 0, 3),
+        ("trial 1", 1, 3),
+        ("trial 2", 2, 3),
+    ]
+
+
+def test_an_extended_sweep_keeps_what_it_has_certified(make_retraining, ledger, tmp_path):
+    add_whole(ledger, tmp_path, 1e-2, 5.0)
+    scores = {1e-3: [1.0] * 5, 1e-2: [2.0] * 5, 1e-4: [0.0] * 5}
+    run_all(make_retraining("certify.top=1"), ledger, scores)
+    assert judge(make_retraining("certify.top=1"), ledger).winner == "trial 0"
+    add_whole(ledger, tmp_path, 1e-4, 9.0)
+    extended = make_retraining("certify.top=1")
+    assert run_all(extended, ledger, scores) == [(1, 0), (1, 1), (1, 2)], "the luckier trial alone is trained"
+    found = judge(extended, ledger)
+    assert [(one.name, one.place) for one in found.configurations] == [("trial 0", 1), ("baseline", 0), ("trial 1", 2)]
+
+
+def test_of_several_only_the_best_gets_new_seeds(make_retraining, ledger, tmp_path):
+    for lr, score in ((1e-2, 5.0), (1e-4, 4.0)):
+        add_whole(ledger, tmp_path, lr, score)
+    scores = {1e-3: [1.0] * 5, 1e-2: [2.0] * 5, 1e-4: [3.0] * 3 + [0.0] * 2}
+    run_all(make_retraining(), ledger, scores)
+    judge(make_retraining(), ledger)
+    more = make_retraining(seeds=(*SEEDS, 14, 15))
+    first = more.propose(True)
+    ledger.runs.end(first.number, "FAIL", "out of luck")
+    assert (first.of_trial, first.seed_index) == (None, 3)
+    resumed = make_retraining(seeds=(*SEEDS, 14, 15))
+    assert run_all(resumed, ledger, scores) == [(1, 3), (None, 4), (1, 4)], "also after a kill in between"
+    found = judge(resumed, ledger)
+    assert {one.name: one.num_seeds for one in found.configurations} == {"baseline": 5, "trial 0": 3, "trial 1": 5}
+    again = make_retraining(seeds=(*SEEDS, 14, 15))
+    assert found.winner == "trial 0"
+    assert again.propose(True) is None, "nothing is new, though another one is the best now"
+
+
+def test_another_budget_is_another_certification(make_retraining, ledger, tmp_path):
+    add_whole(ledger, tmp_path, 1e-2, 5.0)
+    scores = {1e-3: [1.0] * 3, 1e-2: [2.0] * 3}
+    run_all(make_retraining(), ledger, scores)
+    judge(make_retraining(), ledger)
+    assert len(run_all(make_retraining("budget.env_steps=777"), ledger, scores)) == 6

@@ -75,8 +75,10 @@ def test_certification_finds_the_winner_that_the_search_did_not(
 ) -> None:
     found = record(known)
     assert [one.name for one in found.configurations] == ["trial 2", "trial 1", "trial 3", "baseline"]
-    assert [found.verdict(one) for one in found.configurations] == ["winner, better", "better", "better", ""]
-    assert [one.difference.mean for one in found.configurations if one.difference] == [151, 150, 50]
+    assert [found.verdict(one) for one in found.configurations] == ["winner", "", "", ""], "three seeds show nothing"
+    assert [one.difference for one in found.configurations] == [151, 150, 50, None]
+    assert [(one.num_wins, one.num_pairs) for one in found.configurations] == [(3, 3)] * 3 + [(0, 0)]
+    assert [one.place for one in found.configurations] == [2, 3, 1, 0], "chosen by the search's scores"
     assert known.winner is not None
     assert (known.winner["trial"], known.winner["name"]) == (2, "trial 2")
     assert known.winner["checkpoint"].startswith("certify/")
@@ -109,7 +111,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
     assert {run.info.status for run in runs} == {"FINISHED"}
     kept = {entry.run_key: entry.mlflow_run_id for entry in books(outcome)}
     for one in found.configurations:
-        owner = "trial-000" if one.trial is None else f"trial-{one.trial:03d}"  # the first with the baseline's values
+        owner = "baseline" if one.trial is None else f"trial-{one.trial:03d}"
         above = by_id[names[owner].data.tags["mlflow.parentRunId"]]
         assert above.info.run_name == outcome.name
         assert names[owner].data.metrics["certified_score"] == pytest.approx(one.median)
@@ -122,7 +124,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
             assert result.mlflow_run_id in (run.info.run_id, None), "None where MLflow had not answered by then"
     parent = names[outcome.name]
     assert parent.data.tags["rltune.winner"] == "trial 2"
-    assert names["trial-002"].data.tags["rltune.certified"] == "winner, better"
+    assert names["trial-002"].data.tags["rltune.certified"] == "winner"
     assert {"certification.json", "certification.csv"} <= {
         file.path for file in client.list_artifacts(parent.info.run_id)
     }
@@ -143,7 +145,9 @@ def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> N
     assert found.seeds == before.seeds
     assert len(after) == len(set(after.values())), "no configuration is trained twice on a seed"
     best = sorted(ledger(last), key=lambda entry: -(entry.score or 0))[:3]
-    assert {one.trial for one in found.configurations} == {None, *(entry.number for entry in best)}
+    trials = {one.name: one.trial for one in found.configurations}
+    assert trials.pop("baseline") == 4, "the extended search tries its values after the warm starts"
+    assert set(trials.values()) == {1, 2, 3, *(entry.number for entry in best)} - {4}
 
 
 def first_seed_fails() -> tuple[int, tuple[str, ...]]:
@@ -175,18 +179,19 @@ def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(
     assert found.best().scores[-1] == min(score for run in runs for score in (*run.returns, run.mean))
     out = stream.getvalue()
     assert len([line for line in out.splitlines() if "1 of baseline" in line and "non-finite" in line]) == 1
-    assert "1 failed" in out
+    assert "1 of 3, up to 86%" in out
     assert outcome.certified is not None
     assert [row["failed_seeds"] for row in outcome.certified["configurations"]] == [1, 1]
     assert outcome.winner is not None
-    assert (outcome.winner["trial"], outcome.winner["objective"]) == (None, None)
+    assert (outcome.winner["name"], outcome.winner["trial"]) == ("baseline", 0), "the search has tried its values"
     assert outcome.exit_code == 0
 
 
 def test_a_trial_with_the_controls_values_is_counted_once(
     toy_run: Callable[..., Outcome], stream: io.StringIO, tmp_path: Path
 ) -> None:
-    own = ("warm_start=[{quality:0.5,worth:300}]", "budget.trials=2", "certify.top=2")
+    values = ("algo.training.worth=999.0", "algo.training.quality=0.5")
+    own = ("warm_start=[]", *values, "budget.trials=2", "certify.top=2")
     outcome = toy_run(*KNOWN, *own, "report=true")
     said = stream.getvalue()
     assert "(6 of 6 runs)" in said

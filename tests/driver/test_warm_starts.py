@@ -30,6 +30,22 @@ def test_a_persons_warm_starts_come_first_and_the_tuned_settings_after_them(make
     assert after == tuned
 
 
+@pytest.mark.parametrize("typed", [[], [{"lr": 2e-3}], [{"lr": 1e-4}, {"gamma": 0.97}], ["tuned", {"lr": 2e-3}]])
+def test_the_baseline_is_tuned_whatever_a_person_tries_first(make, typed):
+    tuned = make().baseline
+    made = make(warm_start=[dict(tuned) if values == "tuned" else values for values in typed])
+    assert made.baseline == tuned
+    assert made.warm_starts[-1] == made.baseline
+    assert made.warm_starts.count(made.baseline) == 1
+    origins = [made.fixed_values(number)[1] for number in range(len(made.warm_starts))]
+    assert origins == [*["warm_start"] * (len(origins) - 1), "tuned"]
+
+
+def test_the_baseline_has_what_the_space_fixes(make):
+    assert make(space={**make().config.space, "lr": 3e-4}).baseline["lr"] == 3e-4
+    assert make(space={"lr": 3e-4}).baseline == {"lr": 3e-4}
+
+
 def test_without_anything_to_search_there_is_nothing_to_warm_start(make):
     assert make(space={"lr": 3e-4}, warm_start=[]).warm_starts == ()
 

@@ -48,8 +48,8 @@ def rows_of(page: str, section: str) -> list[list[str]]:
 def test_a_certified_sweep_has_a_row_for_each_configuration(tmp_path: Path) -> None:
     page = page_of(write_sweep(tmp_path / "s", 4, make_certification()))
     assert rows_of(page, "certification") == [
-        ["trial 3", "99", "97 to 101", "97", "+18 (15.69 to 20.31)", "5", "winner, better"],
-        ["baseline", "81", "79 to 83", "79", "-", "5", ""],
+        ["trial 3", "99", "97 to 101", "97", "5 of 5, 5 needed", "+18", "0 of 5, up to 45%", "winner, better"],
+        ["baseline", "81", "79 to 83", "79", "-", "-", "0 of 5, up to 45%", ""],
     ]
     assert re.findall(r'class="best"><th scope="row">([^<]+)', page) == ["trial 3"]
     assert sections_of(page) == {
@@ -77,7 +77,7 @@ def test_failed_seeds_are_counted(tmp_path: Path) -> None:
     record = make_certification(per_seed=(), failed_seeds=(11, 12, 13, 14, 15), trial=2)
     (_, row) = rows_of(page_of(write_sweep(tmp_path / "s", 3, record)), "certification")
     assert row[:3] == ["trial 2 = baseline", "-", "-"]
-    assert row[5] == "0, 5 failed"
+    assert row[6] == "5 of 5, up to 100%"
 
 
 def test_what_stands_out_from_chance_is_drawn(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_winner_is_loaded_by_its_model_or_its_sweep(tmp_path: Path) -> None:
     assert 'load_policy("sweep:s")' in list_steps(folder)["use it in Python"], "nobody said where the model is"
 
 
-@pytest.mark.parametrize(("above", "seeds"), [(0.0, None), (17.0, 27), (18.0, None), (18.33, None)])
+@pytest.mark.parametrize(("above", "seeds"), [(0.0, None), (16.5, 20), (17.5, None), (18.33, None)])
 def test_more_seeds_are_suggested_where_they_may_tell_the_winner_from_the_baseline(
     tmp_path: Path, above: float, seeds: int | None
 ) -> None:

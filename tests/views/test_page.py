@@ -12,7 +12,7 @@ import pytest
 from ended import make_certification, write_bounded, write_cost_sweep, write_sweep
 
 from rltune.ledger.storage import open_ledger
-from rltune.views.page import describe_counts, describe_sweep, describe_values, describe_verdict
+from rltune.views.page import describe_baseline, describe_counts, describe_sweep, describe_values, describe_verdict
 from rltune.views.sweep_view import load_view
 from tests.views.consoles import describe_ended
 
@@ -63,7 +63,7 @@ def test_a_page_names_the_baselines_file(tmp_path: Path, published: int | None, 
         (note,) = (note for note in certified.notes if note.startswith("baseline: "))
         assert f" conf/{file}.yaml" in note
         assert ("algo.*" in note) is bool(changed)
-        assert now.baseline_source in describe_values(now).notes[0]
+        assert describe_baseline(now) in describe_values(now).notes[0]
 
 
 def test_a_page_says_where_values_come_from(tmp_path: Path) -> None:

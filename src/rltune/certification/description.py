@@ -13,25 +13,33 @@ from pathlib import Path
 
 from rltune.certification.result import MIN_RUNS, Certification, Configuration
 from rltune.envs.objective import Objective
-from rltune.formatting import TextTable, format_difference, format_interval, format_number, format_objective
+from rltune.formatting import (
+    TextTable,
+    format_difference,
+    format_interval,
+    format_number,
+    format_objective,
+    format_wins,
+)
 from rltune.records import BASELINE, Direction
-from rltune.statistics import find_level
+from rltune.statistics import bound_failure_rate, median_level
 
 TABLE_NAME = "certification"  # The file name, without its extension, of the tables in CSV and JSON.
 
 
-def _format_seeds(configuration: Configuration) -> str:
-    failed = len(configuration.failed_seeds)
-    return str(len(configuration.per_seed)) + (f", {failed} failed" if failed else "")
+def _format_failures(configuration: Configuration) -> str:
+    num_failed, num_seeds = len(configuration.failed_seeds), configuration.num_seeds
+    return f"{num_failed} of {num_seeds}, up to {bound_failure_rate(num_failed, num_seeds):.0%}"
 
 
 COLUMNS: dict[str, Callable[[Configuration], str]] = {
     "certified": lambda row: row.label,
     "median": lambda row: format_objective(row.median),
-    "95% interval": lambda row: format_interval(vars(row)),
+    "its interval": lambda row: format_interval(vars(row)),
     "worst run": lambda row: format_objective(row.worst),
-    "difference to baseline": lambda row: format_difference(row.difference and row.difference._asdict()),
-    "seeds": _format_seeds,
+    "seeds won": lambda row: format_wins(row.num_wins, row.num_pairs, row.wins_needed),
+    "difference": lambda row: format_difference(row.difference),
+    "failed": _format_failures,
 }
 """What the table shows of each configuration, by the column's heading."""
 
@@ -51,28 +59,33 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
         certification: The certification.
         objective: What the scores measure.
     """
-    configurations, num_seeds = certification.configurations, len(certification.seeds)
+    configurations = certification.configurations
     notes = ["ranked by the mean of the middle half of the runs"]
-    if any(each.low is not None for each in configurations):
+    if sizes := sorted({each.num_seeds for each in configurations if each.low is not None}):
+        levels = " or ".join(f"{median_level(size):.4g}% of cases by {size} seeds" for size in sizes)
         notes.append(
-            f"95% interval: of the median of such runs, by {num_seeds} seeds; being chosen makes the winner's median a "
-            "little too good, which its interval allows for"
+            f"its interval: holds the median of such runs in {levels}; being chosen makes the winner's median a little "
+            "too good, which its interval allows for"
         )
     if certification.num_compared:
         notes.append(
-            f"difference: of the mean of all runs, with its {_spell_level(certification)} interval; better: if this "
-            "interval excludes 0, which happens by chance in at most one sweep of 20"
+            "seeds won: on how many seeds its run did better than the baseline's on the same seed and start states; "
+            "better: so many that a configuration which does better at most every other time would win them in at most "
+            f"one sweep of 20, however often it is looked at (below {MIN_RUNS} seeds there is no verdict); difference: "
+            "the mean of these runs less the baseline's on the same seeds"
         )
-    if num_seeds < MIN_RUNS:
-        notes += [f"{each.label}: {', '.join(map(format_objective, each.scores))}" for each in configurations]
+    notes.append(
+        "failed: runs that ended with an error, and the rate of failing runs that so few runs cannot exclude (95%)"
+    )
+    few = [each for each in configurations if each.num_seeds < MIN_RUNS]
+    notes += [f"{each.label}: {', '.join(map(format_objective, each.scores))}" for each in few]
     if failed := [each for each in configurations if each.failed_seeds]:
         worst = "lowest" if objective.direction is Direction.MAX else "highest"
         counted = format_objective(failed[0].failed_score)
         counts = ", ".join(f"{each.label} ({len(each.failed_seeds)} of {each.num_seeds})" for each in failed)
         notes.append(f"a failed seed counts as the {worst} {objective.name} of all runs, {counted}: {counts}")
-    if num_seeds < MIN_RUNS:
-        few = "one seed is" if num_seeds == 1 else f"{num_seeds} seeds are"
-        notes.append(f"{few} too few to bound a median: use certify.seeds={MIN_RUNS}")
+    if len(certification.seeds) < MIN_RUNS:
+        notes.append(f"fewer than {MIN_RUNS} seeds bound no median: use certify.seeds={MIN_RUNS}")
     if policy := certification.policy:
         notes.append(
             f"policy: mean {objective.name} {format_objective(policy.mean)} (95% interval "
@@ -94,13 +107,16 @@ def describe_result(certification: Certification, objective: Objective) -> str:
     score = f"a median {objective.name} of {_format_median(best)} over {format_number(best.num_seeds, 'fresh seed')}"
     if best is baseline:
         same = "" if baseline.trial is None else f" (the values of trial {baseline.trial})"
-        text = f"The baseline{same} wins with {score}: no other configuration ranks higher."
+        ranks = "nothing was compared with it"
+        if num_compared := certification.num_compared:
+            ranks = f"none of the other certified configurations ({num_compared}) ranks higher"
+        text = f"The baseline{same} wins with {score}: {ranks}."
     else:
         text = f"{best.name.capitalize()} wins with {score}"
         if baseline:
             text += f"; the baseline's is {_format_median(baseline)}"
             text += f", but it cannot win: {baseline.broken}" if baseline.broken else ""
-        text += f".{_compare_with_baseline(best, certification, objective)}"
+        text += f".{_compare_with_baseline(best)}"
     if best.num_seeds > 1:
         expected, worst = format_objective(best.median), format_objective(best.worst)
         text += f" Train it once and expect about {expected}; the worst of the {best.num_seeds} runs reached {worst}."
@@ -110,37 +126,28 @@ def describe_result(certification: Certification, objective: Objective) -> str:
     return text
 
 
-def _compare_with_baseline(best: Configuration, certification: Certification, objective: Objective) -> str:
-    """Compare the winner with the baseline in words: by how much they differ, and how certain that is."""
-    if best.difference is None:
+def _compare_with_baseline(best: Configuration) -> str:
+    """Compare the winner with the baseline in words: on how many seeds it did better, and what that shows."""
+    if not best.num_pairs:
         return ""
-    difference, is_few = best.difference, best.num_seeds < MIN_RUNS
-    means = f"the means differ by {format_objective(difference.mean)}"
-    if difference.low is not None:
-        interval = format_interval(difference._asdict())
-        means += f" ({_spell_level(certification)} interval {interval})"
-    seeds = format_number(best.num_seeds, "seed")
+    wins = f"it did better than the baseline on {best.num_wins} of {format_number(best.num_pairs, 'seed')}"
+    if best.difference is not None:
+        wins += f" (the means of these runs differ by {format_objective(best.difference)})"
     if best.better:
-        chance = f" With {seeds}, one sweep in 20 says so even if nothing is better." if is_few else ""
-        return f" It is better than the baseline: {means}.{chance}"
-    # The baseline can be significantly better than the winner only if it breaks a constraint and therefore cannot win.
-    if difference.is_worse(objective.direction):
-        return f" It is worse than the baseline: {means}."
-    few = " So few seeds show only large differences." if is_few else ""
-    return f" It cannot be told apart from the baseline with {seeds}: {means}.{few}"
-
-
-def _spell_level(certification: Certification) -> str:
-    """Format the confidence level of the differences: ``95%``, or higher if several configurations are compared."""
-    return f"{find_level(certification.num_compared):.3g}%"
+        return f" It is better: {wins}. Trained again on another seed, it does better more often than not."
+    if best.wins_needed is None:
+        return f" So few seeds cannot show that it is better: {wins}."
+    return f" It is not shown to be better: {wins}, and {best.wins_needed} are needed."
 
 
 def _format_median(configuration: Configuration) -> str:
     """Format a configuration's median, with its interval if it has enough runs for one."""
     if not configuration.per_seed:
         return "unknown, all of its seeds failed"
-    interval = "" if configuration.low is None else f" (95% interval {format_interval(vars(configuration))})"
-    return format_objective(configuration.median) + interval
+    if configuration.low is None:
+        return format_objective(configuration.median)
+    interval = f"{median_level(configuration.num_seeds):.4g}% interval {format_interval(vars(configuration))}"
+    return f"{format_objective(configuration.median)} ({interval})"
 
 
 def write_table(certification: Certification, folder: Path) -> list[Path]:

@@ -7,18 +7,17 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from rltune.records import BASELINE, Direction, RunKey
-from rltune.statistics import Difference, bound_difference, interquartile_mean, median_interval
+from rltune.statistics import ERROR_RATE, SPENT, count_wins_needed, interquartile_mean, median_interval
 
-MIN_RUNS = 5  # The fewest runs for which `median_interval` has a 95% interval.
-MANY_TIMES = 10  # More seeds than so many times those of a certification are not suggested.
+MIN_RUNS = min(SPENT)  # The fewest runs for an interval of their median, and the fewest pairs for a verdict.
+OUT_OF_ORDER = 1.0 - max(SPENT.values())  # The share of the error rate that is left for a test out of order.
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,18 @@ class Configuration:
         failed_seeds: Seeds whose training failed.
         failed_score: The score that each failed seed counts as: the worst return of all runs. None if no seed failed.
         broken: The constraint that the configuration breaks, in words, so that it cannot win; None if it breaks none.
+        place: Its place in the order in which the configurations were chosen, from 1; 0 for the baseline.
         worst: The worst of the scores.
-        low: Lower end of the 95% interval of the runs' median; None with fewer than `MIN_RUNS`, and if all failed.
+        low: Lower end of the interval of the runs' median (`rltune.statistics.median_interval`); None with fewer than
+            `MIN_RUNS`, and if all failed.
         high: Upper end of this interval.
-        difference: How far the mean of the scores is from the baseline's; None for the baseline, and if either has no
-            run.
-        better: Whether the interval of the difference has the configuration better than the baseline.
+        difference: The mean difference to the baseline's runs on the same seeds; None for the baseline, and if either
+            has no run that succeeded.
+        num_pairs: How many seeds both it and the baseline were trained on.
+        num_wins: On how many of these its run did better; neither a tie nor a failed run is won.
+        wins_needed: How many have to be won to be better; None for the baseline, and if there are too few pairs.
+        better: Whether it won as many: trained again on another seed, it does better than the baseline more often than
+            not.
     """
 
     name: str
@@ -77,10 +82,14 @@ class Configuration:
     failed_seeds: tuple[int, ...] = ()
     failed_score: float | None = None
     broken: str | None = None
+    place: int = 0
     worst: float | None = None
     low: float | None = None
     high: float | None = None
-    difference: Difference | None = None
+    difference: float | None = None
+    num_pairs: int = 0
+    num_wins: int = 0
+    wins_needed: int | None = None
     better: bool = False
 
     @property
@@ -101,13 +110,22 @@ class Configuration:
     @property
     def scores(self) -> list[float]:
         """The score of each seed; failed seeds come last and count as `failed_score`."""
-        failed = [] if self.failed_score is None else [self.failed_score] * len(self.failed_seeds)
-        return [result.mean for result in self.per_seed] + failed
+        return list(self.score_by_seed.values())
+
+    @property
+    def score_by_seed(self) -> dict[int, float]:
+        """The scores by training seed, those of failed seeds last."""
+        failed = {} if self.failed_score is None else dict.fromkeys(self.failed_seeds, self.failed_score)
+        return {result.seed: result.mean for result in self.per_seed} | failed
 
     @property
     def median(self) -> float | None:
         """The median of the scores of all seeds; None if all seeds failed."""
         return median(self.scores) if self.per_seed else None
+
+
+Choice = tuple[Configuration, int]
+"""A configuration that is to be certified, and on how many of the certification's seeds."""
 
 
 @dataclass(frozen=True)
@@ -165,25 +183,24 @@ class Certification:
     @property
     def num_compared(self) -> int:
         """Number of certified configurations that are compared with the baseline."""
-        return sum(configuration.difference is not None for configuration in self.configurations)
+        return sum(configuration.num_pairs > 0 for configuration in self.configurations)
 
-    def count_seeds_to_decide(self) -> int | None:
-        """Estimate how many seeds tell the winner from the baseline, if the difference of their means stays the same.
+    def suggest_seeds(self) -> int | None:
+        """Suggest how many seeds tell whether the winner is better, if it wins as often on more of them.
 
         Returns:
-            The number; None if they can be told apart already, or only by more than `MANY_TIMES` as many seeds.
+            The number; None if the winner is the baseline or is better already, or if 80 seeds would not be enough.
         """
         best = self.best()
-        difference, num_seeds = best.difference, best.num_seeds
-        if difference is None:
+        if best.better or not best.num_pairs:
             return None
-        if difference.low is None or difference.high is None:
-            return MIN_RUNS
-        if difference.low > 0 or difference.high < 0 or not difference.mean:
-            return None
-        # An interval is about half as wide with four times as many seeds.
-        needed = num_seeds * ((difference.high - difference.low) / 2 / difference.mean) ** 2
-        return max(num_seeds + 1, math.ceil(needed)) if needed <= MANY_TIMES * num_seeds else None
+        is_first = all(each.better for each in self.configurations if 0 < each.place < best.place)
+        rate = ERROR_RATE if is_first else _share_error_rate(best.place)
+        for size in SPENT:
+            needed = count_wins_needed(size, rate)
+            if size > best.num_pairs and needed and best.num_wins * size >= needed * best.num_pairs:
+                return size
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certification as a dictionary that can be stored as JSON."""
@@ -198,8 +215,8 @@ class Certification:
                     **row,
                     "per_seed": tuple(map(SeedResult.from_dict, row["per_seed"])),
                     "failed_seeds": tuple(row["failed_seeds"]),
-                    "difference": Difference(*row["difference"]) if row["difference"] else None,
                 }
+                | _drop_old_verdict(row)
             )
             for row in raw["configurations"]
         ]
@@ -209,10 +226,9 @@ class Certification:
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat dictionary of numbers for each configuration, without its parameters and single runs."""
-        columns, ends = ("name", "trial", "median", "low", "high", "worst"), ("", "_low", "_high")
+        columns = ("name", "trial", "median", "low", "high", "worst", "difference", "num_pairs", "num_wins")
         return [
-            {key: getattr(row, key) for key in columns}
-            | {f"difference{end}": value for end, value in zip(ends, row.difference or (None,) * 3, strict=True)}
+            {key: getattr(row, key) for key in (*columns, "wins_needed")}
             | {"seeds": len(row.per_seed), "failed_seeds": len(row.failed_seeds), "verdict": self.verdict(row)}
             for row in self.configurations
         ]
@@ -233,6 +249,12 @@ class Certification:
         return content | {"configurations": [row | {"scores": configuration.scores} for row, configuration in rows]}
 
 
+def _drop_old_verdict(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what replaces the verdict of a version that compared means, whose errors were too frequent."""
+    old = row["difference"]
+    return {"difference": old[0], "better": False} if isinstance(old, Sequence) else {}
+
+
 def label(name: str, trial: int | None) -> str:
     """Return the name under which a configuration is displayed, see `Configuration.label`."""
     return f"trial {trial} = {BASELINE}" if name == BASELINE and trial is not None else name
@@ -243,22 +265,46 @@ def spell_params(params: Mapping[str, Any]) -> str:
     return json.dumps(dict(params), sort_keys=True)
 
 
-def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """Drop later configurations with equal values, so that the baseline does not compete with a copy of itself.
+def list_choices(
+    baseline: Configuration,
+    finalists: Iterable[Configuration],
+    earlier: Certification | None,
+    top: int,
+    num_seeds: int,
+) -> list[Choice]:
+    """List the configurations of a certification, each with the number of its seeds; all differ in their values.
+
+    What an earlier certification has trained stays in the comparison with its own runs. Only the best of these
+    configurations is trained on more seeds, and only if none of them has as many already.
 
     Args:
-        configurations: The baseline first, then the finalists, best first.
+        baseline: The baseline, which is trained on all seeds.
+        finalists: The trials of the search that can win, best first.
+        earlier: The result of the last certification; None for the first one.
+        top: How many finalists are certified besides the baseline, if the search has as many.
+        num_seeds: The number of seeds of this certification.
 
     Returns:
-        The configurations in the same order. The baseline gets trial and score of the first finalist with its values.
+        The baseline first, then the others in the order in which they were first chosen.
     """
-    unique: dict[str, Configuration] = {}
-    for configuration in configurations:
-        values = spell_params(configuration.params)
-        first = unique.setdefault(values, configuration)
-        if first.name == BASELINE and first.trial is None:
-            unique[values] = replace(first, trial=configuration.trial, search_score=configuration.search_score)
-    return list(unique.values())
+    rivals = [each for each in earlier.configurations if each.name != BASELINE] if earlier else []
+    is_extended = all(each.num_seeds < num_seeds for each in rivals)
+    choices = {spell_params(baseline.params): (baseline, num_seeds)}
+    for each in sorted(rivals, key=lambda each: each.place):
+        untrained = Configuration(each.name, each.trial, each.params, each.search_score, ())
+        is_best = each.name == rivals[0].name
+        choices.setdefault(
+            spell_params(each.params), (untrained, num_seeds if is_best and is_extended else each.num_seeds)
+        )
+    best: dict[str, Configuration] = {}
+    for each in finalists:
+        if len(best) >= top:
+            break
+        if (values := spell_params(each.params)) != spell_params(baseline.params):
+            best.setdefault(values, each)
+    for values, each in best.items():
+        choices.setdefault(values, (each, num_seeds))
+    return list(choices.values())
 
 
 def judge_configurations(
@@ -267,20 +313,24 @@ def judge_configurations(
     episodes: int,
     direction: Direction = Direction.MAX,
 ) -> Certification | None:
-    """Compare configurations by their runs: rank them, compute confidence intervals, and compare with the baseline.
+    """Compare configurations by their runs: rank them, and test which are better than the baseline.
 
-    A configuration is better than the baseline if the interval of the difference of their means excludes zero
-    (`rltune.statistics.bound_difference`). Winning says less: one of several equal configurations wins by chance, and
-    its median is too high for the same reason, among four with five seeds by half a standard deviation of a run. So the
-    worse end of its interval is extended until a third of its runs, pooled with those of the configurations whose
-    intervals it overlaps, are worse: if they are equal, then all these runs are one sample. `benchmarks/coverage.py`
-    simulates how often this holds.
+    The test is a sign test over pairs of runs that share their seed and their start states
+    (`rltune.statistics.count_wins_needed`). Several configurations are tested in the order in which they were chosen,
+    the next one only if the one before is better, so that all together are wrong no more often than one alone (Maurer
+    et al. 1995, "Multiple comparisons in drug clinical trials"). What this leaves of the error rate goes to those whose
+    predecessors are not better: they have to win more. `benchmarks/coverage.py` simulates how often the verdicts hold.
+
+    Winning says less: one of several equal configurations wins by chance, and its median is too high for the same
+    reason, among four with five seeds by half a standard deviation of a run. So the worse end of its interval is
+    extended until a third of its runs, pooled with those of the configurations whose intervals it overlaps, are worse:
+    if they are equal, then all these runs are one sample.
 
     Args:
-        configurations: Configurations with their runs, those first that win where all is equal. A failed run counts as
+        configurations: Configurations with their runs, in the order in which they were chosen. A failed run counts as
             the worst return of all runs, because it is unknown how bad it would have been. So a configuration with more
             failed runs than a quarter ranks below those with fewer.
-        seeds: The seeds that every configuration was to be trained on.
+        seeds: The seeds of the certification. A configuration of an earlier one may have runs of the first ones alone.
         episodes: The number of episodes of each run.
         direction: Which scores are better.
 
@@ -297,12 +347,11 @@ def judge_configurations(
         for configuration in configurations
         if configuration.num_seeds
     ]
-    ranked = sorted(scored, key=partial(_rank, direction), reverse=True)
-    baseline = next((configuration for configuration in ranked if configuration.name == BASELINE), None)
-    num_compared = sum(configuration.name != BASELINE and bool(configuration.per_seed) for configuration in ranked)
-    judged = [_judge(configuration, baseline, num_compared, direction) for configuration in ranked]
-    judged[0] = _allow_for_choice(judged, direction)
-    return Certification(tuple(seeds), episodes, 0, tuple(judged), judged[0].name)
+    baseline = next((configuration for configuration in scored if configuration.name == BASELINE), None)
+    judged = [_bound(configuration, direction) for configuration in _test_in_order(scored, baseline, direction)]
+    ranked = sorted(judged, key=partial(_rank, direction), reverse=True)
+    ranked[0] = _allow_for_choice(ranked, direction)
+    return Certification(tuple(seeds), episodes, 0, tuple(ranked), ranked[0].name)
 
 
 def _rank(direction: Direction, configuration: Configuration) -> tuple[float, ...]:
@@ -317,24 +366,46 @@ def _rank(direction: Direction, configuration: Configuration) -> tuple[float, ..
     )
 
 
-def _judge(
-    configuration: Configuration, baseline: Configuration | None, num_compared: int, direction: Direction
-) -> Configuration:
-    """Fill in the interval of a configuration's median and its difference from the baseline.
+def _test_in_order(
+    configurations: Sequence[Configuration], baseline: Configuration | None, direction: Direction
+) -> Iterator[Configuration]:
+    """Yield the configurations with their verdicts, in the order in which they were chosen."""
+    place, is_in_order = 0, True
+    for configuration in configurations:
+        if baseline is None or configuration is baseline:
+            yield configuration
+            continue
+        place += 1
+        compared = replace(_compare_runs(configuration, baseline, direction), place=place)
+        needed = count_wins_needed(compared.num_pairs, ERROR_RATE if is_in_order else _share_error_rate(place))
+        is_better = needed is not None and compared.num_wins >= needed
+        is_in_order = is_in_order and is_better
+        yield replace(compared, wins_needed=needed, better=is_better)
 
-    Args:
-        configuration: The configuration with its runs.
-        baseline: The baseline, if it was trained.
-        num_compared: How many configurations are compared with the baseline.
-        direction: Which scores are better.
-    """
-    scores = configuration.scores
-    low, high = (median_interval(scores) if configuration.per_seed else None) or (None, None)
-    judged = replace(configuration, worst=direction.find_worst(scores), low=low, high=high)
-    if baseline is None or configuration.name == BASELINE or not (configuration.per_seed and baseline.per_seed):
-        return judged
-    difference = bound_difference(scores, baseline.scores, num_compared)
-    return replace(judged, difference=difference, better=difference.is_better(direction))
+
+def _share_error_rate(place: int) -> float:
+    """Return the error rate of a configuration that is tested out of order; over all places they add up."""
+    return float(ERROR_RATE * OUT_OF_ORDER * 2.0 ** (1 - place))
+
+
+def _compare_runs(configuration: Configuration, baseline: Configuration, direction: Direction) -> Configuration:
+    """Fill in how many pairs of runs on the same seed a configuration wins, and their mean difference."""
+    ours, theirs = configuration.score_by_seed, baseline.score_by_seed
+    seeds = [seed for seed in ours if seed in theirs]
+    wins = [
+        seed not in configuration.failed_seeds
+        and (seed in baseline.failed_seeds or direction.is_better(ours[seed], theirs[seed]))
+        for seed in seeds
+    ]
+    has_both = seeds and configuration.per_seed and baseline.per_seed
+    difference = fmean(ours[seed] - theirs[seed] for seed in seeds) if has_both else None
+    return replace(configuration, num_pairs=len(seeds), num_wins=sum(wins), difference=difference)
+
+
+def _bound(configuration: Configuration, direction: Direction) -> Configuration:
+    """Fill in the worst run of a configuration and the interval of its median."""
+    low, high = (median_interval(configuration.scores) if configuration.per_seed else None) or (None, None)
+    return replace(configuration, worst=direction.find_worst(configuration.scores), low=low, high=high)
 
 
 def _allow_for_choice(judged: Sequence[Configuration], direction: Direction) -> Configuration:

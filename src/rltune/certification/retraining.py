@@ -11,18 +11,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rltune.certification.finalists import is_playable, rank_finalists
 from rltune.certification.result import (
     Certification,
+    Choice,
     Configuration,
     SeedResult,
-    drop_duplicates,
     judge_configurations,
+    list_choices,
     spell_params,
 )
 from rltune.config.schema import RunConfig
 from rltune.ledger.ledger import Ledger
+from rltune.ledger.ranking import rank_records
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.records import BASELINE, TrialRecord
 
@@ -34,7 +37,7 @@ class Retraining:
         folder: The sweep's folder.
         config: The sweep's settings.
         seeds: Fresh seeds, one for each run of a configuration.
-        warm_starts: The first configurations of the search: tuned settings, then the values of the algorithm file.
+        baseline: The baseline's values by name: the tuned settings if there are any, else the algorithm file's own.
         ledger: The sweep's ledger.
 
     Attributes:
@@ -46,13 +49,12 @@ class Retraining:
         folder: Path,
         config: RunConfig,
         seeds: Sequence[int],
-        warm_starts: Sequence[Mapping[str, object]],
+        baseline: Mapping[str, Any],
         ledger: Ledger,
     ) -> None:
         self._folder, self._config, self._ledger = folder, config, ledger
-        self._warm_starts, self.table, self._top = warm_starts, ledger.runs, config.certify.top or 0
-        self.seeds = seeds
-        self._chosen: list[Configuration] | None = None
+        self._baseline, self.table, self.seeds = baseline, ledger.runs, seeds
+        self._chosen: list[Choice] | None = None
         self._proposed: set[str] = set()
         self._retries: list[TrialRecord] = []
 
@@ -60,23 +62,38 @@ class Retraining:
         """Read all certification runs from the ledger."""
         return self._ledger.runs.records()
 
-    def baseline(self) -> Configuration:
-        """Return the baseline configuration: tuned settings if there are any, else the algorithm file's values."""
-        starts = self._warm_starts
-        defaults = dict(starts[-1]) if starts else {}
-        tuned = dict(starts[0]) if self._config.warm_start and starts else {}
-        return Configuration(BASELINE, None, defaults | tuned, None, ())
+    def choose_configurations(self, searched: Sequence[TrialRecord]) -> list[Choice]:
+        """Choose the configurations to certify, as `list_choices` does; none if no trial has a policy that can win.
 
-    def choose_configurations(self, searched: Sequence[TrialRecord]) -> list[Configuration]:
-        """Choose the configurations to certify, without duplicates: the baseline, then the best trials."""
+        Args:
+            searched: All trials of the search.
+        """
         ranked = rank_finalists(self._folder, searched, self._ledger.criteria.direction)
-        playable = (finalist for finalist in ranked if _can_win(finalist.folder))
-        finalists = list(itertools.islice(playable, max(1, self._top)))
-        configurations = [
+        finalists = (
             Configuration(finalist.name, finalist.trial, finalist.params, finalist.objective, ())
-            for finalist in finalists[: self._top]
-        ]
-        return drop_duplicates([self.baseline(), *configurations]) if finalists else []
+            for finalist in ranked
+            if _can_win(finalist.folder)
+        )
+        best = next(finalists, None)
+        if best is None:
+            return []
+        baseline = self._find_baseline(searched)
+        every = itertools.chain([best], finalists)
+        return list_choices(baseline, every, self._read_earlier(), self._config.certify.top or 0, len(self.seeds))
+
+    def _find_baseline(self, searched: Sequence[TrialRecord]) -> Configuration:
+        """Return the baseline, with number and score of the best trial that has its values, if there is one."""
+        values, ranked = spell_params(self._baseline), rank_records(searched, self._ledger.criteria.direction)
+        for trial in ranked:
+            if spell_params(trial.params) == values:
+                return Configuration(BASELINE, trial.number, self._baseline, trial.score, ())
+        return Configuration(BASELINE, None, self._baseline, None, ())
+
+    def _read_earlier(self) -> Certification | None:
+        """Read the result of the last certification; None if there is none, or if it had another budget."""
+        stored = self._ledger.sweep().certification
+        earlier = Certification.from_dict(stored) if stored else None
+        return earlier if earlier and earlier.env_steps == self._config.budget.env_steps else None
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
         """Return the ledger's record of the next run to start or to resume; None if there is none.
@@ -91,12 +108,12 @@ class Retraining:
             self._chosen = None
         elif self._chosen is None:
             self._chosen = self.choose_configurations(self._ledger.trials.records())
-        configurations = [self.baseline()] if self._chosen is None else self._chosen
+        chosen = [(self._find_baseline(()), len(self.seeds))] if self._chosen is None else self._chosen
         runs: dict[str, TrialRecord] | None = None
         for seed_index in range(len(self.seeds)):
-            for configuration in configurations:
+            for configuration, num_seeds in chosen:
                 key = self._key(configuration, seed_index)
-                if key in self._proposed:
+                if seed_index >= num_seeds or key in self._proposed:
                     continue
                 self._proposed.add(key)
                 runs = self._read_keyed_runs() if runs is None else runs
@@ -117,8 +134,9 @@ class Retraining:
         values, seed = spell_params(configuration.params), self.seeds[seed_index]
         return f"{values} seed={seed} env_steps={self._config.budget.env_steps}"
 
-    def _list_keys(self, configuration: Configuration) -> list[str]:
-        return [self._key(configuration, seed_index) for seed_index in range(len(self.seeds))]
+    def _list_keys(self, choice: Choice) -> list[str]:
+        configuration, num_seeds = choice
+        return [self._key(configuration, seed_index) for seed_index in range(num_seeds)]
 
     def _read_keyed_runs(self) -> dict[str, TrialRecord]:
         return {run.key: run for run in self.runs() if run.key is not None}
@@ -145,7 +163,7 @@ class Retraining:
         runs = self._read_ended_runs(chosen)
         if runs is None:
             return False, None
-        configurations = [self._with_results(configuration, runs, searched) for configuration in chosen]
+        configurations = [self._with_results(choice, runs, searched) for choice in chosen]
         certification = judge_configurations(
             configurations, self.seeds, self._config.certify.episodes, self._ledger.criteria.direction
         )
@@ -154,20 +172,22 @@ class Retraining:
         train_s = round(sum(run.train_s for run in runs.values()), 3)
         return True, replace(certification, env_steps=self._config.budget.env_steps, train_s=train_s)
 
-    def _read_ended_runs(self, configurations: Sequence[Configuration]) -> dict[str, TrialRecord] | None:
+    def _read_ended_runs(self, chosen: Sequence[Choice]) -> dict[str, TrialRecord] | None:
         """Read the certification runs of some configurations, by key; None if not all of them have ended."""
         runs = self._read_keyed_runs()
-        keys = {key for configuration in configurations for key in self._list_keys(configuration)}
+        keys = {key for choice in chosen for key in self._list_keys(choice)}
         ended = {key: run for key, run in runs.items() if key in keys and _has_ended(run)}
         return ended if len(ended) == len(keys) else None
 
     def _with_results(
-        self, configuration: Configuration, runs: Mapping[str, TrialRecord], searched: Sequence[TrialRecord]
+        self, choice: Choice, runs: Mapping[str, TrialRecord], searched: Sequence[TrialRecord]
     ) -> Configuration:
-        ended = [runs[key] for key in self._list_keys(configuration)]
+        configuration, _ = choice
+        ended = [runs[key] for key in self._list_keys(choice)]
         results = tuple(_result_of(run) for run in ended if run.state == "COMPLETE")
         failed = tuple(run.seeds[0] for run in ended if run.state != "COMPLETE")
-        broken = None if configuration.trial is not None else self._find_broken(configuration, ended, searched)
+        # A trial that breaks a constraint is no finalist, but the baseline is certified in any case.
+        broken = self._find_broken(configuration, ended, searched) if configuration.name == BASELINE else None
         return replace(configuration, per_seed=results, failed_seeds=failed, broken=broken)
 
     def _find_broken(

@@ -164,6 +164,7 @@ def compare(settings: DictConfig) -> Answer:
         "objective": comparison.objective.label,
         "direction": comparison.objective.direction,
         "sweeps": comparison.rows,
+        "notes": comparison.notes,
         "files": files,
     }
     return Answer(data, lambda: print(comparison.markdown(), *files, sep="\n"))

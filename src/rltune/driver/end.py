@@ -193,11 +193,9 @@ def save_outcome(
         began=ledger.sweep().began,
     )
     outcome.save()
-    ledger.change_sweep(
-        winner=outcome.winner,
-        model=outcome.model,
-        certification=certification.to_dict() if certification else None,
-    )
+    # If a certification is extended and not completed, then the earlier result stays: the next one builds on it.
+    result = {"certification": certification.to_dict()} if certification else {}
+    ledger.change_sweep(winner=outcome.winner, model=outcome.model, **result)
     return outcome
 
 

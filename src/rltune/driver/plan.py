@@ -31,7 +31,7 @@ from rltune.config.budget import fit_certification
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MEASURED, ResourcesConfig, RunConfig
-from rltune.driver.warm_starts import collect_earlier_trials, collect_portfolio, collect_warm_starts
+from rltune.driver.warm_starts import collect_earlier_trials, collect_portfolio, collect_warm_starts, find_baseline
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
 from rltune.envs.validation import check_env, check_rewards, find_time_limit
@@ -61,7 +61,8 @@ class Plan:
         config: The settings.
         space: The search space.
         build: The parts of each trial's algorithm that are not searched.
-        warm_starts: Values by name for the first trials: tuned settings, then the algorithm file's own.
+        warm_starts: Values by name for the first trials: those of ``warm_start``, then the baseline's.
+        baseline: The values of the certification's baseline by name (`rltune.driver.warm_starts.find_baseline`).
         request: A trial's request for resources, to be fitted into the machine.
         notes: Notes for the user, shown when the sweep starts.
         earlier: Trials of earlier sweeps from which the searcher learns.
@@ -72,6 +73,7 @@ class Plan:
     space: Space
     build: Build
     warm_starts: tuple[Mapping[str, Any], ...]
+    baseline: Mapping[str, Any]
     request: Request
     notes: tuple[str, ...]
     earlier: tuple[TrialRecord, ...] = ()
@@ -122,11 +124,11 @@ class Plan:
             given = given if is_new and self.space.is_fully_specified(given) else {}
         if not given:
             return {}, SEARCHER
-        if number < len(self.config.warm_start):
+        if number >= len(self.warm_starts):
+            return given, PORTFOLIO
+        if self.warm_starts[number] != self.baseline:
             return given, WARM_START
-        if number < len(self.warm_starts):
-            return given, BASELINE if self.config.published.env_steps is None else TUNED
-        return given, PORTFOLIO
+        return given, BASELINE if self.config.published.env_steps is None else TUNED
 
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain dictionaries, for the workers' assignments."""
@@ -192,7 +194,8 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     optional_notes = filter(None, [*env_notes, *budget_notes, *search_notes, idle_gpu, *grid_notes, ledger_note])
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable)
-    return Plan(config, space, build, warm_starts, request, (*notes, *optional_notes), earlier, portfolio)
+    notes += tuple(optional_notes)
+    return Plan(config, space, build, warm_starts, find_baseline(config, space), request, notes, earlier, portfolio)
 
 
 def _make_request(config: RunConfig) -> Request:

@@ -31,15 +31,13 @@ SAME = (
 def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
     """Collect the configurations to try first, and notes on values in them that the search space excludes.
 
-    The configurations of ``warm_start`` come first. The algorithm file's own values, which are the tuned ones if
-    conf/tuned has the pair, come last. Values that the space fixes belong to each of them, so that the baseline of the
-    certification, which is the last one, has them as well.
+    The configurations of ``warm_start`` come first, and the baseline of the certification last (`find_baseline`).
+    Values that the space fixes belong to each of them.
 
     Raises:
         ConfigError: The space or a warm start names an argument that the algorithm file does not have.
     """
     dimensions = {dimension.name: dimension for dimension in space.dimensions}
-    in_file = values_of(config.algo, (*space.names, *space.idle))
     notes = [f"{name} is not searched, because {why}" for name, why in space.idle.items()]
     starts: list[Mapping[str, Any]] = []
     for number, values in enumerate(config.warm_start):
@@ -56,12 +54,26 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
             else:
                 continue
             notes.append(f"warm start {number}: {name}={value} {problem}")
-        starts.append(start)
+        starts.append({**start, **space.fixed})
     # Values outside of their ranges need no note here, because they come from a file and not from the user.
-    start = space.active_values({name: value for name, value in in_file.items() if name in dimensions})
-    if start and start not in starts:
-        starts.append(start)
-    return tuple({**start, **space.fixed} for start in starts), tuple(notes)
+    baseline = find_baseline(config, space)
+    if baseline.keys() - space.fixed.keys():
+        starts = [start for start in starts if start != baseline] + [baseline]
+    return tuple(starts), tuple(notes)
+
+
+def find_baseline(config: RunConfig, space: Space) -> dict[str, Any]:
+    """Return the baseline's values by name: the algorithm file's own, or those that the space fixes.
+
+    The values of conf/tuned are in the algorithm file if there are any for the pair, and so are those that the command
+    line sets.
+
+    Raises:
+        ConfigError: The space names an argument that the algorithm file does not have.
+    """
+    in_file = values_of(config.algo, (*space.names, *space.idle))
+    searched = {dimension.name for dimension in space.dimensions}
+    return {**space.active_values({name: in_file[name] for name in in_file if name in searched}), **space.fixed}
 
 
 def collect_portfolio(

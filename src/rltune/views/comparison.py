@@ -7,24 +7,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rltune.certification.result import Certification
 from rltune.config.schema import ObjectiveConfig
 from rltune.envs.objective import Objective
+from rltune.envs.spec import spec_of
 from rltune.errors import StudyError
 from rltune.formatting import (
     format_count,
-    format_difference,
     format_duration,
     format_interval,
     format_objective,
+    format_wins,
     spell_command,
 )
 from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
-from rltune.statistics import Difference, bound_difference, find_level
+from rltune.statistics import ERROR_RATE, count_wins_needed
 from rltune.views.sweep_view import SweepView, load_view
 
-HEADINGS = ("sweep", "winner", "{}", "95% interval", "difference to the first", "env steps", "time", "how measured")
+HEADINGS = ("sweep", "winner", "{}", "its interval", "seeds won", "verdict", "env steps", "time", "how measured")
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,15 @@ class ComparisonRow:
         winner: The winner's algorithm and trial.
         score: The median over seeds of a certified winner; else the mean over fresh episodes of the winner's only
             policy.
-        low: The lower end of the score's 95% interval; None where there are too few values for an interval.
+        low: The lower end of the interval of the score: of the median (`rltune.statistics.median_interval`), or the 95%
+            interval of the mean; None where there are too few values for an interval.
         high: The upper end of the interval.
         scores: The score of each certified seed, failed seeds included; empty where the winner was not certified.
-        difference: How far the mean over its seeds is from that of the first sweep's winner; None where it is unknown.
+        num_pairs: How many runs are compared with the first sweep's, seed by seed in the order of the seeds; 0 for the
+            first sweep itself, and where either is not certified.
+        num_wins: How many of them did better. A run that failed does worse than one that did not.
+        wins_needed: How many have to do better for the verdict; None where there are too few pairs for any.
+        verdict: ``better``, or empty where it cannot be told.
         cost: The sweep's cost, as in ``summary.json``.
         measured: How the score was measured, for a person.
     """
@@ -50,18 +57,29 @@ class ComparisonRow:
     low: float | None
     high: float | None
     scores: tuple[float, ...]
-    difference: Difference | None
+    num_pairs: int
+    num_wins: int
+    wins_needed: int | None
+    verdict: str
     cost: dict[str, float]
     measured: str
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sweeps with the same environment and objective, in the order in which the user named them."""
+    """Sweeps with the same environment and objective, in the order in which the user named them.
+
+    Attributes:
+        env: The environment's id.
+        objective: What the scores measure.
+        rows: The winners.
+        notes: What else differs between the sweeps, so that their scores measure different things.
+    """
 
     env: str
     objective: Objective
     rows: tuple[ComparisonRow, ...]
+    notes: tuple[str, ...] = ()
 
     def cells(self) -> list[tuple[str, ...]]:
         """Return the table's cells, row by row, in the order of `HEADINGS`."""
@@ -71,7 +89,8 @@ class Comparison:
                 row.winner,
                 format_objective(row.score),
                 format_interval(vars(row)),
-                format_difference(row.difference and row.difference._asdict()),
+                format_wins(row.num_wins, row.num_pairs, row.wins_needed),
+                row.verdict or "-",
                 format_count(row.cost.get("env_steps", 0) + row.cost.get("certify_env_steps", 0)),
                 format_duration(row.cost.get("wall_s", 0.0)),
                 row.measured,
@@ -84,12 +103,13 @@ class Comparison:
         headings = tuple(heading.format(self.objective.label) for heading in HEADINGS)
         lines = [headings, tuple("---" for _ in headings), *self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        note = (
+        explained = (
             "Of a certified sweep it is the median over training seeds, of another one the mean over one policy's "
-            "episodes. The difference is that of the means over training seeds, with its "
-            f"{find_level(len(self.rows) - 1):.3g}% interval: a sweep is better than the first if this excludes 0."
+            "episodes. Seeds won: the runs of the winner that did better than the first sweep's, seed by seed. Better: "
+            "so many that a winner which does better at most every other time would win them in at most one comparison "
+            "of 20, although each winner was chosen by these runs."
         )
-        return f"{self.env}\n\n{table}\n\n{note}\n"
+        return "\n\n".join((self.env, table, explained, *self.notes)) + "\n"
 
     def save(self, folder: Path) -> list[Path]:
         """Write ``comparison.md`` and the figure ``comparison.html`` into a folder, which is created if missing."""
@@ -130,20 +150,23 @@ def compare_sweeps(
         ledger_url: The address of the sweeps' ledgers with its login, where their settings name a database.
 
     Raises:
-        StudyError: There is no such sweep, a sweep has no winner, or the environments or objectives differ.
+        StudyError: There is no such sweep, a sweep has no winner, or the environments, their arguments or wrappers, or
+            the objectives differ.
     """
     if not sweeps:
         raise StudyError("sweeps=[] names no sweep", "two or more sweeps", spell_command("list"))
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
     compared = [load_view(folder, ledger_url) for folder in folders]
-    environments = [str(view.settings["env"]["id"]) for view in compared]
-    _require_equal(compared, "is on", "on ", environments, "sweeps on one environment")
+    environments = [_describe_env(view) for view in compared]
+    allowed = "sweeps on one environment: the same env.id, env.kwargs and env.wrappers"
+    _require_equal(compared, "is on", "on ", environments, allowed)
     objectives = [_describe_objective(view) for view in compared]
     _require_equal(compared, "has objective", "", objectives, "sweeps with one objective")
     rows: list[ComparisonRow] = []
     for view in compared:
-        rows.append(_make_row(view, rows[0].scores if rows else (), len(compared) - 1))
-    return Comparison(environments[0], compared[0].objective, tuple(rows))
+        rows.append(_make_row(view, compared[0], len(compared) - 1))
+    notes = _note_differences(compared)
+    return Comparison(str(compared[0].settings["env"]["id"]), compared[0].objective, tuple(rows), notes)
 
 
 def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: Sequence[str], allowed: str) -> None:
@@ -164,17 +187,45 @@ def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: 
             raise StudyError(what, allowed, spell_command("list"))
 
 
+def _describe_env(view: SweepView) -> str:
+    """Describe what `EnvSpec.digest` tells apart in a sweep's environment: its id, arguments and wrappers."""
+    spec = spec_of(view.settings["env"])
+    parts = [spec.id] + [f"env.kwargs={dict(spec.kwargs)}"] * bool(spec.kwargs)
+    parts += [f"env.wrappers={[dict(wrapper) for wrapper in spec.wrappers]}"] * bool(spec.wrappers)
+    return " ".join(parts)
+
+
+def _note_differences(compared: Sequence[SweepView]) -> tuple[str, ...]:
+    """Name the budgets and the numbers of episodes of the sweeps, where these differ."""
+    values = {
+        "The budget of a training differs": [f"{format_count(view.env_steps)} environment steps" for view in compared],
+        "The episodes of a certified run differ": [
+            f"{view.certification.episodes} episodes" if view.certification else "not certified" for view in compared
+        ],
+    }
+    return tuple(
+        f"{problem}: {', '.join(f'{view.name} {text}' for view, text in zip(compared, texts, strict=True))}."
+        for problem, texts in values.items()
+        if len(set(texts)) > 1
+    )
+
+
 def _describe_objective(view: SweepView) -> str:
     """Describe a sweep's objective; sweeps with different objectives cannot be compared."""
     objective = {**asdict(ObjectiveConfig()), **(view.settings.get("objective") or {})}
     return ", ".join(f"{key}={objective[key]}" for key in ("kind", "key", "direction"))
 
 
-def _make_row(view: SweepView, first_scores: Sequence[float], num_compared: int) -> ComparisonRow:
+def _make_row(view: SweepView, first: SweepView, num_compared: int) -> ComparisonRow:
     """Make the row of a sweep from its certified, or else evaluated, winner.
 
+    The verdict is a sign test, as in a certification. Any of the certified configurations might have become the winner,
+    by the very runs that are compared, and several sweeps are compared. So the error rate is divided by the number of
+    all these tests.
+
     Args:
-        first_scores: The scores of the first sweep's certified seeds; empty for the first sweep itself.
+        view: The sweep.
+        first: The sweep that it is compared with.
         num_compared: How many sweeps are compared with the first.
     """
     outcome = load_outcome(view.folder)  # Of the last end, as the winner is, also if the sweep was extended since.
@@ -184,9 +235,19 @@ def _make_row(view: SweepView, first_scores: Sequence[float], num_compared: int)
         # The best configuration always has runs and so a median; this is for the type checker.
         assert best.median is not None
         scores, label = tuple(best.scores), f"{algo}, {best.name}"
-        difference = bound_difference(scores, first_scores, num_compared) if first_scores else None
         measured = f"{len(scores)} fresh seeds x {certification.episodes} episodes"
-        return ComparisonRow(view.name, label, best.median, best.low, best.high, scores, difference, cost, measured)
+        num_pairs = num_wins = 0
+        if view is not first and first.certification:
+            pairs = list(zip(_list_runs(certification), _list_runs(first.certification), strict=False))
+            num_pairs, direction = len(pairs), view.objective.direction
+            num_wins = sum(
+                ours is not None and (theirs is None or direction.is_better(ours, theirs)) for ours, theirs in pairs
+            )
+        num_chosen_from = sum(bool(each.per_seed) for each in certification.configurations)
+        needed = count_wins_needed(num_pairs, ERROR_RATE / (num_chosen_from * max(1, num_compared)))
+        verdict = "better" if needed is not None and num_wins >= needed else ""
+        interval = best.median, best.low, best.high
+        return ComparisonRow(view.name, label, *interval, scores, num_pairs, num_wins, needed, verdict, cost, measured)
     winner = view.record.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:
@@ -197,4 +258,11 @@ def _make_row(view: SweepView, first_scores: Sequence[float], num_compared: int)
         )
     interval = float(evaluation["mean"]), evaluation["low"], evaluation["high"]
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"
-    return ComparisonRow(view.name, f"{algo}, trial {winner['trial']}", *interval, (), None, cost, measured)
+    return ComparisonRow(view.name, f"{algo}, trial {winner['trial']}", *interval, (), 0, 0, None, "", cost, measured)
+
+
+def _list_runs(certification: Certification) -> list[float | None]:
+    """List the scores of a certified winner in the order of the certification's seeds; None for a failed seed."""
+    best = certification.best()
+    scores = {result.seed: result.mean for result in best.per_seed}
+    return [scores.get(seed) for seed in certification.seeds if seed in scores or seed in best.failed_seeds]

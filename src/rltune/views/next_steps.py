@@ -44,7 +44,7 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         if again:
             steps.append(("correct it, then", again))
         return Section("next", "Next", facts=steps)
-    if view.certification and (seeds := view.certification.count_seeds_to_decide()):
+    if view.certification and (seeds := view.certification.suggest_seeds()):
         command = make_resume_command(view.folder, view.settings)
         steps.append(("test it on more seeds", f"{command} certify.seeds={seeds}"))
     if tracking_uri and "://" in tracking_uri:

@@ -71,7 +71,7 @@ def describe_sweep(view: SweepView, outcome: Outcome | None = None, max_trials: 
         status += f": {reason}"
     sections = [Section("status", status), *_describe_trials(view, max_trials)]
     if certification := view.certification:
-        notes = [f"baseline: {view.baseline_source}", *explain_table(certification, view.objective)]
+        notes = [f"baseline: {describe_baseline(view)}", *explain_table(certification, view.objective)]
         sections.append(Section("certification", "Certified on fresh seeds", make_table(certification), notes=notes))
     sections += [*_describe_failures(view), *_describe_cost(view, outcome), *_describe_files(view)]
     return [*sections, *_describe_verdict(view)]
@@ -230,6 +230,20 @@ def _describe_winner(view: SweepView) -> str:
     )
 
 
+def describe_baseline(view: SweepView) -> str:
+    """Describe where the baseline's values come from: a config file, and what the command line sets or fixes."""
+    algo, words = view.settings["algo"]["name"], (view.record.command or "").split()
+    tuned = next((word.partition("=")[2] for word in words if word.startswith("tuned=")), None)
+    if tuned is None and (view.settings.get("published") or {}).get("env_steps"):
+        tuned = f"{algo}_{view.settings['env']['name']}"
+    source = f"the values of conf/tuned/{tuned}.yaml" if tuned else f"the values of conf/algo/{algo}.yaml"
+    if any(word.strip("'\"").lstrip("+~").startswith("algo.") for word in words):
+        source += ", with the command's algo.* settings"
+    if fixed := build_space(view).fixed:
+        source += f", with {', '.join(f'{name}={format_value(value)}' for name, value in fixed.items())} fixed"
+    return source
+
+
 def describe_values(view: SweepView) -> Section:
     """Compare the winner's parameters with the algorithm's defaults, one row per parameter."""
     winning, space = view.best_params, build_space(view)
@@ -245,6 +259,6 @@ def describe_values(view: SweepView) -> Section:
             searched += f", {dimension.condition}" if dimension.when else ""
         # A conditional parameter has no value if its condition is not met.
         rows.append((name, format_value(winning[name]) if name in winning else "-", default, searched))
-    notes = [f"default: {view.baseline_source}"]
+    notes = [f"default: {describe_baseline(view)}"]
     table = TextTable(("parameter", view.winner_word, "default", "searched"), tuple(rows))
     return Section("values", f"The values of the {view.winner_word}", table, notes=notes)

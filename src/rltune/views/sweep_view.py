@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.certification.result import Certification, spell_params
+from rltune.certification.result import Certification, Configuration, list_choices
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.settings_file import load_settings
 from rltune.envs.objective import Objective
@@ -341,17 +341,6 @@ class SweepView:
         return int(self.settings.get("replicates") or 1)
 
     @property
-    def baseline_source(self) -> str:
-        """The config file of the baseline's parameters, and a note if the command line changes some of them."""
-        algo, words = self.settings["algo"]["name"], (self.record.command or "").split()
-        tuned = next((word.partition("=")[2] for word in words if word.startswith("tuned=")), None)
-        if tuned is None and (self.settings.get("published") or {}).get("env_steps"):
-            tuned = f"{algo}_{self.settings['env']['name']}"
-        file = f"conf/tuned/{tuned}.yaml" if tuned else f"conf/algo/{algo}.yaml"
-        is_changed = any(word.strip("'\"").lstrip("+~").startswith("algo.") for word in words)
-        return f"the values of {file}" + (", with the command's algo.* settings" if is_changed else "")
-
-    @property
     def label(self) -> str:
         """The name of the objective, with its direction if it is minimized."""
         return self.objective.label
@@ -454,9 +443,13 @@ class SweepView:
             return max(seeds * (top + 1), len(self.runs))
         if not self.ranked:
             return 0
-        baseline = [spell_params(run.params) for run in self.runs if run.record.of_trial is None][:1]
-        finalists = {spell_params(trial.params) for trial in self.ranked[:top]}
-        return max(seeds * len(finalists | set(baseline or [""])), len(self.runs))
+        baseline: dict[str, Any] = next((dict(run.params) for run in self.runs if run.record.of_trial is None), {})
+        finalists = (Configuration("", trial.number, trial.params, trial.score, ()) for trial in self.ranked)
+        earlier = self._last_certification
+        if earlier and earlier.env_steps != self.env_steps:
+            earlier = None
+        choices = list_choices(Configuration(BASELINE, None, baseline, None, ()), finalists, earlier, top, seeds)
+        return max(sum(num_seeds for _, num_seeds in choices), len(self.runs))
 
     @property
     def num_runs_ended(self) -> int:
@@ -470,8 +463,14 @@ class SweepView:
 
     @cached_property
     def certification(self) -> Certification | None:
-        """The result of the certification; None without one."""
-        return Certification.from_dict(self.record.certification) if self.record.certification else None
+        """The result of the certification; None without one, or if the last end has chosen the winner without it."""
+        winner = str((self.record.winner or {}).get("checkpoint"))
+        return None if winner.startswith(f"{TRIALS}/") else self._last_certification
+
+    @cached_property
+    def _last_certification(self) -> Certification | None:
+        stored = self.record.certification
+        return Certification.from_dict(stored) if stored else None
 
     # -- Methods that rank trials -------------------------------------------------------------------------------------
 
