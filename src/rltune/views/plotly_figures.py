@@ -124,7 +124,7 @@ def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
 
 
 def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> go.Figure:
-    """Draw certified returns, one row per configuration, the first on top: median, 95% interval and each seed's score.
+    """Draw certified returns, one row per configuration, the first on top: median, its interval and each seed's score.
 
     Args:
         rows: With name, median (None without a run), low, high (None without an interval) and scores.
@@ -152,7 +152,7 @@ def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: s
             mode="markers",
             marker={"color": colour, "size": 12, "symbol": "diamond"},
             error_x={"symmetric": False, "color": colour, **bar},
-            hovertemplate=f"{name}: median %{{x:.4g}}, 95% interval {format_interval(row)}<extra></extra>",
+            hovertemplate=f"{name}: median %{{x:.4g}}, interval {format_interval(row)}<extra></extra>",
         )
     names = [row["name"] for row in rows]
     y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": names}
