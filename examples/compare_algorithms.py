@@ -17,11 +17,9 @@ def main(*sweeps: str) -> None:
     """Print which sweep is better than the first one; the figure goes into the folder ``comparison``."""
     found = rltune.compare_sweeps(sweeps)
     print(found.markdown())
-    first, *others = found.rows
-    for row in others:
-        if row.difference is not None:
-            is_better = row.difference.is_better(found.objective.direction)
-            print(f"{row.name} is {'better than' if is_better else 'not shown to be better than'} {first.name}")
+    for row in found.rows[1:]:
+        if row.num_pairs:
+            print(f"{row.name} is {row.verdict or 'not shown to be better'} ({row.num_wins} of {row.num_pairs} seeds)")
     found.save(Path("comparison"))
 
 

@@ -40,7 +40,8 @@ class Best:
             less is better.
         evaluation: ``mean``, ``low``, ``high`` and ``episodes`` of the policy on fresh episodes; None without a winner.
         certified: What its runs on fresh seeds say: ``median``, ``low``, ``high``, ``worst``, ``difference`` (to the
-            baseline), its ends, and ``verdict``, as in ``summary.json``; None without certification.
+            baseline), ``num_pairs``, ``num_wins``, ``wins_needed`` (of the seeds) and ``verdict``, as in
+            ``summary.json``; None without certification.
         model: The registered model, such as ``models:/cartpole-ppo/3``; None where no model was registered.
     """
 
