@@ -460,7 +460,7 @@ def list_by_algorithm(parts: Sequence[Mapping[str, Any]]) -> list[str]:
     for part in parts:
         strategies = {name: figures["pairs"] for name, figures in part["strategies"].items()}
         for name in strategies:
-            if STRATEGIES.get(name, DEFAULTS).leave is None:
+            if STRATEGIES.get(name, DEFAULTS).leave is None or "defaults" not in strategies:
                 continue
             gains: dict[str, list[float]] = {}
             for pair, score in strategies[name].items():

@@ -334,6 +334,8 @@ def table(record: Mapping[str, Any]) -> str:
                     lines.append(f"| {name} | {' | '.join(f'{score:.2f}' for score in row.values())} |")
             for leave in LEAVE:
                 row = by_leave[leave]
+                if not row["pairs"]:  # There is no other task, or no other family, to choose from.
+                    continue
                 best = {name: np.array(scores) for name, scores in row["best"].items()}
                 lines += [f"\n{source}, {algo}, without the {leave}, {len(row['pairs'])} pairs\n"]
                 lines += [
