@@ -5,14 +5,17 @@
 `benchmarks/judge.py` chose searcher and scheduler over learning curves that others had trained. Here the defaults and
 the ones before them search the same spaces for the same environment steps, begin with the algorithm file's own values,
 and certify their best three on five fresh seeds. `benchmarks/portfolio.py` chose what a PPO sweep tries first. Here
-eight trials begin with it and with what came first before it, on three tasks that were in no choice, and the best is
-trained with three fresh seeds, as is the algorithm file's own configuration. For these tasks:
+eight trials begin with it and with what came first before it, on three tasks whose curves were in no choice, and the
+best is trained with three fresh seeds, as is the algorithm file's own configuration. The settings before it normalise
+nothing and search no normalization. What the first rounds showed on these tasks led to the next defaults, so that
+they are a development set. For these tasks:
 
     pip install -e '.[minigrid]' pybullet-envs-gymnasium flappy-bird-gymnasium
 
 A sweep's score is that of the best configuration that it tried, by these seeds, which flatters both alike; the
-interval of the difference is 95%, by bootstrap over sweeps. The rows that the record has are kept, so that an
-interrupted run goes on. It is no timing, so that other work does not matter. About two hours on two quiet cores.
+interval of the difference is 95%, by Welch's t over sweeps (`benchmarks/intervals.py`). The rows that the record has
+are kept, so that an interrupted run goes on, and rows of older defaults stay for good (``older``). It is no timing, so
+that other work does not matter. About two hours on two quiet cores.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,20 +33,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.commands import run_command
-from benchmarks.records import make_record, read_record, write_record
+from benchmarks.intervals import bound_mean
+from benchmarks.records import describe_commit, make_record, read_record, write_record
 from rltune.formatting import format_duration
+from rltune.records import BASELINE
 
 DEFAULTS = "defaults"
+SEARCH_BEFORE, PPO_BEFORE = FORMER = ("searcher and scheduler before", "ppo before")
 SEARCH_ARMS = {
     DEFAULTS: (),
-    "searcher and scheduler before": (
-        *("searcher=tpe", "scheduler.args.grace_fraction=0.1", "scheduler.args.reduction_factor=3"),
-    ),
+    SEARCH_BEFORE: (*("searcher=tpe", "scheduler.args.grace_fraction=0.1", "scheduler.args.reduction_factor=3"),),
 }
 PPO_ARMS = {
     DEFAULTS: (),
     "portfolio=off": ("portfolio=off",),
-    "ppo before": (
+    PPO_BEFORE: (
         *("portfolio=off", "space.normalise=[]", "algo.training.entropy_coeff=0.0"),
         *("algo.training.train_batch_size_per_learner=2048", "algo.training.minibatch_size=256"),
     ),
@@ -92,7 +96,7 @@ CASES: Mapping[str, Case] = {  # The first two may search for as much as 20 whol
     ),
 }
 COMMON = ("~tuned", "certify.champion_episodes=1", "tracking=off", "tracking.register=false", "report=false")
-RESAMPLES = 10_000
+Rows = list[Mapping[str, Any]]
 
 
 def run_sweep(case: str, arm: str, seed: int) -> dict[str, Any]:
@@ -102,48 +106,52 @@ def run_sweep(case: str, arm: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bench-defaults-") as folder:
         run_command(typed, Path(folder))
         summary = json.loads((Path(folder) / "outputs" / "sweep" / "summary.json").read_text())
-    configurations = summary["certified"]["configurations"]
-    best_tried, baseline = (
-        next((each["median"] for each in configurations if (each["trial"] is None) == is_baseline), None)
-        for is_baseline in (False, True)
-    )
-    best = max(score for score in (best_tried, baseline) if score is not None)
-    more = {"baseline": baseline, "trials": summary["trials"], "cost": summary["cost"]}
-    return {"case": case, "arm": arm, "seed": seed, "certified": best, **more}
+    row = {"case": case, "arm": arm, "seed": seed, "commit": describe_commit(), **read_certified(summary)}
+    return row | {"trials": summary["trials"], "cost": summary["cost"]}
 
 
-def compare(ours: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """Return the difference of the means, the first less the second, and its interval."""
-    rng = np.random.default_rng(0)
-    scores = [np.array(ours), np.array(others)]
-    means = [each[rng.integers(len(each), size=(RESAMPLES, len(each)))].mean(axis=1) for each in scores]
-    low, high = np.quantile(means[0] - means[1], (0.025, 0.975))
-    return {"mean": float(scores[0].mean() - scores[1].mean()), "low": float(low), "high": float(high)}
+def read_certified(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return a sweep's best median return, and that of the algorithm file's own configuration, whoever tried it."""
+    medians = {each["name"]: each["median"] for each in summary["certified"]["configurations"]}
+    return {
+        "certified": max(median for median in medians.values() if median is not None),
+        "baseline": medians.get(BASELINE),
+    }
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Return the record as Markdown."""
-    lines = [
-        "| pair | settings | sweeps | certified return | defaults less it | the file's own values | search steps |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for case in dict.fromkeys(row["case"] for row in record["results"]):
-        by_arm: dict[str, list[Mapping[str, Any]]] = {}
-        for row in record["results"]:
-            if row["case"] == case:
-                by_arm.setdefault(row["arm"], []).append(row)
-        scores = {arm: [row["certified"] for row in rows] for arm, rows in by_arm.items()}
-        for arm, rows in by_arm.items():
-            baselines = [row["baseline"] for row in rows if row["baseline"] is not None]
+    """Return the record as Markdown, a line for each pair, settings and commit."""
+    head = ["pair", "settings", "commit", "sweeps", "certified return", "defaults less it", "less the settings before"]
+    head += ["the file's own values", "search steps"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    cases: dict[str, dict[tuple[str, str], Rows]] = {}
+    for row in record["results"]:
+        cases.setdefault(row["case"], {}).setdefault((row["arm"], row["commit"]), []).append(row)
+    for case, groups in cases.items():
+        scores = {key: [row["certified"] for row in rows] for key, rows in groups.items()}
+        newest = {arm: (arm, commit) for (arm, commit), rows in groups.items() if not rows[0].get("older")}
+        known = find_common_seeds(list(groups.values()))
+        for (arm, commit), rows in groups.items():
+            lead = less = ""
+            if newest.get(arm) == (arm, commit) and arm not in (DEFAULTS, *FORMER):
+                lead = bound_mean(scores[newest[DEFAULTS]], scores[arm, commit]).show("+.3g")
+            former = [key for key in groups if key[0] in FORMER and (key[1] == commit or key in newest.values())]
+            if arm not in FORMER and former:
+                before = min(former, key=lambda key: key[1] != commit)
+                less = bound_mean(scores[arm, commit], scores[before]).show("+.3g")
+            own = [row["baseline"] for row in rows if row["seed"] in known and row.get("baseline") is not None]
+            file = f"{np.mean(own):.3g}" if own else ""
+            file += f" ({len(own)} of {len(rows)} sweeps)" if 0 < len(own) < len(rows) else ""
             steps = np.mean([row["cost"]["env_steps"] for row in rows])
-            difference = ""
-            if arm != DEFAULTS:
-                less = compare(scores[DEFAULTS], scores[arm])
-                difference = f"{less['mean']:+.3g} [{less['low']:+.3g}, {less['high']:+.3g}]"
-            baseline = f"{np.mean(baselines):.3g}" if baselines else ""
-            cells = [case, arm, f"{len(rows)}", f"{np.mean(scores[arm]):.3g}", difference, baseline, f"{steps:,.0f}"]
-            lines.append(f"| {' | '.join(cells)} |")
+            cells = [case, arm, commit, f"{len(rows)}", f"{np.mean(scores[arm, commit]):.3g}", lead, less, file]
+            lines.append(f"| {' | '.join([*cells, f'{steps:,.0f}'])} |")
     return "\n".join(lines)
+
+
+def find_common_seeds(groups: list[Rows]) -> set[int]:
+    """Return the seeds whose sweeps have the return of the file's own values, in each group that has any of them."""
+    known = [{row["seed"] for row in rows if row.get("baseline") is not None} for rows in groups]
+    return set.intersection(*(seeds for seeds in known if seeds)) if any(known) else set()
 
 
 def main() -> None:
@@ -158,9 +166,9 @@ def main() -> None:
     if unknown := [name for name in only if name not in CASES]:
         parser.error(f"--only: there is no {', '.join(unknown)}; choose from {', '.join(CASES)}")
     rows = (read_record("defaults") or {"results": []})["results"]
-    results = [row for row in rows if not given.again or row["case"] not in only]
+    results = [row for row in rows if row.get("older") or not given.again or row["case"] not in only]
     record = make_record("defaults", given.sweeps, results)
-    done_before = {(row["case"], row["arm"], row["seed"]) for row in results}
+    done_before = {(row["case"], row["arm"], row["seed"]) for row in results if not row.get("older")}
     every = [(case, arm, seed) for seed in range(given.sweeps) for case in only for arm in CASES[case].arms]
     began, todo = time.monotonic(), [each for each in every if each not in done_before]
     for done, (case, arm, seed) in enumerate(todo, 1):

@@ -3,13 +3,16 @@
     python -m benchmarks.judge --data FOLDER [--beside 10] [--portfolio-from FOLDER]
 
 The searcher, the stopping rule, the ranking and the certification are the product's; only the training is looked up, in
-what `judge_pool.py` reads. A proposal is replaced by the most similar configuration of the pool that was not tried yet.
+what `judge_pool.py` reads. A proposal is replaced by the most similar configuration of the pool that was not tried yet:
+whoever tries most of the pool is left with what nobody proposed.
 A choice scores 0 if it is no better than the median configuration and 1 if it is the best of all, by the mean over all
-seeds. Intervals are 95%, by bootstrap over pairs and repetitions.
+seeds. Intervals are 95%, by Student's t over the pairs' means (`benchmarks/intervals.py`). The baseline, whose return
+is not known here, costs its trainings and cannot win.
 
 All strategies may spend the same: ``--cost`` full trainings, those of the certification and of the baseline among them.
-``defaults`` is what conf/ says, with as many trials as the cost pays for. A row with a number of trials is the sweep
-that is started by typing nothing, and the others beside it spend what it spends.
+``defaults`` is the searcher, the stopping rule and the certification of conf/, with as many trials as the cost pays
+for, over the pool's space: without portfolio, tuned settings or the algorithm file's values as first trials. In a row
+with a number of trials it has the default number, and the others beside it spend what it spends.
 
 Peers: ``random`` is random search whose highest score wins, ``random_certified`` the same with the certification of
 ``defaults``, and ``ray`` Optuna's TPE with successive halving as Ray Tune does both: its own scheduler decides, its
@@ -49,7 +52,8 @@ import yaml
 from numpy.typing import NDArray
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
-from benchmarks.judge_pool import Pool, bound_mean, read_pools
+from benchmarks.intervals import bound_mean
+from benchmarks.judge_pool import Pool, read_pools
 from benchmarks.judge_surrogate import Surrogate
 from benchmarks.portfolio import LEAVE, Problem
 from benchmarks.records import ROOT, make_record, write_record
@@ -63,7 +67,6 @@ from rltune.search.samplers import build_sampler
 from rltune.search.schedulers import GO_ON, Decision, GoOn, Stop, build_stopping_rule
 from rltune.search.seeds import derive_sampler_seed
 
-Array = NDArray[np.float64]
 ALONE = ("defaults", "random", "random_certified", "ray")  # what is replayed at other costs
 PORTFOLIO_COSTS = (12.0, 24.0, 48.0)
 PORTFOLIO = ("defaults", "random", "portfolio", "portfolio_family")  # what is replayed at these
@@ -358,11 +361,6 @@ def replay(
     return rows
 
 
-def summarize(scores: Array) -> dict[str, float]:
-    """Return the mean with its interval, and what all but the worst tenth of pairs reach, of [pairs, repetitions]."""
-    return {**bound_mean(scores), "worst_tenth": float(np.quantile(scores.mean(axis=1), 0.1))}
-
-
 @dataclass(frozen=True)
 class Case:
     """The conditions under which strategies are compared.
@@ -406,12 +404,10 @@ def judge(
         portfolios: The first configurations by pair and by what was left out of their choice.
 
     Yields:
-        A strategy's name and the figures of `summarize`, with the configurations ``tried``, the trainings ``spent``,
-        the mean score of each of the ``pairs``, and in ``minus`` the mean paired difference to each strategy before it,
-        with its interval.
+        A strategy's name and its figures: the means of the configurations ``tried`` and of the trainings ``spent``, and
+        the mean score of each of the ``pairs``.
     """
     pools = [replace(pool, is_plain=case.over == PLAIN) for pool in pools]
-    scores: dict[str, Array] = {}
     cost = case.cost
     # Forked processes of one that has threads may hang, so they are spawned.
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as executor:
@@ -426,33 +422,29 @@ def judge(
             own, tried, spent = np.moveaxis([job.result() for job in jobs], -1, 0)
             cost = cost or float(spent.mean())
             pairs = {pool.name: round(float(mean), 4) for pool, mean in zip(pools, own.mean(axis=1), strict=True)}
-            minus = {other: bound_mean(own - before) for other, before in scores.items()}
-            figures = {**summarize(own), "tried": tried.mean(), "spent": spent.mean(), "pairs": pairs, "minus": minus}
-            print(f"\r{case}, {name}: {describe(figures)}", file=sys.stderr, flush=True)
-            scores[name] = own
+            figures = {"tried": tried.mean(), "spent": spent.mean(), "pairs": pairs}
+            print(f"\r{case}, {name}: {bound_mean(list(pairs.values())).show('.3f')}", file=sys.stderr, flush=True)
             yield name, figures
-
-
-def describe(figures: Mapping[str, float]) -> str:
-    """Return a mean with its interval."""
-    return f"{figures['mean']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
 
 
 def table(record: Mapping[str, Any]) -> str:
     """Return the record as Markdown."""
     lines = [
         "| over | full trainings | slots | strategy | score | all but the worst tenth of pairs | `defaults` less it "
-        "| configurations tried | trainings spent |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| repetitions | configurations tried | trainings spent |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for part in record["results"]:
+        scores = {name: np.array(list(figures["pairs"].values())) for name, figures in part["strategies"].items()}
         for name, figures in part["strategies"].items():
-            other = figures["minus"].get("defaults")
-            lead = f"{-other['mean']:+.3f} [{-other['high']:+.3f}, {-other['low']:+.3f}]" if other else ""
+            other = scores.get("defaults") if name != "defaults" else None
+            lead = "" if other is None else bound_mean(other - scores[name]).show("+.3f")
             lines.append(
-                f"| {part['over']} | {part['size']} | {part['slots']} | {name} | {describe(figures)} "
-                f"| {figures['worst_tenth']:.3f} | {lead} | {figures['tried']:.0f} | {figures['spent']:.1f} |"
+                f"| {part['over']} | {part['size']} | {part['slots']} | {name} "
+                f"| {bound_mean(scores[name]).show('.3f')} | {np.quantile(scores[name], 0.1):.3f} | {lead} "
+                f"| {part['repetitions']} | {figures['tried']:.0f} | {figures['spent']:.1f} |"
             )
+    lines += list_by_algorithm(record["results"])
     likeness = record["likeness"].values()
     plain, stretched = (float(np.mean([each[name] for each in likeness])) for name in ("plain", "stretched"))
     lines.append(
@@ -460,6 +452,22 @@ def table(record: Mapping[str, Any]) -> str:
         f"with that of the nearest one, all axes alike: {plain:.2f} (means over pairs)."
     )
     return "\n".join(lines)
+
+
+def list_by_algorithm(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what a portfolio is worth to each algorithm, in Markdown."""
+    lines = []
+    for part in parts:
+        strategies = {name: figures["pairs"] for name, figures in part["strategies"].items()}
+        for name in strategies:
+            if STRATEGIES.get(name, DEFAULTS).leave is None or "defaults" not in strategies:
+                continue
+            gains: dict[str, list[float]] = {}
+            for pair, score in strategies[name].items():
+                gains.setdefault(pair.partition("_")[0], []).append(score - strategies["defaults"][pair])
+            worth = ", ".join(f"{algo} {bound_mean(scores).show('+.3f')}" for algo, scores in gains.items())
+            lines.append(f"- {name} less defaults, {part['size']} full trainings: {worth}")
+    return ["", *lines] if lines else []
 
 
 def choose_portfolios(folder: Path, pools: Sequence[Pool]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
@@ -539,8 +547,6 @@ def main() -> None:
         parts.append({**asdict(case), "size": case.size, "strategies": rows})
         for name, figures in judge(pools, strategies, case, portfolios):
             rows[name] = figures
-            if len(parts) == 1:
-                record[name] = {key: figures[key] for key in ("mean", "low", "high")}
             write_record(record, given.json)  # Whatever there is by now is kept if the rest is interrupted.
     print(table(record))
 

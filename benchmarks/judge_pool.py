@@ -26,7 +26,6 @@ from rltune.search.space import Space, parse_space
 
 Array = NDArray[np.float64]
 MAX_CHOICES = 8  # a parameter of so few values is a choice
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,16 +172,6 @@ class Pool:
 def measure_distances(places: Array, place: Array, stretch: Array) -> Array:
     """Return how far each place lies from one, squared; an axis that either lacks counts nothing."""
     return np.asarray(np.nansum((stretch * (places - place)) ** 2, axis=1))
-
-
-def bound_mean(scores: Array) -> dict[str, float]:
-    """Return a mean with its interval, by bootstrap over pairs, and within each over repetitions: the two axes."""
-    rng = np.random.default_rng(0)
-    num_pairs, repetitions = scores.shape
-    pairs = rng.integers(num_pairs, size=(RESAMPLES, num_pairs, 1))
-    means = scores[pairs, rng.integers(repetitions, size=(RESAMPLES, num_pairs, repetitions))].mean(axis=(1, 2))
-    low, high = np.quantile(means, (0.025, 0.975))
-    return {"mean": float(scores.mean()), "low": float(low), "high": float(high)}
 
 
 def read_pools(folder: Path) -> list[Pool]:

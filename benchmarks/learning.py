@@ -3,9 +3,9 @@
     python -m benchmarks.learning [--tasks ppo,dqn,sac] [--kinds engine,rllib] [--json FILE]
 
 Each row of the record is one training: its greedy return on fresh episodes, its environment steps and its
-gradient steps. Rows that the file has are kept, so that an interrupted run goes on; ``--again engine``
-trains one side anew. The difference of the means comes with a 95% bootstrap interval. Zero inside a narrow interval is
-the result hoped for; a wide one says that there were too few seeds, not that the two agree. On one core stock RLlib
+gradient steps. Rows that the file has are kept, so that an interrupted run goes on; ``--again engine`` trains one side
+anew. The difference of the means comes with a 95% interval (`benchmarks/intervals.py`). Zero inside a narrow interval
+is the result hoped for; a wide one says that there were too few seeds, not that the two agree. On one core stock RLlib
 takes about 25 minutes for PPO, 30 for DQN and 30 for SAC; the engine five for all three.
 """
 
@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.intervals import bound_mean
 from benchmarks.records import RESULTS, describe_commit, make_record, read_record, write_record
 
 RELU = {"fcnet_hiddens": [64, 64], "fcnet_activation": "relu"}
@@ -121,16 +121,6 @@ def train(task: str, kind: str, seed: int) -> dict[str, Any]:
     return row
 
 
-def compute_interval(
-    left: np.ndarray, right: np.ndarray, average: Callable[[np.ndarray], np.ndarray]
-) -> tuple[float, float]:
-    """Compute the 95% bootstrap interval of the difference of two averages; ``average`` takes the last axis."""
-    rng = np.random.default_rng(0)
-    means = [average(rng.choice(side, (10_000, len(side)))) for side in (left, right)]
-    low, high = np.percentile(means[0] - means[1], [2.5, 97.5])
-    return float(low), float(high)
-
-
 def table(record: dict[str, Any]) -> str:
     """Return the comparison of both sides, a line a task, in Markdown."""
     rows = record["results"]
@@ -141,14 +131,13 @@ def table(record: dict[str, Any]) -> str:
         if min(map(len, sides)) < 2:
             continue
         ours, stock = (np.array([row["final"] for row in side]) for side in sides)
-        low, high = compute_interval(ours, stock, lambda values: values.mean(axis=-1))
         updates = [np.mean([row["updates"] for row in side]) for side in sides]
         cells = [
             NAMES[task],
             f"{BUDGETS[task]:,}",
             " and ".join(str(len(side)) for side in sides),
             *(f"{side.mean():.1f} ({side.std(ddof=1):.1f})" for side in (ours, stock)),
-            f"{ours.mean() - stock.mean():+.1f} [{low:+.1f}, {high:+.1f}]",
+            bound_mean(ours, stock).show("+.1f"),
             f"{updates[0]:,.0f} / {updates[1]:,.0f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")

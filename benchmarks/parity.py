@@ -5,8 +5,8 @@
 
 Each row of the record is one training: the mean return of the episodes that ended in each tenth of the budget, while
 the policy explores, and the mean return of 20 fresh episodes of the greedy policy at the end. Rows that the record has
-are kept, so that an interrupted run goes on. The table compares the interquartile means over the seeds and bounds their
-difference by a 95% bootstrap interval. PPO's networks begin with orthogonal weights on both sides, and its policy
+are kept, so that an interrupted run goes on. The table compares the means over the seeds and bounds their difference by
+a 95% interval (`benchmarks/intervals.py`). PPO's networks begin with orthogonal weights on both sides, and its policy
 with a small last layer. What a library fixes differs: the value's last layer begins as torch has it in RLlib, Adam's
 epsilon is 1e-5 in Stable-Baselines3 and 1e-8 in RLlib, and RLlib standardizes advantages over the batch,
 Stable-Baselines3 over each minibatch. SAC's critics have Huber losses in RLlib and squared errors in Stable-Baselines3.
@@ -311,15 +311,6 @@ class Side:
         self._process.communicate()
 
 
-def compare(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
-    """Return the difference of the interquartile means and the ends of its 95% bootstrap interval."""
-    from benchmarks.learning import compute_interval
-    from rltune.statistics import interquartile_mean
-
-    low, high = compute_interval(ours, theirs, interquartile_mean)
-    return float(interquartile_mean(ours) - interquartile_mean(theirs)), low, high
-
-
 def area(row: dict[str, Any]) -> float:
     """Return the mean of a training's curve."""
     return float(np.mean([value for value in row["curve"] if value is not None]))
@@ -327,7 +318,7 @@ def area(row: dict[str, Any]) -> float:
 
 def table(record: dict[str, Any]) -> str:
     """Return the comparison, a line a task, in Markdown."""
-    from rltune.statistics import interquartile_mean
+    from benchmarks.intervals import bound_mean  # Stable-Baselines3's environment may lack SciPy.
 
     head = ["task", "steps", "seeds", "rltune, final", "Stable-Baselines3, final", "difference", "of the whole curve"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -336,11 +327,10 @@ def table(record: dict[str, Any]) -> str:
         if min(map(len, sides)) < 2:
             continue
         cells = [task.words, f"{task.steps:,}", " and ".join(str(len(side)) for side in sides)]
-        finals = [np.array([row["final"] for row in side]) for side in sides]
-        cells += [f"{float(interquartile_mean(values)):.1f}" for values in finals]
-        for ours, theirs in (finals, [np.array([area(row) for row in side]) for side in sides]):
-            difference, low, high = compare(ours, theirs)
-            cells.append(f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]")
+        finals = [[row["final"] for row in side] for side in sides]
+        cells += [f"{np.mean(values):.1f}" for values in finals]
+        curves = [[area(row) for row in side] for side in sides]
+        cells += [bound_mean(ours, theirs).show("+.1f") for ours, theirs in (finals, curves)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -14,9 +14,9 @@ mean over seeds and the last marks, halfway to what a forest guesses from the ot
 to be a blend of known ones, so that a choice has to do well on random blends of them, too.
 
 The tables choose from all tasks but those that are left out. They compare the best of the first k configurations with
-the expected best of k random ones. Intervals are 95%, by bootstrap over tasks. Another table says what normalization is
-worth. ARLBench's configurations have other axes than ours, so that its tables are of its own configurations, and its
-curves have no say in ours.
+the expected best of k random ones. Intervals are 95%, by Student's t over tasks (`benchmarks/intervals.py`). Another
+table says what normalization is worth. ARLBench's configurations have other axes than ours, so that its tables are of
+its own configurations, and its curves have no say in ours.
 
 With ``--write``, the choice from our curves replaces conf/portfolio/<algorithm>.yaml, where there is one.
 """
@@ -36,7 +36,8 @@ import yaml
 from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks import metadata, shared_settings
-from benchmarks.judge_pool import Array, Pool, bound_mean, read_pools
+from benchmarks.intervals import bound_mean
+from benchmarks.judge_pool import Array, Pool, read_pools
 from benchmarks.records import ROOT, make_record, write_record
 from rltune.algorithms.arguments import values_of
 from rltune.formatting import format_value
@@ -205,26 +206,18 @@ class Problem:
         return choose_portfolio(self.scores[others], self.costs, size) if others else []
 
     def evaluate(self, leave: str) -> dict[str, Any]:
-        """Return the mean best score of the first k of each pair's portfolio and of its rivals, and paired differences.
+        """Return the best score of the first k of each pair's portfolio and of its rivals, pair by pair.
 
         Pairs without others to choose from are left out.
         """
         chosen = {pair: self.choose_without(pair, leave) for pair in self.measured}
         rows = {pair: self.measured[pair] for pair, indices in chosen.items() if indices}
-        best: dict[str, Array] = {}
+        best: dict[str, list[float]] = {}
         for k in SIZES:
-            best[f"portfolio {k}"] = np.array([rows[pair][chosen[pair][:k]].max() for pair in rows])
+            best[f"portfolio {k}"] = [round(float(rows[pair][chosen[pair][:k]].max()), 4) for pair in rows]
             for name, drawn in self.rivals.items():
-                best[f"{name} {k}"] = np.array([expect_best(scores[drawn], k) for scores in rows.values()])
-        versus = [("portfolio 4", f"{name} 16") for name in self.rivals]
-        versus += [(f"portfolio {k}", f"random {k}") for k in SIZES[:-1]]
-        return {
-            "pairs": len(rows),
-            "best": {name: round(float(each.mean()), 4) for name, each in best.items()} if rows else {},
-            "minus": {
-                f"{name} - {other}": bound_mean((best[name] - best[other])[:, None]) for name, other in versus if rows
-            },
-        }
+                best[f"{name} {k}"] = [round(expect_best(scores[drawn], k), 4) for scores in rows.values()]
+        return {"pairs": list(rows), "best": best}
 
 
 def expect_best(scores: Array, count: int) -> float:
@@ -341,16 +334,22 @@ def table(record: Mapping[str, Any]) -> str:
                     lines.append(f"| {name} | {' | '.join(f'{score:.2f}' for score in row.values())} |")
             for leave in LEAVE:
                 row = by_leave[leave]
-                lines += [f"\n{source}, {algo}, without the {leave}, {row['pairs']} pairs\n"]
+                if not row["pairs"]:  # There is no other task, or no other family, to choose from.
+                    continue
+                best = {name: np.array(scores) for name, scores in row["best"].items()}
+                lines += [f"\n{source}, {algo}, without the {leave}, {len(row['pairs'])} pairs\n"]
                 lines += [
                     "| best of the first | " + " | ".join(map(str, SIZES)) + " |",
                     "|---" * (len(SIZES) + 1) + "|",
                 ]
-                for kind in dict.fromkeys(name.rpartition(" ")[0] for name in row["best"]):
-                    cells = [f"{row['best'][f'{kind} {k}']:.2f}" for k in SIZES]
+                kinds = list(dict.fromkeys(name.rpartition(" ")[0] for name in best))
+                for kind in kinds:
+                    cells = [f"{best[f'{kind} {k}'].mean():.2f}" for k in SIZES]
                     lines.append(f"| {kind} | {' | '.join(cells)} |")
-                for name, each in row["minus"].items():
-                    lines.append(f"- {name}: {each['mean']:+.3f} [{each['low']:+.3f}, {each['high']:+.3f}]")
+                versus = [(k, f"{kind} 16") for k in (4, 8) for kind in kinds[1:]]
+                for k, other in [*versus, *((k, f"random {k}") for k in SIZES[:-1])]:
+                    difference = bound_mean(best[f"portfolio {k}"] - best[other]).show("+.3f")
+                    lines.append(f"- portfolio {k} - {other}: {difference}")
     return "\n".join(lines)
 
 

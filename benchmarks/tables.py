@@ -8,8 +8,9 @@ Takes a second and measures nothing. A marker names a record, and its module has
     <!-- table: engine -->
     <!-- end -->
 
-``speed`` is README's own choice of rows. A benchmark without a record is said to be not measured, and so is a row that
-its record lacks.
+``speed`` is README's own choice of rows, and of several records of the engine it gives the lesser ratio. A benchmark
+without a record is said to be not measured, and so is a row that its record lacks. A record whose commit is not in this
+repository has no place here.
 """
 
 from __future__ import annotations
@@ -77,28 +78,33 @@ def make_soak_table(record: dict[str, Any]) -> str:
 
 
 def make_speed_table(folder: Path) -> str:
-    """Return README.md's few rows, out of two records: how many times faster rltune is than its peers."""
-    measured, swept = (read_record(name, folder) for name in ("engine", "sweep"))
-    if measured is None and swept is None:
+    """Return README.md's few rows: how many times faster rltune is than its peers.
+
+    A record of the engine on another machine is ``engine_<machine>.json``.
+    """
+    measured = [read_record(path.stem, folder) for path in sorted(folder.glob("engine*.json"))]
+    swept = read_record("sweep", folder)
+    if not measured and swept is None:
         return "Not measured yet on equal terms: `make bench` does."
     lines = ["| rltune is so many times faster | than Stable-Baselines3 or rl_zoo3 | than RLlib or Ray Tune with it |"]
     lines.append("|---|---|---|")
     for case, words in SPEED_CASES.items():
-        results = measured["results"].get(case, {}) if measured else {}
-        speeds = {kind: engine.speeds(rounds) for kind, rounds in results.items()}
+        results = [record["results"].get(case, {}) for record in measured if record]
+        speeds = [{kind: engine.speeds(rounds) for kind, rounds in each.items()} for each in results]
         lines.append(f"| {words} | {_compare(speeds, 'ours', 'sb3')} | {_compare(speeds, 'ours', 'rllib')} |")
     for size in swept["results"] if swept else ():
         walls = {kind: [each["wall_s"] for each in rounds] for kind, rounds in size["contenders"].items()}
         trials = f"a sweep of {size['trials']} PPO trials of {size['env_steps']:,} steps"
-        lines.append(f"| {trials} | {_compare(walls, 'zoo', 'ours')} | {_compare(walls, 'plain', 'ours')} |")
-        halving = _compare(walls, "zoo_halving", "ours")
+        lines.append(f"| {trials} | {_compare([walls], 'zoo', 'ours')} | {_compare([walls], 'plain', 'ours')} |")
+        halving = _compare([walls], "zoo_halving", "ours")
         lines.append(f"| the same, where rl_zoo3 evaluates ten times and stops by halving | {halving} | |")
     return "\n".join(lines)
 
 
-def _compare(values: dict[str, list[float]], over: str, under: str) -> str:
-    """Return the ratio of two contenders, round by round."""
-    return str(compare_rounds(values[over], values[under])) if values.keys() >= {over, under} else "not measured"
+def _compare(records: list[dict[str, list[float]]], over: str, under: str) -> str:
+    """Return the ratio of two contenders, round by round, and of several records the least."""
+    ratios = [compare_rounds(values[over], values[under]) for values in records if values.keys() >= {over, under}]
+    return str(min(ratios, key=lambda ratio: ratio.median)) if ratios else "not measured"
 
 
 def main() -> int:

@@ -211,6 +211,19 @@ def test_the_tuned_values_are_what_a_sweep_tries_first(request_of):
     assert made.warm_starts[0]["normalise"] == ["observations", "rewards"]
 
 
+def test_tuned_values_are_the_published_ones():
+    """Those that once differed from rl_zoo3's files without a word."""
+    starts = "num_steps_sampled_before_learning_starts"
+    published = {  # Of rl_zoo3 2.9.0.
+        ("sac_swimmer", "gamma"): 0.999,
+        ("dqn_acrobot", starts): 0,
+        ("dqn_lunarlander", starts): 0,
+        ("a2c_pendulum", "gamma"): 0.9,
+    }
+    ours = {(name, key): OmegaConf.load(CONF / "tuned" / f"{name}.yaml").algo.training[key] for name, key in published}
+    assert ours == published
+
+
 def test_at_least_thirty_pairs_have_tuned_settings():
     assert len(TUNED) >= 30
 

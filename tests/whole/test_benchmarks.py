@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import runpy
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ LIGHT = (
     "engine",
     "fork_server",
     "gpu",
+    "intervals",
     "learning",
     "parity",
     "peers",
@@ -126,10 +128,49 @@ def test_steps_and_spread_stand_beside_a_sweeps_ratio(tmp_path):
 def test_a_record_says_what_is_needed_to_judge_it():
     for path in records.RESULTS.glob("*.json"):
         record = records.read_record(path.stem)
-        assert record["benchmark"] == ("judge" if path.stem == "judge_portfolio" else path.stem)
+        assert f"{path.stem}_".startswith(f"{record['benchmark']}_"), (
+            "what follows tells records of one benchmark apart"
+        )
         assert record["machine"].keys() == {"cores", "cpu", "system"}
         assert "--quick" not in record["command"], f"{path.name} is a look, not a measurement"
         assert not re.search(r"/home|/work|/root|/tmp|/Users", path.read_text()), f"{path.name} names a folder"
+
+
+def list_commits(content):
+    """The commits that a record names, anywhere in it."""
+    if isinstance(content, list):
+        return {commit for each in content for commit in list_commits(each)}
+    if not isinstance(content, dict):
+        return set()
+    own = {content["commit"].removesuffix(" with changes")} if "commit" in content else set()
+    return own | list_commits(list(content.values()))
+
+
+def is_known(commit):
+    """Whether this repository has a commit."""
+    return not subprocess.run(
+        ["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=ROOT, capture_output=True
+    ).returncode
+
+
+UNKNOWN = pytest.mark.xfail(reason="is measured again with the next rule of certification")
+
+
+@pytest.mark.skipif(not is_known("4c508cb6"), reason="this is no whole clone of the repository")
+@pytest.mark.parametrize(
+    "name", [pytest.param(p.stem, marks=[UNKNOWN] * (p.stem == "coverage")) for p in records.RESULTS.glob("*.json")]
+)
+def test_a_published_record_is_of_a_commit_that_exists(name):
+    commits = list_commits(records.read_record(name))
+    assert commits
+    assert {commit for commit in commits if not is_known(commit)} == set()
+
+
+def test_of_two_machines_the_readme_gives_the_lesser_ratio(tmp_path):
+    (tmp_path / "engine.json").write_text(json.dumps(speed_record(ours=[100, 120], sb3=[10, 10])))
+    (tmp_path / "engine_slow.json").write_text(json.dumps(speed_record(ours=[70, 90], sb3=[10, 10])))
+    (row,) = [line for line in tables.make_table("speed", tmp_path).splitlines() if "DQN" in line]
+    assert row.startswith("| DQN CartPole | 8.0 (7.0 to 9.0) |")
 
 
 def test_a_record_that_lacks_its_origin_is_refused(tmp_path):

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from benchmarks import defaults, judge
+from benchmarks.intervals import RUNS, bound_mean
 from benchmarks.judge import STRATEGIES, Case, RayHalving, Replay, Strategy, rank_as_ray, replay, view_as_ray
 from benchmarks.judge_pool import Pool, read_pools
 from rltune.records import Report, TrialForSampler, TrialRecord
@@ -134,31 +136,62 @@ def test_a_pool_without_more_configurations_is_seen_in_what_was_spent(pool: Pool
     assert (tried, spent) == pytest.approx((64, 64), abs=1)
 
 
-def test_real_sweeps_are_compared_with_an_interval() -> None:
-    scores = {"defaults": [12.0, 14.0, 13.0, 13.0], "portfolio=off": [10.0, 11.0, 9.0, 10.0]}
-    found = defaults.compare(*scores.values())
-    assert found["mean"] == pytest.approx(3)
-    assert 1 < found["low"] < 3 < found["high"] < 5
-    same = defaults.compare([9.0, 11.0, 10.0], [11.0, 9.0, 10.0])
-    assert same["low"] < 0 < same["high"]
-    rows = [
-        {"case": "toy", "arm": arm, "certified": score, "baseline": 9.0, "cost": {"env_steps": 1000}}
-        for arm, certified in scores.items()
-        for score in certified
-    ]
-    lines = defaults.table({"results": rows}).splitlines()
-    assert lines[2] == "| toy | defaults | 4 | 13 |  | 9 | 1,000 |"
-    assert lines[3].startswith("| toy | portfolio=off | 4 | 10 | +3 [")
+@pytest.mark.parametrize("sizes", [(4, 4), (6, 6), (10, 5), (6,), (12,)])
+def test_an_interval_of_few_values_holds_in_95_percent(sizes: tuple[int, ...]) -> None:
+    """A percentile bootstrap, which the tables had before, holds less often."""
+    rng, num_draws = np.random.default_rng(1), 4000
+    bounds = [bound_mean(*(RUNS["normal"](rng, size) for size in sizes)) for _ in range(num_draws)]
+    assert sum(each.low <= 0 <= each.high for each in bounds) > 0.94 * num_draws
+
+
+def test_intervals_are_those_of_student_and_welch() -> None:
+    ours, theirs = [12.0, 14.0, 13.0, 13.5], [10.0, 11.0, 9.0]
+    of_one = stats.ttest_1samp(ours, 0).confidence_interval(0.95)
+    of_two = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    assert bound_mean(ours)[1:] == pytest.approx((of_one.low, of_one.high))
+    assert bound_mean(ours, theirs) == pytest.approx((3.125, of_two.low, of_two.high))
+    assert bound_mean([1.0, 1.0], [0.5, 0.5]) == (0.5, 0.5, 0.5)
+    assert bound_mean([1.0]) == (1.0, -np.inf, np.inf)
+
+
+def test_real_sweeps_are_shown_with_their_losses() -> None:
+    """What older defaults lost stays in the table, and the file's own values are those of the same sweeps."""
+
+    def make_rows(arm: str, commit: str, scores: list[float], **more: Any) -> list[dict[str, Any]]:
+        rows = [
+            {"case": "toy", "arm": arm, "commit": commit, "seed": seed, "certified": score, "baseline": score - 1}
+            for seed, score in enumerate(scores)
+        ]
+        return [row | {"cost": {"env_steps": 1000}} | more for row in rows]
+
+    rows = make_rows("defaults", "c2", [12.0, 14.0, 13.0, 13.0])
+    rows += make_rows("portfolio=off", "c2", [10.0, 11.0, 9.0, 10.0])
+    rows += make_rows("ppo before", "c1", [20.0, 21.0, 19.0, 20.0])
+    rows += make_rows("defaults", "c1", [5.0, 6.0, 4.0, 5.0], older=True)
+    rows[0]["baseline"] = None
+    lines = [line.strip("| ").split(" | ") for line in defaults.table({"results": rows}).splitlines()[2:]]
+    assert [line[4] for line in lines] == ["13", "10", "20", "5"]
+    assert [line[5].split(" ")[0] for line in lines] == ["", "+3", "", ""]
+    assert [line[6].split(" ")[0] for line in lines] == ["-7", "-10", "", "-15"]
+    assert [line[7] for line in lines] == [f"{own} (3 of 4 sweeps)" for own in ("12.3", "9", "19", "4")]
+
+
+def test_the_files_own_values_count_whoever_tried_them() -> None:
+    configurations = [{"name": "baseline", "trial": 0, "median": 7.0}, {"name": "trial 3", "trial": 3, "median": None}]
+    summary = {"certified": {"configurations": configurations}}
+    assert defaults.read_certified(summary) == {"certified": 7.0, "baseline": 7.0}
 
 
 def test_the_table_shows_the_lead_of_the_defaults() -> None:
-    facts = {"mean": 0.5, "low": 0.4, "high": 0.6, "worst_tenth": 0.3, "tried": 9, "spent": 8}
-    behind = {"defaults": {"mean": -0.2, "low": -0.3, "high": 0.05}}
-    strategies = {"defaults": {**facts, "minus": {}}, "random": {**facts, "minus": behind}}
-    part = {"over": "pool", "cost": 48, "size": "48", "slots": 1, "strategies": strategies}
+    facts = {"tried": 9, "spent": 8}
+    strategies = {
+        "defaults": {**facts, "pairs": {"a": 0.9, "b": 0.7, "c": 0.8}},
+        "random": {**facts, "pairs": {"a": 0.6, "b": 0.6, "c": 0.6}},
+    }
+    part = {"over": "pool", "cost": 48, "size": "48", "slots": 1, "repetitions": 7, "strategies": strategies}
     rows = judge.table({"results": [part], "likeness": {"toy": {"plain": 0.1, "stretched": 0.2}}}).splitlines()
-    assert "| defaults | 0.500 [0.400, 0.600] | 0.300 |  | 9 |" in rows[2]
-    assert "| random | 0.500 [0.400, 0.600] | 0.300 | +0.200 [-0.050, +0.300] | 9 |" in rows[3]
+    assert "| defaults | 0.800 [0.552, 1.048] | 0.720 |  | 7 | 9 |" in rows[2]
+    assert "| random | 0.600 [0.600, 0.600] | 0.600 | +0.200 [-0.048, +0.448] | 7 | 9 |" in rows[3]
 
 
 @pytest.mark.slow
@@ -171,7 +204,7 @@ def test_the_command_writes_what_is_asked_of_it(
     monkeypatch.setattr("sys.argv", [*words, "--json", str(path), "--only", only])
     judge.main()
     record = json.loads(path.read_text())
-    assert all(record[name].keys() == {"mean", "low", "high"} for name in only.split(","))
+    assert record["results"][0]["strategies"].keys() == set(only.split(","))
     assert [
         (part["over"].split()[0], part["cost"], part["num_trials"], part["slots"], part["repetitions"])
         for part in record["results"]
