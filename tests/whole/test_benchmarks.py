@@ -153,13 +153,8 @@ def is_known(commit):
     ).returncode
 
 
-UNKNOWN = pytest.mark.xfail(reason="is measured again with the next rule of certification")
-
-
 @pytest.mark.skipif(not is_known("4c508cb6"), reason="this is no whole clone of the repository")
-@pytest.mark.parametrize(
-    "name", [pytest.param(p.stem, marks=[UNKNOWN] * (p.stem == "coverage")) for p in records.RESULTS.glob("*.json")]
-)
+@pytest.mark.parametrize("name", [path.stem for path in records.RESULTS.glob("*.json")])
 def test_a_published_record_is_of_a_commit_that_exists(name):
     commits = list_commits(records.read_record(name))
     assert commits
