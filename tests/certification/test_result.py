@@ -137,7 +137,9 @@ def test_runs_are_paired_by_their_seeds_whatever_their_number():
 def test_below_five_seeds_there_is_no_verdict(num_seeds, better):
     baseline, trial = ([10.0, 11.0, 12.0, 13.0, 14.0], [90.0, 91.0, 92.0, 93.0, 94.0])
     found = judge_configurations(
-        [configuration(BASELINE, baseline[:num_seeds]), configuration("trial 1", trial[:num_seeds])], SEEDS, 2
+        [configuration(BASELINE, baseline[:num_seeds]), configuration("trial 1", trial[:num_seeds])],
+        SEEDS[:num_seeds],
+        2,
     )
     assert found is not None
     best = found.best()
@@ -206,8 +208,8 @@ def choose(name, lr, score=None, place=0, num_seeds=0):
     return Configuration(name, None if name == BASELINE else int(name.split()[1]), {"lr": lr}, score, runs, place=place)
 
 
-def list_names(earlier, *finalists, top=2, num_seeds=5):
-    choices = list_choices(choose(BASELINE, 1e-3), finalists, earlier, top, num_seeds)
+def list_names(earlier, *finalists, begun=(), top=2, num_seeds=5):
+    choices = list_choices(choose(BASELINE, 1e-3), finalists, begun, earlier, top, num_seeds)
     return [(one.name, num_seeds) for one, num_seeds in choices]
 
 
@@ -226,13 +228,36 @@ def test_what_was_certified_stays_and_the_best_of_it_gets_new_seeds():
     ranked = (choose("trial 6", 3e-3, place=2, num_seeds=5), choose("trial 4", 2e-3, place=1, num_seeds=5))
     earlier = Certification(SEEDS, 2, 1000, (ranked[0], choose(BASELINE, 1e-3, num_seeds=5), ranked[1]), "trial 6")
     before = (choose("trial 4", 2e-3), choose("trial 6", 3e-3))
-    assert list_names(earlier, *before) == [(BASELINE, 5), ("trial 4", 5), ("trial 6", 5)], "nothing is new"
-    assert list_names(earlier, *before, num_seeds=9) == [(BASELINE, 9), ("trial 4", 5), ("trial 6", 9)]
+    begun = [(each, 5) for each in before]
+    assert list_names(earlier, *before, begun=begun) == [(BASELINE, 5), ("trial 4", 5), ("trial 6", 5)], "nothing new"
+    extended = [(BASELINE, 9), ("trial 4", 5), ("trial 6", 9)]
+    assert list_names(earlier, *before, begun=begun, num_seeds=9) == extended
+    more = [begun[0], (before[1], 7)]
+    assert list_names(earlier, *before, begun=more, num_seeds=9) == extended, "killed in the middle"
     luckier = choose("trial 9", 9e-3)
-    assert list_names(earlier, luckier, *before) == [(BASELINE, 5), ("trial 4", 5), ("trial 6", 5), ("trial 9", 5)]
-    extended = replace(ranked[1], per_seed=choose("trial 4", 0.0, num_seeds=9).per_seed)
-    earlier = replace(earlier, configurations=(ranked[0], extended))
-    assert list_names(earlier, *before, num_seeds=9) == [(BASELINE, 9), ("trial 4", 9), ("trial 6", 5)], "done"
+    names = [(BASELINE, 5), ("trial 4", 5), ("trial 6", 5), ("trial 9", 5)]
+    assert list_names(earlier, luckier, *before, begun=begun) == names
+    longer = replace(ranked[1], per_seed=choose("trial 4", 0.0, num_seeds=9).per_seed)
+    earlier = replace(earlier, configurations=(ranked[0], longer))
+    begun = [(before[0], 9), begun[1]]
+    done = [(BASELINE, 9), ("trial 4", 9), ("trial 6", 5)]
+    assert list_names(earlier, *before, begun=begun, num_seeds=9) == done, "though another one is the best now"
+
+
+def test_what_was_begun_and_never_compared_keeps_its_place():
+    """Otherwise each interrupted certification would give a new configuration the first try."""
+    begun = [(choose("trial 4", 2e-3), 2), (choose("trial 6", 3e-3), 1)]
+    finalists = [choose("trial 9", 9e-3), choose("trial 6", 3e-3)]
+    names = [(BASELINE, 5), ("trial 4", 2), ("trial 6", 5), ("trial 9", 5)]
+    assert list_names(None, *finalists, begun=begun) == names
+
+
+def test_a_sweep_that_has_as_many_seeds_is_not_told_to_take_them():
+    first = longer("trial 1", [1.0] * 4 + [-1.0] * 6)
+    found = judge_configurations([longer(BASELINE, [0.0] * 10), first, longer("trial 2", [1.0] * 5)], range(10), 1)
+    assert found is not None
+    assert found.winner == "trial 2"
+    assert found.suggest_seeds() == 20
 
 
 def test_where_nothing_was_compared_the_text_says_so():
@@ -296,7 +321,7 @@ def test_one_survivor_of_five_seeds_cannot_win():
     assert row["verdict"] not in ("winner", "better", ""), "a reason why it cannot win"
     text = render(found)
     (line,) = [line for line in text.splitlines() if line.startswith("trial 1")]
-    assert line.split()[2:6] == ["299", "299", "to", "345"]
+    assert line.split()[2:5] == ["299", "-", "299"], "nobody knows how bad a failed run would have been"
     assert "4 of 5, up to 99%" in line
     (counted,) = [line for line in text.splitlines() if "(4 of 5)" in line]
     assert "299" in counted, "what a failed seed counts as"

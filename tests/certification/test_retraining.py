@@ -220,3 +220,21 @@ def test_another_budget_is_another_certification(make_retraining, ledger, tmp_pa
     run_all(make_retraining(), ledger, scores)
     judge(make_retraining(), ledger)
     assert len(run_all(make_retraining("budget.env_steps=777"), ledger, scores)) == 6
+
+
+def test_a_certification_that_was_interrupted_keeps_its_finalists(make_retraining, ledger, tmp_path):
+    add_whole(ledger, tmp_path, 1e-2, 5.0)
+    before = make_retraining("certify.top=1")
+    begun = [before.propose(True) for _ in range(2)]
+    assert [run.of_trial for run in begun] == [None, 0]
+    add_whole(ledger, tmp_path, 1e-4, 9.0)
+    scores = {1e-3: [1.0] * 3, 1e-2: [2.0] * 3, 1e-4: [3.0] * 3}
+    after = make_retraining("certify.top=1")
+    ran = run_all(after, ledger, scores)
+    assert [run for run in ran if run[0] == 0] == [(0, 0)], "what was begun is ended"
+    found = judge(after, ledger)
+    assert [(one.name, one.place, one.num_pairs) for one in found.configurations] == [
+        ("trial 1", 2, 3),
+        ("trial 0", 1, 1),
+        ("baseline", 0, 0),
+    ]

@@ -61,6 +61,15 @@ def test_what_cannot_be_compared_is_refused_by_its_key(tmp_path: Path) -> None:
         assert refused.value.fix
 
 
+def test_the_same_environment_may_be_written_in_two_ways(tmp_path: Path) -> None:
+    limit = "env.wrappers=[{entry_point: 'gymnasium.wrappers:TimeLimit', kwargs: {max_episode_steps: 60}}%s]"
+    ways = (limit % ", {entry_point: 'a:B'}", limit % ", {entry_point: 'a:B', kwargs: {}}")
+    typed = (("+env.kwargs.a=1", "+env.kwargs.b=2"), ("+env.kwargs.b=2", "+env.kwargs.a=1"))
+    for name, words, wrappers in zip(("one", "two"), typed, ways, strict=True):
+        write_sweep(tmp_path / name, 3, make_certification(), "complete", *words, wrappers)
+    assert len(compare_sweeps(["one", "two"], tmp_path).rows) == 2
+
+
 def test_other_budgets_and_episodes_are_named(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", 3, make_certification())
     write_sweep(tmp_path / "two", 3, make_certification(), "complete", "budget.env_steps=5000")

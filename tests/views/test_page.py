@@ -51,6 +51,7 @@ def test_a_baseline_published_for_more_steps_is_named(tmp_path: Path, published:
         (100_000, None, "tuned/ppo_cartpole"),
         (100_000, "rltune run tuned=ppo_acrobot", "tuned/ppo_acrobot"),
         (None, "rltune run ~tuned", "algo/ppo"),
+        (100_000, "rltune run env=acrobot env.name=mine", "tuned/ppo_acrobot"),
     ],
 )
 def test_a_page_names_the_baselines_file(tmp_path: Path, published: int | None, command: str | None, file: str) -> None:
@@ -62,7 +63,7 @@ def test_a_page_names_the_baselines_file(tmp_path: Path, published: int | None, 
         (certified,) = (section for section in describe_sweep(now) if section.name == "certification")
         (note,) = (note for note in certified.notes if note.startswith("baseline: "))
         assert f" conf/{file}.yaml" in note
-        assert ("algo.*" in note) is bool(changed)
+        assert ("with algo.training.gamma=0.9" in note) is bool(changed)
         assert describe_baseline(now) in describe_values(now).notes[0]
 
 

@@ -63,7 +63,7 @@ def test_who_enqueued_a_trial_is_named_once(draw):
     assert sum("maria@host" in line for line in sweep.printed) == 1
 
 
-@pytest.mark.parametrize(("state", "words"), [("COMPLETE", "5 (1 of up to 9 runs)"), ("FAIL", "it broke")])
+@pytest.mark.parametrize(("state", "words"), [("COMPLETE", "5 (1 of up to 10 runs)"), ("FAIL", "it broke")])
 def test_a_certifications_run_is_one_line(draw, state, words):
     sweep = draw(settings={"certify": {"seeds": 3, "top": 2}})
     sweep.begin(kind=CERTIFY, key="k", of_trial=4, seed_index=2)
@@ -82,7 +82,7 @@ def test_runs_that_end_together_are_counted_one_by_one(draw):
     for number in (1, 0):
         sweep.end(number, "COMPLETE", kind=CERTIFY, returns=(5.0,))
     sweep.draw()
-    ends = ["certified seed 2 of trial 4: 5 (1 of up to 4 runs)", "certified seed 1 of trial 4: 5 (2 of up to 4 runs)"]
+    ends = ["certified seed 2 of trial 4: 5 (1 of up to 6 runs)", "certified seed 1 of trial 4: 5 (2 of up to 6 runs)"]
     assert sweep.printed[1:] == ends
 
 

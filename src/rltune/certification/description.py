@@ -63,19 +63,20 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
     notes = ["ranked by the mean of the middle half of the runs"]
     if sizes := sorted({each.num_seeds for each in configurations if each.low is not None}):
         levels = " or ".join(f"{median_level(size):.4g}% of cases by {size} seeds" for size in sizes)
-        notes.append(
-            f"its interval: holds the median of such runs in {levels}; being chosen makes the winner's median a little "
-            "too good, which its interval allows for"
-        )
+        chosen = "; being chosen makes the winner's median a little too good, which its interval allows for"
+        chosen = chosen if certification.num_compared else ""
+        notes.append(f"its interval: holds the median of such runs in {levels}{chosen}")
     if certification.num_compared:
         notes.append(
             "seeds won: on how many seeds its run did better than the baseline's on the same seed and start states; "
             "better: so many that a configuration which does better at most every other time would win them in at most "
-            f"one sweep of 20, however often it is looked at (below {MIN_RUNS} seeds there is no verdict); difference: "
-            "the mean of these runs less the baseline's on the same seeds"
+            f"one sweep of 20, however often it is looked at (below {MIN_RUNS} seeds there is no verdict; behind one "
+            "that was chosen before it and is not better, it takes more); difference: the mean of these runs less the "
+            "baseline's on the same seeds"
         )
     notes.append(
-        "failed: runs that ended with an error, and the rate of failing runs that so few runs cannot exclude (95%)"
+        "failed: runs that ended with an error, and the failure rate that so few runs cannot exclude (95%, of a "
+        "configuration that they did not choose)"
     )
     few = [each for each in configurations if each.num_seeds < MIN_RUNS]
     notes += [f"{each.label}: {', '.join(map(format_objective, each.scores))}" for each in few]
@@ -118,8 +119,9 @@ def describe_result(certification: Certification, objective: Objective) -> str:
             text += f", but it cannot win: {baseline.broken}" if baseline.broken else ""
         text += f".{_compare_with_baseline(best)}"
     if best.num_seeds > 1:
-        expected, worst = format_objective(best.median), format_objective(best.worst)
-        text += f" Train it once and expect about {expected}; the worst of the {best.num_seeds} runs reached {worst}."
+        text += f" Train it once and expect about {format_objective(best.median)}"
+        worst = f"; the worst of the {best.num_seeds} runs reached {format_objective(best.worst)}"
+        text += "." if best.failed_seeds else f"{worst}."
     for each in certification.configurations:
         if failed := len(each.failed_seeds):
             text += f" {failed} of {each.num_seeds} seeds of {each.name} failed, which counts against it."
@@ -136,7 +138,8 @@ def _compare_with_baseline(best: Configuration) -> str:
     if best.better:
         return f" It is better: {wins}. Trained again on another seed, it does better more often than not."
     if best.wins_needed is None:
-        return f" So few seeds cannot show that it is better: {wins}."
+        behind = ", and one that was chosen before it is not" if best.num_pairs >= MIN_RUNS else ""
+        return f" So few seeds cannot show that it is better: {wins}{behind}."
     return f" It is not shown to be better: {wins}, and {best.wins_needed} are needed."
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -63,7 +64,7 @@ class Configuration:
         place: Its place in the order in which the configurations were chosen, from 1; 0 for the baseline.
         worst: The worst of the scores.
         low: Lower end of the interval of the runs' median (`rltune.statistics.median_interval`); None with fewer than
-            `MIN_RUNS`, and if all failed.
+            `MIN_RUNS`, and where an end of the interval is a failed run.
         high: Upper end of this interval.
         difference: The mean difference to the baseline's runs on the same seeds; None for the baseline, and if either
             has no run that succeeded.
@@ -198,7 +199,7 @@ class Certification:
         rate = ERROR_RATE if is_first else _share_error_rate(best.place)
         for size in SPENT:
             needed = count_wins_needed(size, rate)
-            if size > best.num_pairs and needed and best.num_wins * size >= needed * best.num_pairs:
+            if size > len(self.seeds) and needed and best.num_wins * size >= needed * best.num_pairs:
                 return size
         return None
 
@@ -268,18 +269,20 @@ def spell_params(params: Mapping[str, Any]) -> str:
 def list_choices(
     baseline: Configuration,
     finalists: Iterable[Configuration],
+    begun: Iterable[Choice],
     earlier: Certification | None,
     top: int,
     num_seeds: int,
 ) -> list[Choice]:
     """List the configurations of a certification, each with the number of its seeds; all differ in their values.
 
-    What an earlier certification has trained stays in the comparison with its own runs. Only the best of these
-    configurations is trained on more seeds, and only if none of them has as many already.
+    A configuration with runs stays in the comparison, in its place. If an earlier certification has compared it, then
+    its runs are enough; only the best of these gets more seeds, and only if none of them has as many already.
 
     Args:
         baseline: The baseline, which is trained on all seeds.
         finalists: The trials of the search that can win, best first.
+        begun: The configurations that have runs in the ledger with the number of these, in the order of their first.
         earlier: The result of the last certification; None for the first one.
         top: How many finalists are certified besides the baseline, if the search has as many.
         num_seeds: The number of seeds of this certification.
@@ -287,21 +290,20 @@ def list_choices(
     Returns:
         The baseline first, then the others in the order in which they were first chosen.
     """
-    rivals = [each for each in earlier.configurations if each.name != BASELINE] if earlier else []
-    is_extended = all(each.num_seeds < num_seeds for each in rivals)
-    choices = {spell_params(baseline.params): (baseline, num_seeds)}
-    for each in sorted(rivals, key=lambda each: each.place):
-        untrained = Configuration(each.name, each.trial, each.params, each.search_score, ())
-        is_best = each.name == rivals[0].name
-        choices.setdefault(
-            spell_params(each.params), (untrained, num_seeds if is_best and is_extended else each.num_seeds)
-        )
     best: dict[str, Configuration] = {}
     for each in finalists:
         if len(best) >= top:
             break
         if (values := spell_params(each.params)) != spell_params(baseline.params):
             best.setdefault(values, each)
+    compared = [each for each in earlier.configurations if each.name != BASELINE] if earlier else []
+    counts = {spell_params(each.params): each.num_seeds for each in compared}
+    if counts and max(counts.values()) < num_seeds:
+        counts[next(iter(counts))] = num_seeds
+    choices = {spell_params(baseline.params): (baseline, num_seeds)}
+    for each, num_runs in begun:
+        values = spell_params(each.params)
+        choices.setdefault(values, (each, counts.get(values, num_seeds if values in best else num_runs)))
     for values, each in best.items():
         choices.setdefault(values, (each, num_seeds))
     return list(choices.values())
@@ -351,7 +353,11 @@ def judge_configurations(
     judged = [_bound(configuration, direction) for configuration in _test_in_order(scored, baseline, direction)]
     ranked = sorted(judged, key=partial(_rank, direction), reverse=True)
     ranked[0] = _allow_for_choice(ranked, direction)
-    return Certification(tuple(seeds), episodes, 0, tuple(ranked), ranked[0].name)
+    bounded = [
+        replace(each, low=None, high=None) if math.inf in (abs(each.low or 0.0), abs(each.high or 0.0)) else each
+        for each in ranked
+    ]
+    return Certification(tuple(seeds), episodes, 0, tuple(bounded), bounded[0].name)
 
 
 def _rank(direction: Direction, configuration: Configuration) -> tuple[float, ...]:
@@ -404,7 +410,9 @@ def _compare_runs(configuration: Configuration, baseline: Configuration, directi
 
 def _bound(configuration: Configuration, direction: Direction) -> Configuration:
     """Fill in the worst run of a configuration and the interval of its median."""
-    low, high = (median_interval(configuration.scores) if configuration.per_seed else None) or (None, None)
+    lost = -direction.sign * math.inf  # Nobody knows how bad a failed run would have been.
+    scores = [result.mean for result in configuration.per_seed] + [lost] * len(configuration.failed_seeds)
+    low, high = (median_interval(scores) if configuration.per_seed else None) or (None, None)
     return replace(configuration, worst=direction.find_worst(configuration.scores), low=low, high=high)
 
 

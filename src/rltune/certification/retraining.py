@@ -79,7 +79,8 @@ class Retraining:
             return []
         baseline = self._find_baseline(searched)
         every = itertools.chain([best], finalists)
-        return list_choices(baseline, every, self._read_earlier(), self._config.certify.top or 0, len(self.seeds))
+        top, begun = self._config.certify.top or 0, self._list_begun(searched)
+        return list_choices(baseline, every, begun, self._read_earlier(), top, len(self.seeds))
 
     def _find_baseline(self, searched: Sequence[TrialRecord]) -> Configuration:
         """Return the baseline, with number and score of the best trial that has its values, if there is one."""
@@ -88,6 +89,19 @@ class Retraining:
             if spell_params(trial.params) == values:
                 return Configuration(BASELINE, trial.number, self._baseline, trial.score, ())
         return Configuration(BASELINE, None, self._baseline, None, ())
+
+    def _list_begun(self, searched: Sequence[TrialRecord]) -> list[Choice]:
+        """List the configurations that have runs with this budget, with their number, in the order of the first."""
+        scores = {trial.number: trial.score for trial in searched}
+        choices: dict[str, Choice] = {}
+        for run in self.runs():
+            if run.of_trial is None or run.seed_index is None or run.seed_index >= len(self.seeds):
+                continue
+            trial = Configuration(f"trial {run.of_trial}", run.of_trial, run.params, scores.get(run.of_trial), ())
+            if run.key == self._key(trial, run.seed_index):
+                first, num_runs = choices.get(spell_params(run.params), (trial, 0))
+                choices[spell_params(run.params)] = first, num_runs + 1
+        return list(choices.values())
 
     def _read_earlier(self) -> Certification | None:
         """Read the result of the last certification; None if there is none, or if it had another budget."""

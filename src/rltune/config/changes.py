@@ -86,9 +86,11 @@ def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> Non
         StudyError: A budget is smaller.
     """
     before, now = dict(flatten_settings(begun)), dict(flatten_settings(redact_config(wanted)))
-    for key in INCREASE_ONLY:
+    for key in sorted(now):
+        is_fixed = key.startswith(("budget.", "certify.")) and key not in (*INCREASE_ONLY, WALL_TIME)
         # A sweep without a limit may get any limit.
-        if before.get(key) is not None and _limit(now[key]) < _limit(before[key]):
+        is_less = key in INCREASE_ONLY and before.get(key) is not None and _limit(now[key]) < _limit(before[key])
+        if is_less or (is_fixed and key in before and now[key] != before[key]):
             raise StudyError(
                 _describe_change(name, key, before, now),
                 "a larger value, which extends the sweep, or none, which keeps the sweep's own",

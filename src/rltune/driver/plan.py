@@ -124,11 +124,11 @@ class Plan:
             given = given if is_new and self.space.is_fully_specified(given) else {}
         if not given:
             return {}, SEARCHER
-        if number >= len(self.warm_starts):
-            return given, PORTFOLIO
-        if self.warm_starts[number] != self.baseline:
+        if number < len(self.config.warm_start):
             return given, WARM_START
-        return given, BASELINE if self.config.published.env_steps is None else TUNED
+        if number < len(self.warm_starts):
+            return given, BASELINE if self.config.published.env_steps is None else TUNED
+        return given, PORTFOLIO
 
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain dictionaries, for the workers' assignments."""

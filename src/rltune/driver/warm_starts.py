@@ -31,8 +31,8 @@ SAME = (
 def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
     """Collect the configurations to try first, and notes on values in them that the search space excludes.
 
-    The configurations of ``warm_start`` come first, and the baseline of the certification last (`find_baseline`).
-    Values that the space fixes belong to each of them.
+    The configurations of ``warm_start`` come first. The certification's baseline (`find_baseline`) comes last, if it is
+    not among them. Values that the space fixes belong to each of them.
 
     Raises:
         ConfigError: The space or a warm start names an argument that the algorithm file does not have.
@@ -57,8 +57,8 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
         starts.append({**start, **space.fixed})
     # Values outside of their ranges need no note here, because they come from a file and not from the user.
     baseline = find_baseline(config, space)
-    if baseline.keys() - space.fixed.keys():
-        starts = [start for start in starts if start != baseline] + [baseline]
+    if baseline.keys() - space.fixed.keys() and baseline not in starts:
+        starts.append(baseline)
     return tuple(starts), tuple(notes)
 
 

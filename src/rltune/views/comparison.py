@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -157,9 +158,8 @@ def compare_sweeps(
         raise StudyError("sweeps=[] names no sweep", "two or more sweeps", spell_command("list"))
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
     compared = [load_view(folder, ledger_url) for folder in folders]
-    environments = [_describe_env(view) for view in compared]
     allowed = "sweeps on one environment: the same env.id, env.kwargs and env.wrappers"
-    _require_equal(compared, "is on", "on ", environments, allowed)
+    _require_equal(compared, "is on", "on ", [_describe_env(view) for view in compared], allowed)
     objectives = [_describe_objective(view) for view in compared]
     _require_equal(compared, "has objective", "", objectives, "sweeps with one objective")
     rows: list[ComparisonRow] = []
@@ -190,9 +190,11 @@ def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: 
 def _describe_env(view: SweepView) -> str:
     """Describe what `EnvSpec.digest` tells apart in a sweep's environment: its id, arguments and wrappers."""
     spec = spec_of(view.settings["env"])
-    parts = [spec.id] + [f"env.kwargs={dict(spec.kwargs)}"] * bool(spec.kwargs)
-    parts += [f"env.wrappers={[dict(wrapper) for wrapper in spec.wrappers]}"] * bool(spec.wrappers)
-    return " ".join(parts)
+    wrappers = [{"entry_point": each.get("entry_point"), "kwargs": each.get("kwargs") or {}} for each in spec.wrappers]
+    settings = {"env.kwargs": dict(spec.kwargs), "env.wrappers": wrappers}
+    return " ".join(
+        [spec.id, *(f"{key}={json.dumps(value, sort_keys=True)}" for key, value in settings.items() if value)]
+    )
 
 
 def _note_differences(compared: Sequence[SweepView]) -> tuple[str, ...]:

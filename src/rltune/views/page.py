@@ -232,13 +232,17 @@ def _describe_winner(view: SweepView) -> str:
 
 def describe_baseline(view: SweepView) -> str:
     """Describe where the baseline's values come from: a config file, and what the command line sets or fixes."""
-    algo, words = view.settings["algo"]["name"], (view.record.command or "").split()
-    tuned = next((word.partition("=")[2] for word in words if word.startswith("tuned=")), None)
-    if tuned is None and (view.settings.get("published") or {}).get("env_steps"):
-        tuned = f"{algo}_{view.settings['env']['name']}"
-    source = f"the values of conf/tuned/{tuned}.yaml" if tuned else f"the values of conf/algo/{algo}.yaml"
-    if any(word.strip("'\"").lstrip("+~").startswith("algo.") for word in words):
-        source += ", with the command's algo.* settings"
+    algo = view.settings["algo"]["name"]
+    words = [word.strip("'\"").lstrip("+~") for word in (view.record.command or "").split()]
+    groups = {key: value for key, _, value in (word.partition("=") for word in words)}
+    source = f"the values of conf/algo/{algo}.yaml"
+    if groups.get("tuned"):
+        source = f"the values of conf/tuned/{groups['tuned']}.yaml"
+    elif (view.settings.get("published") or {}).get("env_steps"):
+        env = groups.get("env") or (None if "env.name" in groups else view.settings["env"]["name"])
+        source = f"the values of conf/tuned/{algo}_{env}.yaml" if env else "the tuned settings"
+    if changes := [word for word in words if word.startswith(("algo.", "experiment=", "recipe="))]:
+        source += f", with {' '.join(changes)}"
     if fixed := build_space(view).fixed:
         source += f", with {', '.join(f'{name}={format_value(value)}' for name, value in fixed.items())} fixed"
     return source

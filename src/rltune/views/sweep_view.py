@@ -6,8 +6,10 @@ no progress, pace or ranks of their own. Reading a view again costs only what ha
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -439,16 +441,20 @@ class SweepView:
     def num_runs(self) -> int:
         """The number of certification runs; during the search, the largest number that is possible."""
         seeds, top = int(self.certify.get("seeds") or 0), int(self.certify.get("top") or 0)
-        if not (self.is_searched and seeds):
-            return max(seeds * (top + 1), len(self.runs))
-        if not self.ranked:
-            return 0
-        baseline: dict[str, Any] = next((dict(run.params) for run in self.runs if run.record.of_trial is None), {})
-        finalists = (Configuration("", trial.number, trial.params, trial.score, ()) for trial in self.ranked)
+        if not seeds or (self.is_searched and not self.ranked):
+            return len(self.runs)
+        baseline: Mapping[str, Any] = next((run.params for run in self.runs if run.record.of_trial is None), {})
+        params = [trial.params for trial in self.ranked] if self.is_searched else [{"": place} for place in range(top)]
+        begun = Counter(json.dumps(run.params) for run in self.runs if run.record.of_trial is not None)
         earlier = self._last_certification
-        if earlier and earlier.env_steps != self.env_steps:
-            earlier = None
-        choices = list_choices(Configuration(BASELINE, None, baseline, None, ()), finalists, earlier, top, seeds)
+        choices = list_choices(
+            Configuration(BASELINE, None, baseline, None, ()),
+            (Configuration("", None, values, None, ()) for values in params),
+            [(Configuration("", None, json.loads(values), None, ()), number) for values, number in begun.items()],
+            earlier if earlier and earlier.env_steps == self.env_steps else None,
+            top,
+            seeds,
+        )
         return max(sum(num_seeds for _, num_seeds in choices), len(self.runs))
 
     @property
