@@ -33,6 +33,7 @@ LIGHT = (
     "rltools",
     "run",
     "runners",
+    "sac_loss",
     "scale",
     "sweep",
     "tables",
