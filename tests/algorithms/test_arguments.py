@@ -110,6 +110,9 @@ def test_a_suggested_value_is_accepted_and_a_negative_one_refused(name):
         ("vf_clip_param", math.inf, True),
         ("entropy_coeff", 0, True),
         ("minibatch_size", 0, False),
+        ("td_error_loss_fn", "mse", True),
+        ("td_error_loss_fn", "squared", False),
+        ("grad_clip_by", "norms", False),
         ("argument_of_a_users_own", -1, True),
     ],
 )

@@ -47,6 +47,9 @@ TRAINING_BOUNDS = {
     **dict.fromkeys(("num_epochs", "minibatch_size", "train_batch_size", "train_batch_size_per_learner"), _COUNT),
 }
 
+# The values of arguments of `training` that are words.
+TRAINING_CHOICES = {"td_error_loss_fn": ("huber", "mse"), "grad_clip_by": ("value", "norm", "global_norm")}
+
 
 def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
     """List the arguments of an algo file by name, each with the key paths at which it occurs."""
@@ -188,7 +191,7 @@ def _is_own_class(name: str) -> bool:
 
 
 def check_argument(key: str, value: Any, written: Any = None) -> None:
-    """Refuse a value outside of the bounds that `TRAINING_BOUNDS` has for its argument.
+    """Refuse a value outside of what `TRAINING_BOUNDS` or `TRAINING_CHOICES` has for its argument.
 
     Args:
         key: The setting, whose last part is the argument's name. Arguments without bounds are not checked.
@@ -202,6 +205,9 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
     if key == f"space.{NORMALISE}":
         check_normalise(key, value)
         return
+    words = TRAINING_CHOICES.get(key.rpartition(".")[2])
+    if words and value is not None and value not in words:
+        raise ConfigError(f"{key}={value} is unknown", choices(str(value), words), f"{key}={words[0]}")
     bounds = TRAINING_BOUNDS.get(key.rpartition(".")[2])
     if bounds is None or isinstance(value, dict):
         return
