@@ -262,6 +262,15 @@ def test_one_arm_of_a_space_that_reads_an_argument_is_enough(algo, use_lstm, whe
             check_values(algo(), built)
 
 
+def test_a_former_name_that_decides_is_refused_beside_the_search(algo):
+    typed, space = algo(), {"num_epochs": ["choice", 5, 10]}
+    check_values(typed, build_search_space(typed, space))
+    typed["training"]["num_sgd_iter"] = 3
+    with pytest.raises(ConfigError, match=r"^algo\.training\.num_epochs="):
+        check_values(typed, build_search_space(typed, space))
+    check_values(typed, Space((), {}))
+
+
 def test_what_the_shipped_file_has_may_lie_idle(algo):
     """Who turns a feature off need not remove its other settings."""
     without = algo()

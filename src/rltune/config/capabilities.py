@@ -71,6 +71,7 @@ _PRIORITISES = Switch(f"{_BUFFER}.type", lambda name: name != "EpisodeReplayBuff
 _HAS_NO_OTHER_BATCH = Switch("training.train_batch_size_per_learner", lambda size: size is None, default=None)
 _HAS_ATOMS = Switch("training.num_atoms", lambda count: count != 1, default=1)
 _HAS_NO_ATOMS = Switch("training.num_atoms", lambda count: count == 1, default=1)
+_HAS_NO_ALIAS = Switch("training.num_sgd_iter", lambda count: count is None, default=None)
 _HAS_CRITIC = Switch("training.use_critic", bool, default=True)
 
 
@@ -112,7 +113,10 @@ _UNREAD_BY_ALL = (
         )
     ),
 )
+# RLlib still takes the former name of num_epochs, which then decides.
+_UNREAD_WITH_EPOCHS = _list_unread("num_epochs", "one of the two, without algo.training.num_sgd_iter", _HAS_NO_ALIAS)
 _UNREAD_BY_PPO = (
+    *_UNREAD_WITH_EPOCHS,
     Unread("training.vf_share_layers", f"algo.{_MODEL}.vf_share_layers"),
     *_list_unread("vf_loss_coeff vf_clip_param", "algo.training.use_critic=true", _HAS_CRITIC),
     *_list_clipped_by(None),
@@ -136,9 +140,12 @@ _UNREAD_WITH_DATASET = (
     *_list_unread("num_epochs num_sgd_iter", "algo.offline_data.dataset_num_iters_per_learner"),
     *_list_clipped_by(None),
 )
-_UNREAD_BY_IMPALA = _list_unread(
-    "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager learner_queue_timeout "
-    "num_multi_gpu_tower_stacks replay_buffer_num_slots"
+_UNREAD_BY_IMPALA = (
+    *_UNREAD_WITH_EPOCHS,
+    *_list_unread(
+        "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager "
+        "learner_queue_timeout num_multi_gpu_tower_stacks replay_buffer_num_slots"
+    ),
 )
 # APPO always uses V-trace, so it ignores the settings of GAE.
 _UNREAD_BY_APPO = (*_list_unread("use_gae lambda_ target_worker_clipping"), *_list_read_with_kl(default=False))
