@@ -134,10 +134,9 @@ def make_config(task: Task, seed: int) -> Any:
     """Return a task's settings as RLlib names them."""
     from ray.rllib.algorithms.dqn import DQNConfig
     from ray.rllib.algorithms.ppo import PPOConfig
-    from ray.rllib.algorithms.sac import SACConfig
 
     from rltune.algorithms.ppo import begin_with_small_policy
-    from rltune.algorithms.sac import use_plain_critics
+    from rltune.algorithms.sac import PlainSACConfig
     from rltune.engine.sampling.observation_filter import normalise_observations
 
     s = task.settings
@@ -162,12 +161,12 @@ def make_config(task: Task, seed: int) -> Any:
         config.env_runners(rollout_fragment_length=s["train_freq"])
         layers |= {"fcnet_activation": "relu"}
     else:
-        config = SACConfig().training(
+        config = PlainSACConfig().training(
             train_batch_size_per_learner=s["batch_size"], training_intensity=s["batch_size"], gamma=s["gamma"],
             actor_lr=s["learning_rate"], critic_lr=s["learning_rate"], alpha_lr=s["learning_rate"], tau=s["tau"],
             num_steps_sampled_before_learning_starts=s["learning_starts"], replay_buffer_config=replay,
+            td_error_loss_fn=s.get("critic_loss", "huber"),
         )  # fmt: skip
-        use_plain_critics(config)
         config.env_runners(rollout_fragment_length=1)
         layers |= {"fcnet_activation": "relu"}
     if task.algo == "ppo":

@@ -110,6 +110,9 @@ def test_a_suggested_value_is_accepted_and_a_negative_one_refused(name):
         ("vf_clip_param", math.inf, True),
         ("entropy_coeff", 0, True),
         ("minibatch_size", 0, False),
+        ("td_error_loss_fn", "mse", True),
+        ("td_error_loss_fn", "squared", False),
+        ("grad_clip_by", "norms", False),
         ("argument_of_a_users_own", -1, True),
     ],
 )
@@ -149,6 +152,11 @@ UNREAD = {
         "training.model": {"fcnet_hiddens": [8]},
         "training.replay_buffer_config.prioritized_replay_alpha": 0.3,
         "training.replay_buffer_config.storage_unit": "episodes",
+        "training.minibatch_size": 256,
+        "training.num_epochs": 7,
+        "training.num_sgd_iter": 7,
+        "training.shuffle_batch_per_epoch": True,
+        "rl_module.model_config.vf_share_layers": True,
     },
     "rainbow": {"training.noisy": True},
     "sac": {
@@ -158,6 +166,9 @@ UNREAD = {
         "training._use_beta_distribution": True,
         "training._deterministic_loss": True,
         "training.replay_buffer_config.prioritized_replay_beta": 0.3,
+        "training.minibatch_size": 256,
+        "training.num_epochs": 7,
+        "training.lr": 0.02,
     },
     "appo": {"training.use_gae": False, "training.lambda_": 0.1, "training.target_worker_clipping": 9.0},
     "impala": {"training.opt_type": "rmsprop", "training.decay": 0.9},
@@ -182,6 +193,135 @@ def test_an_argument_that_changes_nothing_is_refused(algo, name, path):
     assert refused.value.exit_code == 2
     assert refused.value.allowed
     assert refused.value.fix.endswith(f"~algo.{path}")
+
+
+# Arguments that are read with another one alone: algorithm, argument and value, the other one and the value with which
+# it reads.
+READ_WITH = [
+    ("ppo", "training.kl_coeff", 3.0, "training.use_kl_loss", True),
+    ("ppo", "training.kl_target", 0.5, "training.use_kl_loss", True),
+    ("ppo", "training.train_batch_size", 128, "training.train_batch_size_per_learner", None),
+    ("ppo", "rl_module.model_config.lstm_cell_size", 32, "rl_module.model_config.use_lstm", True),
+    ("a2c", "training.kl_coeff", 3.0, "training.use_kl_loss", True),
+    ("appo", "rl_module.model_config.max_seq_len", 40, "rl_module.model_config.use_lstm", True),
+    ("dqn", "training.v_max", 5.0, "training.num_atoms", 51),
+    ("dqn", "training.burn_in_len", 5, "rl_module.model_config.use_lstm", True),
+    ("dqn", "training.replay_buffer_config.alpha", 0.9, "training.replay_buffer_config.type", "Prioritized"),
+    ("sac", "training.replay_buffer_config.beta", 0.9, "training.replay_buffer_config.type", "Prioritized"),
+    ("sac", "training.grad_clip_by", "norm", "training.grad_clip", 0.5),
+    ("rainbow", "training.td_error_loss_fn", "mse", "training.num_atoms", 1),
+]
+
+
+def turn_on(typed, switch, on):
+    set_in(typed, switch, f"{on}EpisodeReplayBuffer" if on == "Prioritized" else on)
+
+
+@pytest.mark.parametrize(("name", "path", "value", "switch", "on"), READ_WITH)
+def test_an_argument_is_refused_while_another_has_it_unread(algo, name, path, value, switch, on):
+    typed = algo(name)
+    set_in(typed, path, value)
+    with pytest.raises(ConfigError) as refused:
+        check_values(typed, Space((), {}))
+    assert (refused.value.key, refused.value.exit_code) == (f"algo.{path}", 2)
+    assert switch.rpartition(".")[2] in refused.value.allowed
+    turn_on(typed, switch, on)
+    check_values(typed, Space((), {}))
+
+
+@pytest.mark.parametrize(("name", "path", "value", "switch", "on"), READ_WITH)
+def test_a_searched_one_is_refused_unless_a_trial_reads_it(algo, name, path, value, switch, on):
+    typed, argument = algo(name), path.rpartition(".")[2]
+    set_in(typed, path, value)
+    space = {argument: ["choice", value, None if isinstance(value, str) else value * 0.5]}
+    with pytest.raises(ConfigError) as refused:
+        check_values(typed, build_search_space(typed, space))
+    assert refused.value.fix.endswith(f"~space.{argument}")
+    turn_on(typed, switch, on)
+    check_values(typed, build_search_space(typed, space))
+
+
+@pytest.mark.parametrize(
+    ("use_lstm", "when", "reads"),
+    [
+        (["choice", False, True], None, True),
+        (["choice", False, True], True, True),
+        (["choice", False, True], False, False),
+        (True, None, True),
+        (False, None, False),
+    ],
+)
+def test_one_arm_of_a_space_that_reads_an_argument_is_enough(algo, use_lstm, when, reads):
+    sizes = ["choice", 32, 64]
+    space = {"use_lstm": use_lstm, "lstm_cell_size": sizes if when is None else ["when", {"use_lstm": when}, sizes]}
+    built = build_search_space(algo(), space)
+    if reads:
+        check_values(algo(), built)
+    else:
+        with pytest.raises(ConfigError, match="lstm_cell_size"):
+            check_values(algo(), built)
+
+
+def test_a_former_name_that_decides_is_refused_beside_the_search(algo):
+    typed, space = algo(), {"num_epochs": ["choice", 5, 10]}
+    check_values(typed, build_search_space(typed, space))
+    typed["training"]["num_sgd_iter"] = 3
+    with pytest.raises(ConfigError, match=r"^algo\.training\.num_epochs="):
+        check_values(typed, build_search_space(typed, space))
+    check_values(typed, Space((), {}))
+
+
+def test_what_the_shipped_file_has_may_lie_idle(algo):
+    """Who turns a feature off need not remove its other settings."""
+    without = algo()
+    without["training"]["use_critic"] = False  # Nothing reads vf_clip_param now.
+    check_values(without, Space((), {}))
+    plain = algo("rainbow")
+    plain["training"]["num_atoms"] = 1  # Nothing reads v_min and v_max now.
+    check_values(plain, Space((), {}))
+
+
+SCHEDULE = [[0, 0.2], [100_000, 0.05]]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [("ppo", "clip_param"), ("ppo", "gamma"), ("sac", "tau"), ("dqn", "training_intensity")],
+)
+def test_a_schedule_that_rllib_cannot_follow_is_refused(algo, name, argument):
+    typed = algo(name)
+    typed["training"][argument] = SCHEDULE
+    with pytest.raises(ConfigError) as refused:
+        check_values(typed, Space((), {}))
+    assert (refused.value.key, refused.value.fix) == (f"algo.training.{argument}", f"algo.training.{argument}=0.2")
+    assert "lr" in refused.value.allowed
+    for form in (SCHEDULE, ["choice", SCHEDULE, 0.1]):
+        with pytest.raises(ConfigError) as refused:
+            check_values(algo(name), build_search_space(algo(name), {argument: form}))
+        assert refused.value.key == f"space.{argument}"
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [("ppo", "lr"), ("ppo", "entropy_coeff"), ("sac", "actor_lr"), ("dqn", "epsilon")]
+)
+def test_a_schedule_that_rllib_follows_is_accepted(algo, name, argument):
+    typed = algo(name)
+    typed["training"][argument] = SCHEDULE
+    check_values(typed, Space((), {}))
+
+
+@pytest.mark.parametrize(
+    "buffer", ["MultiAgentReplayBuffer", "ReplayBuffer", "EpisodeBuffer", "ray.rllib.utils.replay_buffers.ReplayBuffer"]
+)
+def test_a_replay_buffer_that_rllib_cannot_use_is_refused(algo, buffer):
+    typed, key = algo("dqn"), "algo.training.replay_buffer_config.type"
+    typed["training"]["replay_buffer_config"]["type"] = buffer
+    with pytest.raises(ConfigError) as refused:
+        check_values(typed, Space((), {}))
+    assert (refused.value.key, refused.value.fix) == (key, f"{key}=EpisodeReplayBuffer")
+    space = build_search_space(algo("dqn"), {"type": ["choice", "EpisodeReplayBuffer", buffer]})
+    with pytest.raises(ConfigError, match=r"^space\.type="):
+        check_values(algo("dqn"), space)
 
 
 def test_a_searched_argument_that_changes_nothing_is_refused(algo):

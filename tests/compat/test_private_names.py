@@ -73,6 +73,7 @@ FIELDS = {
         "_torch_grad_scaler_class",
         "_torch_lr_scheduler_classes",
     ),
+    "ray.rllib.algorithms.sac.torch.sac_torch_learner:SACTorchLearner": ("_temp_losses",),
     "ray.rllib.algorithms.bc.torch.default_bc_torch_rl_module:DefaultBCTorchRLModule": ("_encoder", "_pi_head"),
     "ray.rllib.connectors.env_to_module.mean_std_filter:MeanStdFilter": ("_filters", "_update_stats"),
     "ray.rllib.core.learner.learner:Learner": (

@@ -25,6 +25,20 @@ def test_a_plain_request_becomes_a_plan_that_fits_the_machine(make):
     assert made.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("words", "num_notes"),
+    [
+        ("algo.training.td_error_loss_fn=mse engine=rllib", 1),
+        ("+space.td_error_loss_fn=[choice,huber,mse] engine=rllib", 1),
+        ("algo.training.td_error_loss_fn=huber engine=rllib", 0),
+        ("algo.training.td_error_loss_fn=mse engine=fast", 0),
+    ],
+)
+def test_a_loss_that_is_not_rllibs_own_is_noted(request_of, words, num_notes):
+    plan = make_plan(request_of("algo=sac", "env=pendulum", "~tuned", *SAFE, *words.split()))
+    assert sum("td_error_loss_fn" in note for note in plan.notes) == num_notes
+
+
 @pytest.mark.parametrize(("published", "num_notes"), [(1_000_000, 1), (100_000, 0), (None, 0)])
 def test_settings_published_for_more_steps_are_noted(make, published, num_notes):
     notes = make(published__env_steps=published, budget__env_steps=100_000).notes

@@ -145,6 +145,23 @@ def test_schedules_go_on_where_they_stood(tmp_path: Path) -> None:
     source.stop(), target.stop()
 
 
+RATES = {"PPO": ("lr",), "DQN": ("lr",), "SAC": ("actor_lr", "critic_lr", "alpha_lr")}
+
+
+@pytest.mark.parametrize("rate", [0.0, [[0, 1e-3], [100, 0.0]]], ids=["number", "schedule"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_restored_trial_learns_at_its_own_rate(name: str, rate: Any, tmp_path: Path) -> None:
+    """The checkpoint is of a trial with another rate. At a rate of zero nothing changes."""
+    source = build_algorithm(CONFIGS[name]())
+    source.train(), source.train()
+    target = build_algorithm(CONFIGS[name](**dict.fromkeys(RATES[name], rate)))
+    target.restore_from_path(source.save_to_path(tmp_path))
+    target.train(), target.train()
+    assert target.learner_stats, "it has learned"
+    assert torch.equal(weights(target), weights(source))
+    source.stop(), target.stop()
+
+
 def test_one_component_can_be_restored_alone(tmp_path: Path) -> None:
     """As RLlib allows; the rest stays as it is."""
     source, target = build_algorithm(ppo_config()), build_algorithm(ppo_config(seed=9))

@@ -35,6 +35,7 @@ LIGHT = (
     "rltools",
     "run",
     "runners",
+    "sac_loss",
     "scale",
     "sweep",
     "tables",

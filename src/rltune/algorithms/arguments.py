@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rltune.config.bounds import Bounds
-from rltune.config.capabilities import UNKNOWN, Capabilities, find_capabilities
+from rltune.config.capabilities import (
+    REPLAY_BUFFERS,
+    SCHEDULED,
+    UNKNOWN,
+    Capabilities,
+    Switch,
+    find_capabilities,
+)
+from rltune.config.names import conf_dir
+from rltune.config.settings_file import load_settings
 from rltune.config.validation import check_normalise
 from rltune.errors import ConfigError, choices, nearest
 from rltune.formatting import format_value
@@ -37,6 +46,9 @@ TRAINING_BOUNDS = {
     **dict.fromkeys(("entropy_coeff", "vf_loss_coeff", "kl_coeff", "beta"), _WEIGHT),
     **dict.fromkeys(("num_epochs", "minibatch_size", "train_batch_size", "train_batch_size_per_learner"), _COUNT),
 }
+
+# The values of arguments of `training` that are words.
+TRAINING_CHOICES = {"td_error_loss_fn": ("huber", "mse"), "grad_clip_by": ("value", "norm", "global_norm")}
 
 
 def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
@@ -104,31 +116,82 @@ def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
     return {name: _read(algo, locate_argument(algo, name)) for name in names}
 
 
-def _read(algo: Mapping[str, Any], path: Path) -> Any:
+def _read(algo: Mapping[str, Any], path: Path, default: Any = None) -> Any:
+    """Return the value at a key path of an algo file; ``default`` where the file has none."""
     node: Any = algo
     for part in path:
+        if not isinstance(node, Mapping) or part not in node:
+            return default
         node = node[part]
     return node
 
 
 def check_values(algo: Mapping[str, Any], space: Space) -> None:
-    """Refuse arguments of the algo file that RLlib ignores, and `training` values or search ranges out of bounds.
+    """Refuse what RLlib ignores in the algo file, and `training` values or search ranges that it cannot train with.
 
     Raises:
         ConfigError: Names the first of them, what is allowed and what to type.
     """
-    check_unread(algo, space, find_capabilities(algo) or UNKNOWN)
-    for name, value in (algo.get("training") or {}).items():
-        check_argument(f"algo.training.{name}", value)
+    row = find_capabilities(algo) or UNKNOWN
+    check_unread(algo, space, row)
+    for key, value, written in _list_values(algo, space):
+        name = key.rpartition(".")[2]
+        check_argument(key, value, written)
+        if _is_schedule(value) and name in (TRAINING_BOUNDS if row is UNKNOWN else algo.get("training") or {}):
+            _check_schedule(key, value, algo)
+        if row.replay_settings and name == "type":
+            _check_replay_buffer(key, str(value))
+
+
+def _list_values(algo: Mapping[str, Any], space: Space) -> Iterator[tuple[str, Any, Any]]:
+    """List settings of `training` and of the space with their values, and ends of ranges with the whole range."""
+    training = algo.get("training") or {}
+    for name, value in training.items():
+        yield f"algo.training.{name}", value, None
+    for name, value in (training.get(_REPLAY[-1]) or {}).items():
+        yield f"algo.{'.'.join(_REPLAY)}.{name}", value, None
     for name, value in space.fixed.items():
-        check_argument(f"space.{name}", value)
+        yield f"space.{name}", value, None
     for dimension in space.dimensions:
         for value in dimension.args if dimension.kind == "choice" else dimension.ends():
-            check_argument(f"space.{dimension.name}", value, dimension)
+            yield f"space.{dimension.name}", value, dimension
+
+
+def _is_schedule(value: Any) -> bool:
+    """Return whether a value has the form of RLlib's schedules: [[step, value], [step, value], ...]."""
+    pairs = value if isinstance(value, list | tuple) else ()
+    return bool(pairs) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs)
+
+
+def _check_schedule(key: str, value: Any, algo: Mapping[str, Any]) -> None:
+    """Refuse a schedule for an argument of `training` that is the same over a whole trial."""
+    name = key.rpartition(".")[2]
+    if name not in SCHEDULED:
+        able = [scheduled for scheduled in SCHEDULED if scheduled in (algo.get("training") or {})]
+        raise ConfigError(
+            f"{key}={format_value(value)}: RLlib 2.60 takes no schedule for {name}",
+            f"one value for the whole trial; schedules are for {', '.join(able)}",
+            f"{key}={value[0][1]}",
+        )
+
+
+def _check_replay_buffer(key: str, name: str) -> None:
+    """Refuse RLlib's replay buffers that cannot store the episodes of one agent; a class of the user's may."""
+    if not _is_own_class(name) and name.rpartition(".")[2] not in REPLAY_BUFFERS:
+        raise ConfigError(
+            f"{key}={name}: RLlib 2.60 cannot train from this replay buffer",
+            f"{choices(name, REPLAY_BUFFERS)}, or a class of your own, my_package.my_module.MyBuffer",
+            f"{key}={REPLAY_BUFFERS[0]}",
+        )
+
+
+def _is_own_class(name: str) -> bool:
+    """Return whether a replay buffer's name is that of a class of the user's, which may have its own arguments."""
+    return ("." in name or ":" in name) and not name.startswith("ray.")
 
 
 def check_argument(key: str, value: Any, written: Any = None) -> None:
-    """Refuse a value outside of the bounds that `TRAINING_BOUNDS` has for its argument.
+    """Refuse a value outside of what `TRAINING_BOUNDS` or `TRAINING_CHOICES` has for its argument.
 
     Args:
         key: The setting, whose last part is the argument's name. Arguments without bounds are not checked.
@@ -142,6 +205,9 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
     if key == f"space.{NORMALISE}":
         check_normalise(key, value)
         return
+    words = TRAINING_CHOICES.get(key.rpartition(".")[2])
+    if words and value is not None and value not in words:
+        raise ConfigError(f"{key}={value} is unknown", choices(str(value), words), f"{key}={words[0]}")
     bounds = TRAINING_BOUNDS.get(key.rpartition(".")[2])
     if bounds is None or isinstance(value, dict):
         return
@@ -152,33 +218,64 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
         name = key.rpartition(".")[2]
         raise ConfigError(
             f"{key}=[{spelled}]: a list of numbers without a kind is no range",
-            f"[kind, ...] with one of: {', '.join(KINDS)}; a number; or a schedule, [[0, first], [steps, last]]",
+            f"[kind, ...] with one of: {', '.join(KINDS)}; a number"
+            + ("; or a schedule, [[0, first], [steps, last]]" if name in SCHEDULED else ""),
             f"space.{name}=[{guess_kind(value)},{spelled}]" if value else f"space.{name}={bounds.suggest(spelled)}",
         )
 
 
 def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
-    """Refuse arguments of the algo file, fixed or searched, that RLlib 2.60 accepts but ignores.
+    """Refuse arguments, fixed or searched, that RLlib 2.60 accepts but reads in no trial of the sweep.
 
     Args:
         algo: The algo file. It contains the arguments that are searched, too.
+        row: The algorithm's features, with the arguments that it does not read.
 
     Raises:
         ConfigError: Names the first of them, and what to use instead.
     """
-    instead = {unread.path: unread.instead for unread in row.unread}
-    searched = {locate_argument(algo, name): name for name in space.names}
+    unread, shipped = {entry.path: entry for entry in row.unread}, _read_shipped(algo, row)
+    searched = {".".join(locate_argument(algo, name)): name for name in space.names}
+    corners = space.corners()
     for name, paths in list_arguments(algo).items():
         for path in paths:
-            dotted = ".".join(path)
-            what = f"algo.{dotted}={_read(algo, path)}: RLlib 2.60 accepts this, but it has no effect on a sweep"
-            fix = f"remove it: ~algo.{dotted}" + (f" ~space.{searched[path]}" if path in searched else "")
-            if dotted in instead:
-                raise ConfigError(what, instead[dotted], fix)
-            if path == (*_REPLAY, name) and row.replay_settings and name not in row.replay_settings:
-                buffer = str(_read(algo, _REPLAY).get("type") or "")
-                if "." not in buffer and ":" not in buffer:  # A user's own buffer class may have other arguments.
-                    raise ConfigError(what, choices(name, row.replay_settings), fix)
+            dotted, value = ".".join(path), _read(algo, path)
+            parameter, entry = searched.get(dotted), unread.get(dotted)
+            fix = f"remove it: ~algo.{dotted}" + (f" ~space.{parameter}" if parameter else "")
+            what = f"algo.{dotted}={value}: RLlib 2.60 accepts this, but it has no effect on a sweep"
+            what += " with these settings" if entry and entry.switch else ""
+            # A value of the shipped file may wait for another argument that would have it read.
+            is_set = parameter is not None or value not in (None, _read(shipped, path))
+            if entry and is_set and not (entry.switch and _is_on(entry.switch, algo, searched, corners, parameter)):
+                raise ConfigError(what, entry.instead, fix)
+            is_known = not row.replay_settings or name in row.replay_settings
+            if path[:-1] == _REPLAY and not is_known and not _is_own_class(str(_read(algo, (*_REPLAY, "type")))):
+                raise ConfigError(what, choices(name, row.replay_settings), fix)
+
+
+def _read_shipped(algo: Mapping[str, Any], row: Capabilities) -> Mapping[str, Any]:
+    """Return the algo file that rltune ships for an algorithm; without one, an empty one."""
+    files = [conf_dir() / "algo" / f"{name}.yaml" for name in (algo["name"], row.name)]
+    return next((load_settings(file.read_text()) for file in files if file.is_file()), {})
+
+
+def _is_on(
+    switch: Switch,
+    algo: Mapping[str, Any],
+    searched: Mapping[str, str],
+    corners: Sequence[Mapping[str, Any]],
+    parameter: str | None,
+) -> bool:
+    """Return whether a switch is on in some trial.
+
+    Args:
+        searched: The names of the space's parameters by the dotted paths of their arguments.
+        corners: The values by name at the corners of the space.
+        parameter: Only trials that have this parameter count; None counts all.
+    """
+    value = _read(algo, tuple(switch.path.split(".")), switch.default)
+    name = searched.get(switch.path, "")
+    return any(switch.is_on(corner.get(name, value)) for corner in corners if parameter is None or parameter in corner)
 
 
 def widest_layer(algo: Mapping[str, Any]) -> int:

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rltune.algorithms.arguments import list_arguments
 from rltune.compose.explaining import explain, explain_option, find_type
 from rltune.compose.overrides import spell_value, spell_word
+from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
 from rltune.config.uris import redact_address
@@ -24,13 +25,6 @@ from rltune.formatting import spell_command
 
 COMPOSED = "--composed"  # With this flag, `rltune run` reads composed settings from its standard input, for a service.
 _composing = threading.Lock()  # Hydra's state is global, so only one thread may compose at a time.
-
-
-def conf_dir() -> Path:
-    """Return the folder of rltune's config files, ``conf/``, in the installed package or in a checkout."""
-    package = Path(__file__).parents[1]
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parents[1] / "conf"
 
 
 def find_own_dir() -> Path | None:

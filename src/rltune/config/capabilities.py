@@ -32,21 +32,63 @@ class PolicyNetwork:
     value: str = ""
 
 
-class Unread(NamedTuple):
-    """An argument of an algo file that RLlib 2.60's new API stack accepts but ignores.
+class Switch(NamedTuple):
+    """An argument that decides whether others are read.
 
     Attributes:
-        path: Its section and name, joined by a dot.
-        instead: What to use in its place.
+        path: Its section and name, joined by dots.
+        is_on: Whether the others are read with a value of it.
+        default: The value where the algo file has none.
+    """
+
+    path: str
+    is_on: Callable[[Any], bool]
+    default: Any
+
+
+class Unread(NamedTuple):
+    """An argument of an algo file that RLlib 2.60's new API stack accepts but ignores, always or with a switch off.
+
+    Attributes:
+        path: Its section and name, joined by dots.
+        instead: What to use in its place, or the value that turns the switch on.
+        switch: What decides whether it is read; None if it never is.
     """
 
     path: str
     instead: str = "leave it out"
+    switch: Switch | None = None
 
 
-def _list_unread(names: str) -> tuple[Unread, ...]:
-    """Make `Unread` entries for a string of names of ``training`` arguments that have no replacement."""
-    return tuple(Unread(f"training.{name}") for name in names.split())
+def _list_unread(names: str, instead: str = "leave it out", switch: Switch | None = None) -> tuple[Unread, ...]:
+    """Make `Unread` entries for a string of names of ``training`` arguments."""
+    return tuple(Unread(f"training.{name}", instead, switch) for name in names.split())
+
+
+_MODEL, _BUFFER = "rl_module.model_config", "training.replay_buffer_config"
+_HAS_LSTM = Switch(f"{_MODEL}.use_lstm", bool, default=False)
+_PRIORITISES = Switch(f"{_BUFFER}.type", lambda name: name != "EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
+_HAS_NO_OTHER_BATCH = Switch("training.train_batch_size_per_learner", lambda size: size is None, default=None)
+_HAS_ATOMS = Switch("training.num_atoms", lambda count: count != 1, default=1)
+_HAS_NO_ATOMS = Switch("training.num_atoms", lambda count: count == 1, default=1)
+_HAS_NO_ALIAS = Switch("training.num_sgd_iter", lambda count: count is None, default=None)
+_HAS_CRITIC = Switch("training.use_critic", bool, default=True)
+
+
+def _list_read_with_kl(default: bool) -> tuple[Unread, ...]:
+    """Make the entries of the KL loss's settings.
+
+    Args:
+        default: Whether the algorithm has this loss where the algo file does not say.
+    """
+    switch, on = Switch("training.use_kl_loss", bool, default), "algo.training.use_kl_loss=true"
+    return _list_unread("kl_coeff kl_target", on, switch)
+
+
+def _list_clipped_by(default: Any) -> tuple[Unread, ...]:
+    """Make the entry of ``grad_clip_by``; ``default`` is the limit of the gradient where the algo file has none."""
+    switch = Switch("training.grad_clip", lambda limit: limit is not None, default)
+    return (Unread("training.grad_clip_by", "algo.training.grad_clip with a limit", switch),)
 
 
 _UNREAD_BY_ALL = (
@@ -56,28 +98,82 @@ _UNREAD_BY_ALL = (
     Unread("env_runners.compress_observations"),
     Unread("environment.clip_rewards", "env.rewards.clip=1.0"),
     Unread("reporting.metrics_num_episodes_for_smoothing", "nothing: a score has its window in the budget's steps"),
-    Unread("rl_module.model_config.lstm_use_prev_action"),
-    Unread("rl_module.model_config.lstm_use_prev_reward"),
+    Unread("training.train_batch_size", "algo.training.train_batch_size_per_learner", _HAS_NO_OTHER_BATCH),
+    Unread(f"{_MODEL}.lstm_use_prev_action"),
+    Unread(f"{_MODEL}.lstm_use_prev_reward"),
+    *(
+        Unread(f"{_MODEL}.{name}", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM)
+        for name in (
+            "lstm_cell_size",
+            "max_seq_len",
+            "lstm_kernel_initializer",
+            "lstm_kernel_initializer_kwargs",
+            "lstm_bias_initializer",
+            "lstm_bias_initializer_kwargs",
+        )
+    ),
 )
-_UNREAD_BY_PPO = (Unread("training.vf_share_layers", "algo.rl_module.model_config.vf_share_layers"),)
-_UNREAD_BY_IMPALA = _list_unread(
-    "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager learner_queue_timeout"
+# RLlib still takes the former name of num_epochs, which then decides.
+_UNREAD_WITH_EPOCHS = _list_unread("num_epochs", "one of the two, without algo.training.num_sgd_iter", _HAS_NO_ALIAS)
+_UNREAD_BY_PPO = (
+    *_UNREAD_WITH_EPOCHS,
+    Unread("training.vf_share_layers", f"algo.{_MODEL}.vf_share_layers"),
+    *_list_unread("vf_loss_coeff vf_clip_param", "algo.training.use_critic=true", _HAS_CRITIC),
+    *_list_clipped_by(None),
+)
+# A replay memory or a dataset gives each update a batch of its own, which is not split.
+_UNREAD_WITHOUT_EPOCHS = (
+    Unread("training.minibatch_size", "algo.training.train_batch_size_per_learner, the size of an update's batch"),
+    Unread(f"{_MODEL}.vf_share_layers"),
+    *_list_unread("shuffle_batch_per_epoch"),
+)
+_UNREAD_WITH_REPLAY = (
+    *_UNREAD_WITHOUT_EPOCHS,
+    *_list_unread("num_epochs num_sgd_iter", "algo.training.training_intensity, replayed steps for each sampled one"),
+    *(
+        Unread(f"{_BUFFER}.{name}", f"algo.{_BUFFER}.type=PrioritizedEpisodeReplayBuffer", _PRIORITISES)
+        for name in ("alpha", "beta")
+    ),
+)
+_UNREAD_WITH_DATASET = (
+    *_UNREAD_WITHOUT_EPOCHS,
+    *_list_unread("num_epochs num_sgd_iter", "algo.offline_data.dataset_num_iters_per_learner"),
+    *_list_clipped_by(None),
+)
+_UNREAD_BY_IMPALA = (
+    *_UNREAD_WITH_EPOCHS,
+    *_list_unread(
+        "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager "
+        "learner_queue_timeout num_multi_gpu_tower_stacks replay_buffer_num_slots"
+    ),
 )
 # APPO always uses V-trace, so it ignores the settings of GAE.
-_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")
-_HEADS = "algo.rl_module.model_config.head_fcnet_hiddens"
+_UNREAD_BY_APPO = (*_list_unread("use_gae lambda_ target_worker_clipping"), *_list_read_with_kl(default=False))
+_HEADS = f"algo.{_MODEL}.head_fcnet_hiddens"
 _UNREAD_BY_DQN = (
     Unread("training.noisy", "algo.training.epsilon to explore: there are no noisy layers"),
     Unread("training.hiddens", _HEADS),
+    Unread(f"{_MODEL}.free_log_std"),
     *_list_unread("sigma0 adam_epsilon categorical_distribution_temperature before_learn_on_batch"),
+    *_list_unread("v_min v_max", "algo.training.num_atoms=51, a distribution over returns", _HAS_ATOMS),
+    *_list_unread("td_error_loss_fn", "algo.training.num_atoms=1: a distribution has a loss of its own", _HAS_NO_ATOMS),
+    *_list_unread("burn_in_len", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM),
+    *_UNREAD_WITH_REPLAY,
 )
+_RATES = "algo.training.actor_lr, critic_lr and alpha_lr"
 _UNREAD_BY_SAC = (
     Unread("training.q_model_config", "algo.rl_module.model_config"),
     Unread("training.policy_model_config", "algo.rl_module.model_config"),
-    Unread("training.optimization_config", "algo.training.actor_lr, critic_lr and alpha_lr"),
+    Unread("training.optimization_config", _RATES),
+    Unread("training.lr", _RATES),
     *_list_unread("_use_beta_distribution _deterministic_loss"),
+    *_list_clipped_by(None),
 )
 _REPLAY_SETTINGS = ("type", "capacity", "alpha", "beta")
+REPLAY_BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
+"""RLlib's replay buffers that store episodes of one agent, which its new API stack samples."""
+# Arguments of ``training`` for which RLlib's algorithms take a schedule: [[step, value], [step, value], ...].
+SCHEDULED = ("lr", "actor_lr", "critic_lr", "alpha_lr", "value_lr", "world_model_lr", "entropy_coeff", "epsilon")
 
 
 # The learner statistics that are reported to trackers. RLlib has 400, most of them constants of the config.
@@ -106,7 +202,7 @@ class Capabilities:
         network: Where RLlib's module keeps its policy; None if only RLlib's own parts can play it.
         statistics: The learner's numbers that are reported; ``total_loss`` tells whether it diverged.
         replay_settings: The keys of ``training.replay_buffer_config`` that are read, with a replay buffer of RLlib's.
-        unread: Arguments that would change nothing.
+        unread: Arguments that would change nothing, or nothing with another argument as it is.
     """
 
     name: str = ""
@@ -151,7 +247,7 @@ TABLE: dict[str, Capabilities] = {
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
-        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_PPO),
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_PPO, *_list_read_with_kl(default=True)),
     ),
     "rltune.algorithms.a2c:A2CConfig": Capabilities(
         "a2c",
@@ -159,7 +255,7 @@ TABLE: dict[str, Capabilities] = {
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
-        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_PPO),
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_PPO, *_list_read_with_kl(default=False)),
     ),
     f"{_RLLIB}.appo.appo:APPOConfig": Capabilities(
         "appo",
@@ -198,7 +294,7 @@ TABLE: dict[str, Capabilities] = {
         network=_SAC_NETWORK,
         statistics=_SOFT_ACTOR_CRITIC,
         replay_settings=_REPLAY_SETTINGS,
-        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_SAC),
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_SAC, *_UNREAD_WITH_REPLAY),
     ),
     f"{_RLLIB}.tqc.tqc:TQCConfig": Capabilities(
         "tqc",
@@ -209,7 +305,7 @@ TABLE: dict[str, Capabilities] = {
         network=_TQC_NETWORK,
         statistics=_SOFT_ACTOR_CRITIC,
         replay_settings=_REPLAY_SETTINGS,
-        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_SAC),
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_SAC, *_UNREAD_WITH_REPLAY),
     ),
     f"{_RLLIB}.dreamerv3.dreamerv3:DreamerV3Config": Capabilities(
         "dreamerv3",
@@ -218,7 +314,12 @@ TABLE: dict[str, Capabilities] = {
         replay_ratio="training_ratio",
         statistics=("total_loss",),
         replay_settings=("type", "capacity"),
-        unread=(*_UNREAD_BY_ALL, *_list_unread("intrinsic_rewards_scale")),
+        unread=(
+            *_UNREAD_BY_ALL,
+            *_list_unread("intrinsic_rewards_scale"),
+            *_list_unread("lr", "algo.training.world_model_lr, actor_lr and critic_lr"),
+            *_list_unread("minibatch_size num_epochs shuffle_batch_per_epoch", "algo.training.training_ratio"),
+        ),
     ),
     f"{_RLLIB}.bc.bc:BCConfig": Capabilities(
         "bc",
@@ -226,6 +327,7 @@ TABLE: dict[str, Capabilities] = {
         data="recorded_steps",
         network=_BC_NETWORK,
         statistics=(*_ONE_OPTIMIZER, "policy_loss"),
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_WITH_DATASET),
     ),
     f"{_RLLIB}.marwil.marwil:MARWILConfig": Capabilities(
         "marwil",
@@ -233,6 +335,8 @@ TABLE: dict[str, Capabilities] = {
         data="recorded_episodes",
         network=_PPO_NETWORK,
         statistics=(*_ONE_OPTIMIZER, "policy_loss", "vf_loss"),
+        # MARWIL's policy and value may share layers.
+        unread=(*_UNREAD_BY_ALL, *(unread for unread in _UNREAD_WITH_DATASET if "share" not in unread.path)),
     ),
     f"{_RLLIB}.cql.cql:CQLConfig": Capabilities(
         "cql",
@@ -241,7 +345,12 @@ TABLE: dict[str, Capabilities] = {
         data="recorded_steps",
         network=_SAC_NETWORK,
         statistics=_SOFT_ACTOR_CRITIC,
-        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_SAC, *_list_unread("lagrangian lagrangian_thresh replay_buffer_config")),
+        unread=(
+            *_UNREAD_BY_ALL,
+            *_UNREAD_BY_SAC,
+            *_UNREAD_WITH_DATASET,
+            *_list_unread("lagrangian lagrangian_thresh replay_buffer_config"),
+        ),
     ),
     f"{_RLLIB}.iql.iql:IQLConfig": Capabilities(
         "iql",
@@ -250,6 +359,11 @@ TABLE: dict[str, Capabilities] = {
         data="recorded_steps",
         network=_SAC_NETWORK,
         statistics=("policy_loss", "qf_loss", "total_loss"),
+        unread=(
+            *_UNREAD_BY_ALL,
+            *_UNREAD_WITH_DATASET,
+            Unread("training.lr", "algo.training.actor_lr, critic_lr and value_lr"),
+        ),
     ),
 }
 UNKNOWN = Capabilities(unread=())  # A user's algorithm may read arguments that RLlib's algorithms ignore.

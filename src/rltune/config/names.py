@@ -1,4 +1,4 @@
-"""Choose the names of sweeps and the paths of their folders."""
+"""Choose the names of sweeps and the paths of their folders, and find the folder of the shipped config files."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
 def sweep_folder_of(config: RunConfig, name: str) -> Path:
     """Return a sweep's folder as an absolute path, because Tune changes the working directory of trials."""
     return Path(config.output_dir).expanduser().absolute() / name
+
+
+def conf_dir() -> Path:
+    """Return the folder of rltune's config files, ``conf/``, in the installed package or in a checkout."""
+    package = Path(__file__).parents[1]
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parents[1] / "conf"

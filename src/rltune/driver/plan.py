@@ -53,6 +53,9 @@ LOCAL_LEDGER = (
 )
 
 
+LOSS = "td_error_loss_fn"
+
+
 @dataclass(frozen=True)
 class Plan:
     """A checked sweep: its settings, and everything that is derived from them before the first trial.
@@ -184,6 +187,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     check_sampler(config.searcher.kind, config.searcher.args, space)
     tried = [*map(space.encode, warm_starts), *(trial.drawn or {} for trial in earlier)]
     portfolio, portfolio_notes = collect_portfolio(config, space, tried)
+    own_learner = _describe_own_learner(config, space)
     budget_notes = [_describe_few_steps(config), _describe_late_episodes(config, spec, request.env_runners)]
     config, grid_notes = fit_sizes(config)
     idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
@@ -191,7 +195,9 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     if not normalisable and any(dimension.name == NORMALISE for dimension in space.dimensions):
         env_notes += (f"{NORMALISE} is searched, but nothing here depends on it: '~space.{NORMALISE}' leaves it out",)
     search_notes = *portfolio_notes, *searcher_notes, *earlier_notes
-    optional_notes = filter(None, [*env_notes, *budget_notes, *search_notes, idle_gpu, *grid_notes, ledger_note])
+    optional_notes = filter(
+        None, [*env_notes, *budget_notes, *search_notes, own_learner, idle_gpu, *grid_notes, ledger_note]
+    )
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable)
     notes += tuple(optional_notes)
@@ -241,6 +247,18 @@ def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...], tuple[str, 
     spaces = check_env(spec)
     check_actions(config.algo, config.env.id, spaces and spaces[1])
     return spec, *find_normalisable(config.algo, config.env, spec, spaces)
+
+
+def _describe_own_learner(config: RunConfig, space: Space) -> str | None:
+    """Return a note if ``engine=rllib`` trains SAC with a loss that RLlib's own learner lacks; else None."""
+    row, loss = find_capabilities(config.algo), (config.algo.get("training") or {}).get(LOSS)
+    is_squared = any(corner.get(LOSS, loss) == "mse" for corner in space.corners())
+    if config.engine != "rllib" or row is None or row.name != "sac" or not is_squared:
+        return None
+    return (
+        f"algo.training.{LOSS}=mse: RLlib 2.60's SAC knows Huber losses only, so rltune computes its critics' losses; "
+        f"with algo.training.{LOSS}=huber all of it is RLlib's"
+    )
 
 
 def _describe_few_steps(config: RunConfig) -> str | None:

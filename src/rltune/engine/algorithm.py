@@ -299,6 +299,8 @@ class FastAlgorithm(StockCheckpoint):
         Args:
             state: What `engine_state` returned; None for a stock algorithm's checkpoint, which has none.
         """
+        counters = self.counters if state is None else state["counters"]
+        self._set_rates(counters["num_env_steps_sampled_lifetime"])
         # RLlib's restore replaces the optimizers' state tensors, so the flat tensors must be built from the new ones.
         # The new loop starts with fresh random generators, so the engine's own state is loaded after it.
         self.build_loop()
@@ -306,6 +308,17 @@ class FastAlgorithm(StockCheckpoint):
             self.load_engine_state(state)
         self.publish_weights()
         self.env_runner_group.local_env_runner.read_filter()
+
+    def _set_rates(self, steps: int) -> None:
+        """Set each optimizer's learning rate by the config, because RLlib's restore sets that of the checkpoint.
+
+        Args:
+            steps: The trial's environment steps, the schedules' clock.
+        """
+        for optimizer, schedule in self.learner._optimizer_lr_schedules.items():
+            # Schedules advance after updates only, so before the first update they are at their beginning.
+            has_updated = any(float(state["step"]) > 0 for state in optimizer.state.values())
+            self.learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=steps if has_updated else 0))
 
     def _restore_sampling(self, state: dict[str, Any] | None) -> None:
         """Continue the environments' episodes from the checkpoint; if that is impossible, log why new episodes begin.

@@ -79,6 +79,7 @@ HONOURED_BY = {
     "A2CConfig": "rmsprop_alpha rmsprop_epsilon",
     "DQNConfig": OFF_POLICY + "epsilon double_q dueling td_error_loss_fn",
     "SACConfig": OFF_POLICY + "actor_lr critic_lr alpha_lr initial_alpha target_entropy twin_q",
+    "PlainSACConfig": "td_error_loss_fn",
 }
 """The same for one config class and those that inherit from it."""
 

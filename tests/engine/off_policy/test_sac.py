@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.algorithms.sac import SACConfig
-from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
 
@@ -18,22 +17,17 @@ from rltune.engine.features import UnsupportedError
 from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
 from tests.engine.rllib_learners import follow
-from tests.engine.sac_learner import INPUTS, ROWS, make_config, make_learner, our_rows, random_columns
-
-
-def use_noise(monkeypatch: pytest.MonkeyPatch, noise: list[torch.Tensor]) -> None:
-    """Have RLlib's distribution draw the only tensor in ``noise``: first for the present actions, then for the next."""
-
-    def fixed(which: int) -> Any:
-        def sample(self: Any, *, sample_shape: Any = None) -> Any:
-            raw = self._dist.loc + self._dist.scale * noise[0][which]
-            return self._squash(raw), self._squashed_logp(raw)
-
-        return sample
-
-    monkeypatch.setattr(TorchSquashedGaussian, "rsample_and_logp", fixed(0))
-    monkeypatch.setattr(TorchSquashedGaussian, "sample_and_logp", fixed(1))
-
+from tests.engine.sac_learner import (
+    INPUTS,
+    ROWS,
+    SQUARED,
+    make_config,
+    make_learner,
+    our_rows,
+    random_columns,
+    square_rllibs_losses,
+    use_noise,
+)
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "twin critics": ({}, {}),
@@ -51,6 +45,18 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(case: str, monkeypa
     model, training = CASES[case]
     config = make_config(model, **training)
     assert_equal_updates(config, make_learner(config), make_learner(config), monkeypatch, batches=12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [True, False], ids=["kernels", "autograd"])
+@pytest.mark.parametrize("case", SQUARED)
+def test_squared_errors_equal_rllibs_learner_with_that_loss(
+    case: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squared, plain = make_config({}, td_error_loss_fn="mse", **SQUARED[case]), make_config({}, **SQUARED[case])
+    theirs = make_learner(plain)
+    square_rllibs_losses(monkeypatch)
+    assert_equal_updates(squared, make_learner(squared), theirs, monkeypatch, 12, compiled)
 
 
 # About what the log standard deviations of the two actions lie: RLlib bounds them to [-5, 2].

@@ -1,7 +1,7 @@
 """Do the gradient steps of SAC.
 
-The losses are those of ``SACTorchLearner`` of ray 2.60. All gradients are taken at the same weights, then the
-parameters step. `rltune.engine.off_policy.sac` says how the gradients come about.
+The losses are those of ``SACTorchLearner`` of ray 2.60, or squared errors for the critics. All gradients are taken at
+the same weights, then the parameters step. `rltune.engine.off_policy.sac` says how the gradients come about.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ def _differentiate_policy(dist, noise, actions, slopes, alpha, grad):  # type: i
 
 @kernel
 def update(  # type: ignore[no-untyped-def]
-    policy, critics, count, temperature, policy_layers, critic_layers, targets, batch, weights, noise, entropy, rates
-):
+    policy, critics, count, temperature, policy_layers, critic_layers, targets, huber,
+    batch, weights, noise, entropy, rates,
+):  # fmt: skip
     """Do one gradient step.
 
     Args:
@@ -86,6 +87,7 @@ def update(  # type: ignore[no-untyped-def]
         policy_layers: The layers from observations to means and log standard deviations.
         critic_layers: The layers from observation and action to the value.
         targets: The flat parameters of both target critics.
+        huber: Whether the critics have the Huber loss of their errors, else half the squared error.
         batch: Rows of the replay memory.
         weights: Their importance [rows].
         noise: Standard normal, for the present and for the next actions [2, rows, size].
@@ -123,8 +125,10 @@ def update(  # type: ignore[no-untyped-def]
         values = forward(pair, critic_layers, p.data, critic_outputs[k])
         for i in range(rows):
             slope = errors[k, i] = values[i, 0] - wanted[i]
-            slope = one if slope > one else slope
-            delta[i] = (-one if slope < -one else slope) * weights[i] * share
+            if huber:  # The Huber loss's slope is the clipped error. NaN passes, because it fails comparisons.
+                slope = one if slope > one else slope
+                slope = -one if slope < -one else slope
+            delta[i] = slope * weights[i] * share
         backward(pair, critic_layers, p.data, p.grad, critic_outputs[k], delta, spare, False)
     # Compute the gradient of the policy, through the drawn action and the smaller of the two critics' values.
     dist = forward(obs, policy_layers, policy.data, policy_outputs)
@@ -173,4 +177,4 @@ def warm_up() -> None:
     floats, p = np.zeros(16, np.float32), make_blank(16)
     policy, critic = np.array([[0, 2, 1, 2, 0]], np.int64), np.array([[0, 2, 2, 1, 0]], np.int64)
     row, noise = np.zeros((1, 5), np.float32), np.zeros((2, 1, 1), np.float32)
-    update(p, (p, p), 2, p, policy, critic, (floats, floats), row, row[0, :1], noise, -1.0, (0.1, 0.1, 0.1))
+    update(p, (p, p), 2, p, policy, critic, (floats, floats), True, row, row[0, :1], noise, -1.0, (0.1, 0.1, 0.1))

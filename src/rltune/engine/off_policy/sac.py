@@ -1,8 +1,9 @@
 """Train RLlib's SAC on an array hot loop; configuration, module, loss and checkpoints are RLlib's.
 
-Soft actor-critic (Haarnoja et al. 2018) for continuous actions, with twin critics, Huber losses and a tuned
-temperature: the losses of ``SACTorchLearner`` of ray 2.60. As in RLlib all gradients are taken at the same weights,
-then the four optimizers step.
+Soft actor-critic (Haarnoja et al. 2018) for continuous actions, with twin critics and a tuned temperature: the losses
+of ``SACTorchLearner`` of ray 2.60, whose critics have Huber losses, or those of
+`rltune.compat.sac_learner.SquaredErrorSACLearner`. As in RLlib all gradients are taken at the same weights, then the
+four optimizers step.
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ class SACUpdate:
         self._generator = torch.Generator(self._device)
         self._generator.manual_seed(config.seed if config.seed is not None else torch.seed())
         self._read_rates()
+        # RLlib's own SACConfig lacks the setting, and its critics have Huber losses.
+        self._huber = getattr(config, "td_error_loss_fn", "huber") == "huber"
         self._last: tuple[Any, ...] | None = None
         self._step = compile_step(self._gradient_step, list(self.optimizers.values()), config)
         self._network: tuple[Any, ...] | None = None
@@ -135,7 +138,7 @@ class SACUpdate:
             pair = described[0], described[len(names) - 1]
             online = make_table(policy, self.flat.data), make_table(critics[0], self.flats["qf"].data)
             targets = self.targets.data[0].numpy(), self.targets.data[-1].numpy()
-            self._network = described[-2], pair, len(names), described[-1], *online, targets
+            self._network = described[-2], pair, len(names), described[-1], *online, targets, self._huber
 
     def _read_rates(self) -> None:
         self._rates = {name: float(x.optimizer.param_groups[0]["lr"]) for name, x in self.optimizers.items()}
@@ -178,7 +181,7 @@ class SACUpdate:
             drawn, logp = squash(compute_dist(module, obs), noise[0])
             values = [self._compute_values(name, obs, drawn) for name in self._names]
             least = values[0] if len(values) == 1 else torch.minimum(*values)
-            losses = (compute_huber_loss(errors) * importance).mean(1).sum(), (alpha * logp - least).mean()
+            losses = (self._compute_loss(errors) * importance).mean(1).sum(), (alpha * logp - least).mean()
         for flat in self.flats.values():
             flat.attach_grads()
         critics = [param for name in self._names for param in self.flats[name].params]
@@ -195,6 +198,10 @@ class SACUpdate:
             self.optimizers[name].step(self._rates[name])
         norms = [norms[-2], *norms[:-2], norms[-1]]
         return errors.detach(), logp.detach(), least.detach(), alpha, surplus, norms
+
+    def _compute_loss(self, error: Tensor) -> Tensor:
+        """Return the critics' loss of their errors, elementwise."""
+        return compute_huber_loss(error) if self._huber else 0.5 * error.square()
 
     def _compute_values(self, name: str, obs: Tensor, action: Tensor) -> Tensor:
         """Return a critic's Q values [rows]."""
@@ -222,7 +229,7 @@ class SACUpdate:
             "qf_mean": least, "qf_max": least.max(), "qf_min": least.min(),
         }  # fmt: skip
         for name, error in zip(self._names, errors, strict=True):
-            last[f"{name}_loss"] = importance * compute_huber_loss(error)
+            last[f"{name}_loss"] = importance * self._compute_loss(error)
         if self.config.grad_clip and self.config.grad_clip_by == "global_norm":
             names = ["policy", *self._names, "alpha"]
             last |= {

@@ -318,8 +318,8 @@ class FastPPO(FastAlgorithm, PPO):
     def load_engine_state(self, state: dict[str, Any]) -> None:
         """Restore the state that :meth:`engine_state` returned."""
         super().load_engine_state(state)
-        # RLlib's checkpoints do not contain its schedules. The learning rate is restored with the optimizer, but the
-        # schedule of the entropy coefficient must be advanced to the present step.
+        # RLlib's checkpoints do not contain its schedules, so that of the entropy coefficient is advanced to the
+        # present step, as those of the learning rates are in `_set_rates`.
         schedule = self.learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
         schedule.update(timestep=self.counters["num_env_steps_sampled_lifetime"])
         self.loop.kl_coeff = state["kl_coeff"]
