@@ -137,7 +137,7 @@ def show_evaluation(
     table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
     objective = Objective.from_settings((info.get("env") or {}).get("objective"))
-    has_interval = result.low is not None  # A confidence interval needs at least five episodes.
+    has_interval = result.low is not None  # None below five episodes, and of equal returns.
     interval = f"  (95% interval {result.low:.2f} to {result.high:.2f})" if has_interval else ""
     table.add_row(f"mean {objective.label}", f"{result.mean:.2f}{interval}")
     table.add_row("IQM", f"{result.iqm:.2f}")
