@@ -7,9 +7,10 @@ four parameters, whose values are drawn evenly. Takes some minutes.
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from functools import cache
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,7 @@ PPO_EFFECTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
 }
 """What the end of a trial's curve depends on. Luck, and all of it for "nothing", has a standard deviation of 0.5."""
 
-ROWS = (
-    *((kind, 48) for kind in PPO_EFFECTS),
-    *((kind, num_trials) for num_trials in (24, 12) for kind in ("nothing", "lr")),
-)
+PPO_ROWS = [(kind, 48) for kind in PPO_EFFECTS] + [(kind, size) for size in (24, 12) for kind in ("nothing", "lr")]
 
 SPACE = {name: ["uniform", -1.0, 1.0] for name in ("lr", "gamma", "clip")} | {"relu": ["choice", False, True]}
 ALGO = {"name": "ppo"}
@@ -134,11 +132,16 @@ def simulate_sweep(kind: str, seed: int, num_trials: int = 50) -> Simulated:
     return build_search_space(ALGO, SPACE), trials
 
 
-def count_named(simulate: Callable[[int], Simulated], rounds: int) -> dict[str, int]:
+def _list_named(simulate: Callable[[str, int, int], Simulated], kind: str, num_trials: int, seed: int) -> list[str]:
+    return measure_importance(*simulate(kind, seed, num_trials), Direction.MAX).outstanding
+
+
+def count_named(
+    pool: Executor, simulate: Callable[[str, int, int], Simulated], kind: str, num_trials: int, rounds: int
+) -> dict[str, int]:
     """Return in how many of the simulated sweeps each parameter is named, and in how many any is, by ``any``."""
     named: Counter[str] = Counter()
-    for seed in range(rounds):
-        outstanding = measure_importance(*simulate(seed), Direction.MAX).outstanding
+    for outstanding in pool.map(partial(_list_named, simulate, kind, num_trials), range(rounds)):
         named.update([*outstanding, *["any"] * bool(outstanding)])
     return dict(named.most_common())
 
@@ -155,12 +158,12 @@ def table(record: Mapping[str, Any]) -> str:
 
 if __name__ == "__main__":
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    results: dict[str, dict[str, dict[str, int]]] = {}
-    for kind, num_trials in ROWS:
-        row = results.setdefault(f"PPO as shipped, {num_trials} trials", {})
-        row[kind] = count_named(lambda seed: simulate_ppo_sweep(kind, seed, num_trials), rounds)  # noqa: B023
-        print(num_trials, kind, row[kind], file=sys.stderr, flush=True)
-    row = results["random search, 50 trials"] = {}
-    for kind in KINDS:
-        row[kind] = count_named(lambda seed: simulate_sweep(kind, seed), rounds)  # noqa: B023
+    results: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+    with ProcessPoolExecutor() as pool:
+        for kind, size in PPO_ROWS:
+            named = count_named(pool, simulate_ppo_sweep, kind, size, rounds)
+            results[f"PPO as shipped, {size} trials"][kind] = named
+            print(size, kind, named, file=sys.stderr, flush=True)
+        for kind in KINDS:
+            results["random search, 50 trials"][kind] = count_named(pool, simulate_sweep, kind, 50, rounds)
     write_record(make_record("importance", rounds, results))
