@@ -72,6 +72,20 @@ def test_no_number_of_a_table_is_broken_over_lines(width):
     print_sections(out, [Section("trials", "Trials", table)])
     lines = out.file.getvalue().splitlines()
     words = {word for line in lines for word in line.split()}
-    assert {"12", "-292,321", "2.92e26", "lr=3.02e-4", "gamma=0.9987", "100,000"} <= words
-    assert "train_batch_size=[64,64]" in words or width <= len("values: train_batch_size")
+    assert {"12", "-292,321", "2.92e26", "100,000"} <= words
+    assert {"lr=3.02e-4", "3.02e-4"} & words
+    assert {"gamma=0.9987", "0.9987"} & words
+    assert {"train_batch_size=[64,64]", "[64,64]"} & words or width <= len("train_batch_size=[64,64]")
     assert max(map(len, lines)) <= width
+
+
+def test_a_sweep_of_ppo_has_a_table_at_eighty_columns():
+    """The longest of its words, train_batch_size_per_learner=4096, may be broken before its number."""
+    params = "lr=7.28e-4 gamma=0.982 train_batch_size_per_learner=4096 normalise=[observations,rewards]"
+    rows = [("1", "complete, winner", "3.08e26", "4,096", params, "whole budget; from the algorithm's file")]
+    out = RichConsole(file=io.StringIO(), width=80, highlight=False)
+    headings = ("trial", "state", "score", "env steps", "values", "why it ended, or where it runs")
+    print_sections(out, [Section("trials", "Trials", TextTable(headings, tuple(rows), 0))])
+    heading, _, cells = out.file.getvalue().partition("4,096")
+    assert "why" in heading
+    assert "4096" in cells.split()

@@ -16,9 +16,9 @@ from rltune.formatting import TextTable
 from rltune.views.page import Section
 
 PADDING = 2  # Spaces between columns.
-SHORT = 8  # Words up to this length are not broken over two lines; of longer ones, only numbers are not.
-NUMBER = re.compile(r"(\S+=)?[\[({+-]*\d\S*")
-"""A number with the signs around it, or a value after its name."""
+SHORT = 10  # Words up to this length are not broken over two lines; of longer ones, only numbers are not.
+NUMBER = re.compile(r"(?:\S+=)?([\[({+-]*\d\S*)")
+"""A word that is a number with the signs around it, alone or after its name, as in ``lr=3e-4``."""
 
 
 def open_console(stream: TextIO | None) -> Console:
@@ -66,13 +66,22 @@ def make_rich_table(table: TextTable, width: int) -> RenderableType:
     for heading, column_width in zip(table.headings, widths, strict=True):
         rich.add_column(heading, overflow="fold", width=column_width)
     for index, row in enumerate(table.rows):
-        rich.add_row(*map(Text, row), style=_style(index == table.best))
+        cells = (_break_values(cell, column_width) for cell, column_width in zip(row, widths, strict=True))
+        rich.add_row(*map(Text, cells), style=_style(index == table.best))
     return rich
 
 
 def _measure_words(cell: str) -> int:
     """Return the width that a cell needs at least: that of its longest number or short word."""
-    return max((len(word) for word in cell.split() if NUMBER.fullmatch(word) or len(word) <= SHORT), default=0)
+    words = [(word, NUMBER.fullmatch(word)) for word in cell.split()]
+    return max(
+        (len(number[1]) if number else len(word) for word, number in words if number or len(word) <= SHORT), default=0
+    )
+
+
+def _break_values(cell: str, width: int) -> str:
+    """Allow a line break after the ``=`` of words that are longer than the width, so that their numbers stay whole."""
+    return " ".join(word.replace("=", "= ", 1) if len(word) > width else word for word in cell.split(" "))
 
 
 def _style(is_best: bool) -> str:
