@@ -9,6 +9,7 @@ import pytest
 from rltune.formatting import (
     classify_failure,
     first_line,
+    fit_words,
     format_clock,
     format_count,
     format_difference,
@@ -70,10 +71,59 @@ def test_discounts_keep_their_distance_from_one():
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (292_321_428_571_428_718_592_917_504.0, "2.92e26"),
+        (-2.5e300, "-2.5e300"),
+        (1.7976931348623157e308, "1.8e308"),
+        (1_234_567.0, "1.23e6"),
+        (999_999.7, "1,000,000"),
+        (999_999.4, "999,999"),
+        (-123_456.7, "-123,457"),
+        (999.97, "1,000"),
+        (999.9, "999.9"),
+        (2.5e-7, "2.5e-7"),
+        (-1e-300, "-1e-300"),
+        (5e-324, "4.94e-324"),
+        (-0.0, "0"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (math.nan, "-"),
+        (10**30, "1e30"),
+    ],
+)
+def test_returns_of_any_size_are_short(value, text):
+    assert format_objective(value) == text
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("exponent", range(-320, 308, 7))
+def test_a_shown_number_is_never_another_number(exponent, sign):
+    """It is the number itself, rounded to three digits, and no longer than ten characters."""
+    for mantissa in (1.0, 3.456789, 9.994, 9.996, 9.99951):
+        value = sign * float(f"{mantissa}e{exponent}")
+        for text in (format_objective(value), format_value(value)):
+            assert float(text.replace(",", "")) == pytest.approx(value, rel=6e-3, abs=1e-323)
+            assert len(text) <= 10
+    for count in (exponent + 0.7 for exponent in range(1, 10_000, 97)):
+        assert abs(float(format_count(count).replace(",", "").replace("k", "e3")) - count) <= 5e-3 * count + 0.5
+
+
+def test_a_line_is_shortened_by_whole_words():
+    line = "lr=0.000123 gamma=0.99 12,345"
+    for width in range(len(line) + 2):
+        short = fit_words(line, width)
+        assert len(short) <= width
+        assert short == line or set(short.split()) <= {*line.split(), "…"}
+    assert fit_words(line, 25) == "lr=0.000123 gamma=0.99 …"
+
+
 def test_a_number_that_is_none_is_still_written():
     assert format_objective(math.nan) == "-"
     assert format_objective(0.0) == "0"
     assert format_value(math.inf) == "inf"
+    assert format_value(1 - 1e-13) == "0.9999999999999"
     assert format_value([1e-4, [True, None]]) == "[1e-4,[true,null]]"
 
 

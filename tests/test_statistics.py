@@ -108,7 +108,8 @@ def test_scipy_gives_the_same_numbers(count, stats):
     rng = np.random.default_rng(count)
     ours = rng.normal(size=count)
     if count >= 5:
-        with_failure = np.append(ours, ours.min())
+        middle = np.median(ours)
+        with_failure = np.append(ours, middle - 10 * min(ours.max() - middle, middle - ours.min()))
         (low, high), (lower, _) = (
             stats.t.interval(0.95, len(each) - 1, each.mean(), stats.sem(each)) for each in (ours, with_failure)
         )
@@ -133,6 +134,47 @@ def test_scipy_gives_the_same_numbers(count, stats):
 def test_the_interval_of_a_mean_holds_as_often_as_it_says(draw, mean, count):
     ends = [mean_interval(returns) for returns in draw(np.random.default_rng(count), (800, count))]
     assert np.mean([low <= mean <= high for low, high in ends]) >= 0.925
+
+
+@pytest.mark.parametrize("count", [10, 20, 100])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.05, 0.1])
+@pytest.mark.parametrize("gap", [4, 10, 25])
+def test_a_mean_holds_failures_of_returns_anywhere(gap, share, count):
+    """Failures lie 25 standard deviations lower; few episodes often show none of them. Nine in ten is what docs say."""
+    rng = np.random.default_rng([gap, count])
+    drawn = rng.normal(size=(600, count)) - gap * (rng.random((600, count)) < share)
+    for scale, shift, direction in (
+        (1.0, -100.0, Direction.MAX),
+        (20.0, 85.0, Direction.MIN),
+        (20.0, 260.0, Direction.MAX),
+    ):
+        mean, returns = shift - direction.sign * scale * gap * share, shift + direction.sign * scale * drawn
+        held = [low <= mean <= high for low, high in (mean_interval(each, direction) for each in returns)]
+        assert np.mean(held) >= 0.9, (scale, shift, direction)
+
+
+@pytest.mark.parametrize("shift", [-1e6, -50.0, -5.0])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 3e26])
+def test_an_interval_of_a_mean_scales_and_shifts(scale, shift):
+    returns = -np.random.default_rng(3).lognormal(size=30)
+    expected = scale * (np.array(mean_interval(returns)) + shift)
+    assert mean_interval(scale * (returns + shift)) == pytest.approx(expected, rel=1e-6)
+    low, high = mean_interval(scale * (returns - shift))
+    assert low <= expected[0] - 2 * scale * shift + 1e-6 * scale
+    assert high == pytest.approx(expected[1] - 2 * scale * shift), "above 0, only the worse end may be farther away"
+
+
+@pytest.mark.parametrize(
+    ("returns", "direction"), [(-200.0, Direction.MAX), (0.0, Direction.MAX), (7.0, Direction.MIN)]
+)
+def test_equal_returns_tell_nothing_of_failures(returns, direction):
+    assert mean_interval([returns] * 100, direction) is None
+
+
+def test_failures_that_were_seen_show_how_bad_they_are():
+    """A success rate: Laplace's rule, one more failure."""
+    low, _ = mean_interval([0.0] * 5 + [1.0] * 95)
+    assert 0.88 < low < 0.91
 
 
 def test_a_mean_at_a_cap_has_no_interval_above_it():

@@ -71,11 +71,11 @@ def format_value(value: Any) -> str:
         return str(value)
     # Discounts near 1 differ in their distance from 1, so the digits of this distance are shown.
     if 0.9 < value < 1:
-        return f"{value:.{min(12, math.ceil(-math.log10(1 - value)) + 1)}f}".rstrip("0")
+        return f"{value:.{min(16, math.ceil(-math.log10(1 - value)) + 1)}f}".rstrip("0")
     if value and not 1e-3 <= abs(value) < 1e6:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
 
 
 def format_params(params: Mapping[str, Any]) -> str:
@@ -84,12 +84,12 @@ def format_params(params: Mapping[str, Any]) -> str:
 
 
 def format_objective(value: float | None) -> str:
-    """Format a return with four significant digits; None and NaN, as before the first episode ends, become ``-``."""
-    if value is None or not math.isfinite(value):
+    """Format a return: ``-157.3``, ``9,535``, ``2.92e26``; None and NaN, as before the first episode ends: ``-``."""
+    if value is None or math.isnan(value):
         return "-"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return format_value(value) if 0 < abs(value) < 1e-3 else f"{value:.4g}"
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return format_value(float(value))
+    return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value + 0.0:.4g}"
 
 
 def format_interval(row: Mapping[str, Any]) -> str:
@@ -123,9 +123,9 @@ def format_count(value: float) -> str:
     if value < 9_999.5:
         return f"{value:,.0f}"
     for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
-        if value < 999.5 * size or unit == "G":
+        if value < 999.5 * size:
             return f"{value / size:.3g}{unit}"
-    raise AssertionError("unreachable: the last unit takes everything")
+    return f"{value / 1e9:,.0f}G"
 
 
 def format_number(number: float, name: str) -> str:
@@ -149,6 +149,14 @@ def name_user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return str(os.getuid())
+
+
+def fit_words(line: str, width: int) -> str:
+    """Shorten a line to a width with an ellipsis for whole words, because a number that is cut reads as another one."""
+    if len(line) <= width:
+        return line
+    kept = line[: max(0, width - 1)].rpartition(" ")[0].rstrip()
+    return f"{kept} …" if kept else "…"[:width]
 
 
 def first_line(reason: str | None) -> str:

@@ -123,6 +123,26 @@ def test_a_trial_is_not_stopped_before_its_first_episode(build):
     assert is_whole(last)
 
 
+@pytest.mark.parametrize("is_silent_before", [True, False])
+@pytest.mark.parametrize("direction", Direction)
+def test_late_scores_judge_nobody_at_earlier_marks(build, direction, is_silent_before):
+    """Their first score, at 60%, is what the others would have by then, and better than all scores before."""
+
+    def decide_others(num_late):
+        rule = build(direction=direction)
+        for number in range(100, 100 + num_late):
+            for mark in STEPS:
+                if is_silent_before and mark < 0.6 * BUDGET:
+                    rule.decide(Report(number, mark, math.nan))
+                elif mark >= 0.6 * BUDGET:
+                    rule.decide(Report(number, mark, direction.sign * 5.0 * mark))
+        earlier, come = [mark for mark in STEPS if mark < 0.6 * BUDGET], []
+        run(rule, {n: {mark: direction.sign * (5.0 * mark - n % 5) for mark in earlier} for n in range(24)}, come=come)
+        return come
+
+    assert decide_others(9) == decide_others(0)
+
+
 def test_a_rule_that_stops_any_stops_the_worst_of_many(build):
     records = run(build(), {number: climb(24.0 - number) for number in range(24)}, slots=1)
     stopped = [record.number for record in records if not is_whole(record)]

@@ -95,6 +95,20 @@ def test_reports_before_the_first_episode_are_left_out_of_averages():
     assert show(make(*others), 9, {200: 7.0}) == [Stop(200)]
 
 
+def test_later_first_episodes_do_not_raise_the_median():
+    """All trials rise alike; the late ones' averages lack the low scores of early training."""
+    rising = {mark: float(mark) for mark in range(100, 1001, 100)}
+    late = {mark: math.nan if mark < 600 else score for mark, score in rising.items()}
+    slightly_worse = {mark: score - 5.0 for mark, score in rising.items()}
+    for others in ([late] * 5, [late] * 5 + [rising] * 3):
+        assert show(make(*others, grace=0.2), 9, slightly_worse) == [GO_ON] * 10
+
+
+def test_trials_that_are_equally_late_are_compared():
+    late = {mark: math.nan if mark < 600 else 5.0 for mark in range(100, 1001, 100)}
+    assert show(make(*[late] * 3), 9, late | {600: 4.0})[:6] == [GO_ON] * 5 + [Stop(600)]
+
+
 def test_equals_are_not_stopped_by_each_other():
     rule = make()
     assert [show(rule, number, {100: 8.0}) for number in range(10)] == [[GO_ON]] * 10

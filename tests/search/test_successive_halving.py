@@ -84,14 +84,30 @@ def test_equals_are_not_stopped_by_each_other():
     assert [decide(made, number, 100, 8.0) for number in range(10)] == [None] * 10
 
 
-def test_a_trial_is_judged_at_its_first_mark_with_a_return():
-    """With 16 environments and episodes of 1,000 steps none ends before the first rung."""
+def test_a_late_trial_is_judged_from_the_next_rung_on():
+    """With 16 environments and episodes of 1,000 steps none ends before the first rung, at 10,000."""
     made = SuccessiveHalving(50_000, 0.2, 2)
-    for number in range(4):
-        assert decide(made, number, 10_000, 20.0 - number % 2) is None or number % 2
     for survivor, later in ((4, 900.0), (5, 1.0)):
         assert [decide(made, survivor, mark, math.nan) for mark in (10_000, 12_500)] == [None, None]
-        assert decide(made, survivor, 15_000, later) == (15_000 if later == 1.0 else None)
+        assert decide(made, survivor, 15_000, later) is None
+        assert decide(made, survivor, 20_000, later) == (20_000 if later == 1.0 else None)
+
+
+def test_late_trials_are_not_judged_by_rungs_they_passed():
+    made = SuccessiveHalving(100_000, 0.2, 2)
+    for number in range(4):
+        decide(made, number, 20_000, 100.0 + number)
+    for number in (10, 11, 12):
+        assert [decide(made, number, mark, math.nan) for mark in (20_000, 40_000)] == [None, None]
+        assert decide(made, number, 60_000, 50.0 - number) is None, "worse than all others"
+    assert [decide(made, number, 80_000, 50.0 - number) for number in (10, 11, 12)] == [None, 80_000, 80_000]
+
+
+def test_marks_coarser_than_the_rungs_are_judged():
+    """Four reports, as in experiment=smoke: the rung at 20% judges at 25%, that at 40% at 50%."""
+    made = SuccessiveHalving(1000, 0.2, 2)
+    assert [decide(made, number, 250, -1.0 * number) for number in range(3)] == [None, 250, 250]
+    assert [decide(made, number, 500, -1.0 * number) for number in range(3)] == [None, 500, 500]
 
 
 def test_a_trial_without_a_return_is_compared_with_nobody():

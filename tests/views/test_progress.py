@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
+from rich.console import Console
 
 from rltune.records import CERTIFY, RETRY, TRIALS
-from rltune.views.progress import describe_progress
+from rltune.views.progress import describe_progress, render_live_table
 from rltune.views.sweep_view import Episodes, SweepView
 
 
@@ -24,6 +26,24 @@ def test_each_ended_trial_is_one_line(draw):
     assert [line[1:4] for line in lines] == [["0", "complete", "7"], ["1", "stopped", "7"], ["2", "interrupted", "7"]]
     sweep.draw()
     assert len(sweep.printed) == 4, "nothing has happened since"
+
+
+@pytest.mark.parametrize("width", [30, 40, 50, 60, 80, 200])
+def test_a_narrow_live_table_cuts_no_number(draw, width):
+    sweep = draw()
+    for number in range(12):
+        sweep.begin({"lr": 0.000123456, "gamma": 0.9987})
+        sweep.report(number, 35_000, -292_321.0 if number else 2.92e26)
+    sweep.draw()
+    assert sweep.view
+
+    def words(columns):
+        out = Console(file=io.StringIO(), width=columns)
+        out.print(render_live_table(sweep.view, 40, columns))
+        return {word for word in out.file.getvalue().split() if any(map(str.isdigit, word))}
+
+    assert words(width) <= words(300)
+    assert {"35k", "2.92e26", "-292,321"} <= words(width)
 
 
 def test_a_trial_that_is_tried_again_ends_twice(draw):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ended import make_certification, write_bounded
+from rich.console import Console as RichConsole
 
 from rltune.certification.description import COLUMNS
 from rltune.formatting import TextTable
@@ -60,3 +61,31 @@ def test_a_table_fits_a_terminal_of_eighty_columns(terminal):
     table = TextTable((*COLUMNS, "verdict"), (row,), 0)
     print_sections(open_console(terminal), [Section("certification", "Certified", table)])
     assert max(map(len, terminal.getvalue().splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [24, 30, 40, 60, 80, 120])
+def test_no_number_of_a_table_is_broken_over_lines(width):
+    row = ("trial 12", "complete, winner", "-292,321", "2.92e26", "lr=3.02e-4 gamma=0.9987 train_batch_size=[64,64]")
+    reason = "stopped by the scheduler at 100,000 steps; see /outputs/a-long-name/trials/12/failure.txt"
+    table = TextTable(("trial", "state", "score", "env steps", "values", "why"), ((*row, reason), (*row, "")), 0)
+    out = RichConsole(file=io.StringIO(), width=width, highlight=False)
+    print_sections(out, [Section("trials", "Trials", table)])
+    lines = out.file.getvalue().splitlines()
+    words = {word for line in lines for word in line.split()}
+    assert {"12", "-292,321", "2.92e26", "100,000"} <= words
+    assert {"lr=3.02e-4", "3.02e-4"} & words
+    assert {"gamma=0.9987", "0.9987"} & words
+    assert {"train_batch_size=[64,64]", "[64,64]"} & words or width <= len("train_batch_size=[64,64]")
+    assert max(map(len, lines)) <= width
+
+
+def test_a_sweep_of_ppo_has_a_table_at_eighty_columns():
+    """The longest of its words, train_batch_size_per_learner=4096, may be broken before its number."""
+    params = "lr=7.28e-4 gamma=0.982 train_batch_size_per_learner=4096 normalise=[observations,rewards]"
+    rows = [("1", "complete, winner", "3.08e26", "4,096", params, "whole budget; from the algorithm's file")]
+    out = RichConsole(file=io.StringIO(), width=80, highlight=False)
+    headings = ("trial", "state", "score", "env steps", "values", "why it ended, or where it runs")
+    print_sections(out, [Section("trials", "Trials", TextTable(headings, tuple(rows), 0))])
+    heading, _, cells = out.file.getvalue().partition("4,096")
+    assert "why" in heading
+    assert "4096" in cells.split()

@@ -286,8 +286,11 @@ def test_what_does_not_fit_into_a_parts_time_is_left_out(monkeypatch):
 
 
 def test_named_parameters_are_counted_over_simulated_sweeps():
-    (line,) = importance.table({"results": {"lr": {"lr": 9, "gamma": 1}}, "rounds": 10}).splitlines()[2:]
-    assert line == "| lr | 10 | lr 9, gamma 1 |"
+    results = {"12 trials": {"lr": {"lr": 9, "any": 9, "gamma": 1}, "nothing": {}}}
+    assert importance.table({"results": results, "rounds": 10}).splitlines()[2:] == [
+        "| 12 trials | lr | 9 of 10 | lr 9, gamma 1 |",
+        "| 12 trials | nothing | 0 of 10 | - |",
+    ]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import PolicyConfig, command, make_source, use_tracking
 from rltune.config.bounds import bounded
 from rltune.errors import ConfigError
-from rltune.formatting import spell_command
+from rltune.formatting import format_objective, spell_command
 
 
 @dataclass
@@ -69,7 +69,8 @@ def evaluate(settings: DictConfig) -> Answer:
     if settings.video:
         films = film_episodes(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
         for film in films:
-            print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
+            value = format_objective(film.episode_return)
+            print(f"{film.which:<8}return {value}, environment seed {film.seed}: {film.path}")
         artifacts = f"videos/{films[0].path.parent.name}"
         run = keep_with_run(source, films[0].path.parent, artifacts)
         data |= {"films": films, "mlflow_run": run}
@@ -125,8 +126,7 @@ def record(settings: DictConfig) -> Answer:
     policy = require_single_agent(load_bundle(source), "a dataset")
     out = Path(settings.out).expanduser().absolute()
     summary = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
-    print(
-        f"{out}: {settings.episodes} episodes, {summary['steps']:.0f} steps, mean return {summary['return_mean']:.1f}"
-    )
+    mean = format_objective(summary["return_mean"])
+    print(f"{out}: {settings.episodes} episodes, {summary['steps']:.0f} steps, mean return {mean}")
     print("next:", spell_command(f"run algo=bc env=... algo.offline_data.input_={settings.out}"))
     return Answer({"out": out, "episodes": settings.episodes, **summary})

@@ -39,7 +39,7 @@ class Evaluation:
         lengths: Environment steps, one an episode.
         std: Standard deviation of the returns (n - 1 in the denominator; 0 for one episode).
         iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
-        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None below five episodes.
+        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None if it has none.
         high: Upper end of the interval.
     """
 

@@ -5,8 +5,8 @@ The rule is plain arithmetic over reports.
 
 from __future__ import annotations
 
-import bisect
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,13 @@ class MedianStopping(StoppingRule):
     """Stop trials by the median stopping rule (Golovin et al. 2017, Google Vizier, section 3.2.2).
 
     A trial stops if its best score so far is strictly below the median of the other trials' running averages. A
-    running average is the mean of a trial's scores up to the same step.
+    running average is the mean of a trial's scores up to the same step. Trials whose first episode ended later than
+    this trial's are left out: their averages lack the low scores of early training, so they would be too high.
 
     Args:
         env_steps: A trial's whole budget, in environment steps.
         grace_fraction: No trial is stopped before this fraction of the budget.
-        min_trials: The number of other trials that must have reached the same step before a trial is stopped.
+        min_trials: The number of these other trials that must have reached the same step before a trial is stopped.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -37,8 +38,8 @@ class MedianStopping(StoppingRule):
             raise make_argument_error("min_trials", min_trials, "at least 1", 5)
         self.min_trials = min_trials
         self._first, self._budget = env_steps * grace_fraction - 1e-9 * env_steps, env_steps
-        # For each step at which trials report, the sorted running averages of the trials that have reached it.
-        self._averages: dict[int, list[float]] = defaultdict(list)
+        # For each step at which trials report, the first mark with a score and the running average of the trials there.
+        self._averages: dict[int, list[tuple[int, float]]] = defaultdict(list)
         self._trials: dict[int, _Progress] = {}
 
     def decide(self, report: Report) -> Decision:
@@ -57,21 +58,22 @@ class MedianStopping(StoppingRule):
         trial.add(report)
         if not trial.num_numbers:
             return GO_ON
-        others = self._averages[mark]
-        is_below = self._first <= mark < self._budget and self._is_below(trial.best, others)
+        is_below = self._first <= mark < self._budget and self._is_below(trial, self._averages[mark])
         # A trial's average counts in later comparisons even if the trial is stopped now.
-        bisect.insort(others, trial.average)
+        self._averages[mark].append((trial.first_mark, trial.average))
         return Stop(mark) if is_below else GO_ON
 
-    def _is_below(self, best: float, others: Sequence[float]) -> bool:
-        return len(others) >= self.min_trials and best < _take_median(others)
+    def _is_below(self, trial: _Progress, others: Sequence[tuple[int, float]]) -> bool:
+        averages = [average for first_mark, average in others if first_mark <= trial.first_mark]
+        return len(averages) >= self.min_trials and trial.best < statistics.median(averages)
 
 
 @dataclass
 class _Progress:
-    """The best score and the running average of a trial so far."""
+    """The best score and the running average of a trial so far, and the first mark at which it had a score."""
 
     mark: int = -1
+    first_mark: int = -1
     best: float = -math.inf
     total: float = 0.0
     num_numbers: int = 0
@@ -83,11 +85,7 @@ class _Progress:
     def add(self, report: Report) -> None:
         self.mark = report.nominal_steps
         if math.isfinite(report.score):
+            self.first_mark = self.first_mark if self.num_numbers else self.mark
             self.best = max(self.best, report.score)
             self.total += report.score
             self.num_numbers += 1
-
-
-def _take_median(ascending: Sequence[float]) -> float:
-    middle = len(ascending) // 2
-    return ascending[middle] if len(ascending) % 2 else ascending[middle - 1] / 2 + ascending[middle] / 2

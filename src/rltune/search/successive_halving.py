@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,8 +20,8 @@ class SuccessiveHalving(StoppingRule):
 
     A trial that reaches a rung goes on if it is among the best ``1/reduction_factor`` of all trials that have reached
     it. The first ``reduction_factor - 1`` always go on, because there is nothing to compare them with. A trial that has
-    not finished an episode when it reaches a rung goes on and is judged at its first report with a return: a policy
-    that survives long finishes its first episode late.
+    not finished an episode when it reaches a rung goes on, and that rung compares it with nobody: a policy that
+    survives long finishes its first episode late, and its later score would be compared with the others' earlier ones.
 
     Args:
         env_steps: A trial's whole budget, in environment steps.
@@ -53,21 +54,23 @@ class SuccessiveHalving(StoppingRule):
         """Record a trial's report, and decide whether the trial continues; each rung judges a trial once.
 
         Args:
-            report: One without a number, before the first episode, is not judged.
+            report: A trial's first one at a rung or past it decides whether the rung judges the trial: it does not if
+                the report has no score, because no episode has ended yet. Only scores of the same mark are compared.
 
         Returns:
             `Stop` if the trial is not among the best of a rung, else `GO_ON`.
         """
-        number, value = report.number, report.score
-        if not math.isfinite(value):
-            return GO_ON
-        reached = [rung for rung in self._rungs if report.nominal_steps >= rung.level and number not in rung.trials]
-        # The score is recorded before the decision, because stopped trials are part of later comparisons.
+        number, mark, value = report.number, report.nominal_steps, report.score
+        reached = [rung for rung in self._rungs if mark >= rung.level and number not in rung.trials]
         for rung in reached:
             rung.trials.add(number)
-            bisect.insort(rung.values, value)
-        is_best = all(self._goes_on(value, rung.values) for rung in reached)
-        return GO_ON if is_best else Stop(report.nominal_steps)
+        if not math.isfinite(value):
+            return GO_ON
+        # The score is recorded before the decision, because stopped trials are part of later comparisons.
+        for rung in reached:
+            bisect.insort(rung.values[mark], value)
+        is_best = all(self._goes_on(value, rung.values[mark]) for rung in reached)
+        return GO_ON if is_best else Stop(mark)
 
     def _goes_on(self, value: float, values: Sequence[float]) -> bool:
         if len(values) < self.reduction_factor:
@@ -78,8 +81,8 @@ class SuccessiveHalving(StoppingRule):
 
 @dataclass
 class _Rung:
-    """The trials that have reached a rung, and their sorted scores."""
+    """The trials that have reached a rung, and the sorted scores of those that had one by then, by the mark."""
 
     level: int
     trials: set[int] = field(default_factory=set)
-    values: list[float] = field(default_factory=list)
+    values: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))

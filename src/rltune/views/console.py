@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rltune.config.uris import redact
-from rltune.formatting import format_clock
+from rltune.formatting import fit_words, format_clock
 from rltune.ledger.sweep_folder import SWEEP_LOGGER
 from rltune.views.page import Section
 from rltune.views.progress import Line, describe_changes, describe_progress, render_live_table
@@ -145,7 +145,7 @@ class Console:
             self._live.start()
             # rich hides the cursor, which must come back even if the driver ends by an error.
             atexit.register(self.close)
-        self._live.update(render_live_table(view, self._rich.height), refresh=True)
+        self._live.update(render_live_table(view, self._rich.height, self._rich.width), refresh=True)
 
     def _draw_line(self, view: SweepView) -> None:
         """Print a line about the progress, unless the line printed last says the same."""
@@ -164,10 +164,10 @@ class Console:
         _sweep_log.info("%s", line.text)
         if not line.is_printed:
             return
-        text = Text(redact(line.text), line.style)
+        text = redact(line.text)
         if line.is_cut and self._is_live:
-            text.truncate(self._rich.width, overflow="ellipsis")
-        self._rich.print(text, soft_wrap=not self._is_live)
+            text = fit_words(text, self._rich.width)
+        self._rich.print(Text(text, line.style), soft_wrap=not self._is_live)
 
 
 def _has_news(before: SweepView | None, view: SweepView) -> bool:

@@ -74,7 +74,7 @@ def render_page(view: SweepView) -> str:
     # Jinja2 is slow to import and only needed here.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from rltune.views.importance import MIN_TRIALS, NUM_NULL_SWEEPS, NUM_SHUFFLES, measure_importance
+    from rltune.views.importance import MIN_TRIALS, NUM_NULL_SWEEPS, explain_silence, measure_importance
     from rltune.views.plotly_figures import draw_figures
 
     importance = measure_importance(build_space(view), [trial.record for trial in view.trials], view.criteria.direction)
@@ -96,7 +96,7 @@ def render_page(view: SweepView) -> str:
         rungs=list_rungs(view),
         importance=importance,
         min_trials=MIN_TRIALS,
-        num_shuffles=NUM_SHUFFLES,
+        silence=explain_silence(importance.num_trials),
         num_null_sweeps=NUM_NULL_SWEEPS,
         figures={
             name: [(number, figure.layout.height) for number, (other, figure) in numbered if other == name]

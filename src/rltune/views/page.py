@@ -216,11 +216,11 @@ def _describe_winner(view: SweepView) -> str:
         why = explain_no_winner([trial.record for trial in view.trials], is_running=view.status == "running")
         return f"{opening}{why[0].upper()}{why[1:]}."
     if evaluation := best.get("evaluation"):
+        interval = "" if evaluation["low"] is None else f" (95% interval {format_interval(evaluation)})"
         return (
             f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {view.objective.name} of "
-            f"{format_objective(evaluation['mean'])} on {evaluation['episodes']} fresh episodes (95% interval "
-            f"{format_interval(evaluation)}). It was not certified on fresh seeds, so training it "
-            "again may end worse."
+            f"{format_objective(evaluation['mean'])} on {evaluation['episodes']} fresh episodes{interval}. "
+            "It was not certified on fresh seeds, so training it again may end worse."
         )
     score = format_objective(best["objective"])
     many = "best so far" if opening else "luckiest of many"

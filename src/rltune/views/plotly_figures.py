@@ -170,7 +170,7 @@ def draw_importance(importance: Importance) -> go.Figure:
         hovertemplate="%{y}: %{x:.0%}<extra></extra>",
     )
     y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": names}
-    x = {"title_text": "increase of the squared error when this parameter is shuffled", "tickformat": ".0%"}
+    x = {"title_text": "increase of the squared error without this parameter", "tickformat": ".0%"}
     figure = go.Figure(bars).add_vline(importance.chance, line={"color": INK, "width": 1, "dash": "dot"})
     return style_figure(figure, 80 + 32 * len(names), xaxis=x, yaxis=y)
 

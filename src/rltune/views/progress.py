@@ -18,6 +18,7 @@ from rich.text import Text
 from rltune.formatting import (
     STATE_WORDS,
     first_line,
+    fit_words,
     format_clock,
     format_count,
     format_duration,
@@ -29,6 +30,7 @@ from rltune.records import BASELINE, Direction
 from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 
 BAR_WIDTH = 16
+PADDING = 2  # Spaces between the columns of the live table.
 LINES_BESIDE_TABLE = 8  # The rows of running trials leave this many lines of the terminal to all else.
 MIN_LEFT_S = 10.0  # A shorter estimate is not shown, because its error is longer: one slow iteration takes more.
 STATE_STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", INTERRUPTED: "magenta"}
@@ -165,39 +167,50 @@ def _describe_pace(view: SweepView) -> str:
     return ", ".join([*parts, view.driver.wait] if view.driver.wait else parts)
 
 
-def render_live_table(view: SweepView, height: int) -> RenderableType:
+def render_live_table(view: SweepView, height: int, width: int) -> RenderableType:
     """Render the live table of a running sweep.
 
     Args:
         height: The number of the terminal's lines.
+        width: The number of its columns. What does not fit is left out by whole words.
     """
     counts, pace, score = describe_progress(view)
+    clock = format_clock(view.elapsed_s)
     top, pace_row = Table.grid(expand=True), Table.grid(padding=(0, 2, 0, 0))
-    top.add_column(no_wrap=True, overflow="crop", ratio=1)
+    top.add_column(no_wrap=True, ratio=1)
     top.add_column(no_wrap=True, justify="right")
-    top.add_row(Text(counts, "bold"), Text(format_clock(view.elapsed_s), "dim"))
+    top.add_row(Text(fit_words(counts, width - len(clock)), "bold"), Text(clock, "dim"))
     bar = ProgressBar(total=100, completed=view.percent, width=BAR_WIDTH)
     pace_row.add_row(bar, Text(pace))
-    line = Text.assemble((score, "bold green"), "  ", format_params(view.best.params) if view.best else "")
-    line.no_wrap, line.overflow = True, "ellipsis"
-    return Group("", top, pace_row, line, _render_running(view, max(1, height - LINES_BESIDE_TABLE)))
+    best = fit_words(f"{score}  {format_params(view.best.params) if view.best else ''}", width)
+    line = Text(best)
+    line.stylize("bold green", 0, len(score))
+    return Group("", top, pace_row, line, _render_running(view, max(1, height - LINES_BESIDE_TABLE), width))
 
 
-def _render_running(view: SweepView, num_rows: int) -> RenderableType:
+def _render_running(view: SweepView, num_rows: int, width: int) -> RenderableType:
     running = [trial for trial in view.trials if trial.state == "RUNNING"]
     if not running:
         is_explained = view.is_certifying or view.driver.wait or view.driver.episodes
         return Text("" if is_explained else "waiting for trials to start ...", "dim")
-    table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("trial", justify="right", no_wrap=True)
-    table.add_column("progress", width=BAR_WIDTH)
-    table.add_column("env steps", justify="right", no_wrap=True)
     heading = "score" if view.criteria.direction is Direction.MAX else view.objective.name
-    table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("params", ratio=1, no_wrap=True, overflow="ellipsis")
-    for trial in running[:num_rows]:
+    numbers = [(str(t.number), format_count(t.env_steps), format_objective(t.score)) for t in running[:num_rows]]
+    widths = [max(map(len, column)) for column in zip(("trial", "env steps", heading), *numbers, strict=True)]
+    left = width - sum(widths) - 3 * PADDING
+    has_bar = left >= BAR_WIDTH + PADDING
+    left -= (BAR_WIDTH + PADDING) * has_bar
+    table = Table(box=None, expand=True, padding=(0, PADDING, 0, 0), header_style="dim")
+    table.add_column("trial", justify="right", width=widths[0])
+    if has_bar:
+        table.add_column("progress", width=BAR_WIDTH)
+    table.add_column("env steps", justify="right", width=widths[1])
+    table.add_column(heading, justify="right", width=widths[2])
+    if left > len("params") + PADDING:
+        table.add_column("params", ratio=1, no_wrap=True)
+    for trial, (number, env_steps, score) in zip(running, numbers, strict=False):
         bar = ProgressBar(total=max(1, view.env_steps), completed=trial.env_steps, width=BAR_WIDTH)
-        values = format_objective(trial.score), format_params(trial.params)
-        table.add_row(str(trial.number), bar, format_count(trial.env_steps), *map(Text, values))
+        params = fit_words(format_params(trial.params), left - PADDING)
+        cells: list[RenderableType] = [Text(number), Text(env_steps), Text(score), Text(params)]
+        table.add_row(*[*cells[:1], *[bar] * has_bar, *cells[1:]][: len(table.columns)])
     more = len(running) - num_rows
     return Group(table, Text(f"... and {more} more running", "dim")) if more > 0 else table

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rltune.envs.objective import Objective
 from rltune.errors import RltuneError
-from rltune.formatting import first_line, format_count, format_objective, spell_command
+from rltune.formatting import first_line, format_count, format_interval, format_objective, spell_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.views.terminal import open_console, print_sections
 
@@ -137,11 +137,11 @@ def show_evaluation(
     table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
     objective = Objective.from_settings((info.get("env") or {}).get("objective"))
-    has_interval = result.low is not None  # A confidence interval needs at least five episodes.
-    interval = f"  (95% interval {result.low:.2f} to {result.high:.2f})" if has_interval else ""
-    table.add_row(f"mean {objective.label}", f"{result.mean:.2f}{interval}")
-    table.add_row("IQM", f"{result.iqm:.2f}")
-    table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
+    has_interval = result.low is not None  # None below five episodes, and of equal returns.
+    interval = f"  (95% interval {format_interval(vars(result))})" if has_interval else ""
+    table.add_row(f"mean {objective.label}", f"{format_objective(result.mean)}{interval}")
+    table.add_row("IQM", format_objective(result.iqm))
+    table.add_row("least, greatest", f"{format_objective(result.min)} and {format_objective(result.max)}")
     mean_length = sum(result.lengths) / len(result.lengths)
     table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
     open_console(stream).print(table)

@@ -89,8 +89,8 @@ class RandomForestSampler(BaseSampler):
         cube = UnitCube(search_space)
         tried = cube.place(ended)
         owners, fractions, objectives = list_examples(ended, direction)
-        examples = np.column_stack([cube.expand(fill_missing(tried[owners], self._rng)), fractions])
-        trees, _ = grow_trees(examples, rank_normally(objectives), owners, self._n_estimators, self._rng)
+        examples = np.column_stack([cube.expand(_fill_missing(tried[owners], self._rng)), fractions])
+        trees = _grow_trees(examples, rank_normally(objectives), owners, self._n_estimators, self._rng)
         candidates = cube.snap(self._rng.random((NUM_CANDIDATES, tried.shape[1])))
         predicted = _predict(trees, cube.expand(candidates))
         running = cube.place(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
@@ -100,14 +100,14 @@ class RandomForestSampler(BaseSampler):
         return cube.read(candidates[predicted.argmax()])
 
 
-def fill_missing(places: Array, rng: np.random.Generator) -> Array:
+def _fill_missing(places: Array, rng: np.random.Generator) -> Array:
     """Fill parameters that a trial lacks, because their conditions are not met, with random values."""
     return np.where(np.isnan(places), rng.random(places.shape), places)
 
 
-def grow_trees(
+def _grow_trees(
     examples: Array, targets: Array, owners: NDArray[np.intp], num_trees: int, rng: np.random.Generator
-) -> tuple[list[Any], NDArray[np.intp]]:
+) -> list[Any]:
     """Fit extremely randomized trees (Geurts et al. 2006), each on a bootstrap sample of the trials.
 
     If examples were drawn instead, as scikit-learn's forests do, nearly every trial would be in every tree.
@@ -117,23 +117,19 @@ def grow_trees(
         targets: The values to predict, shape (examples,).
         owners: Each example's trial, from 0; shape (examples,).
         rng: Draws the trials and the trees' seeds.
-
-    Returns:
-        The trees; and how often each of them has drawn each trial, shape (trees, trials).
     """
     # The import of scikit-learn takes seconds and is not needed to check the settings.
     from sklearn.tree import ExtraTreeRegressor
 
     trees, trials = [], owners.max() + 1
-    times_drawn = np.zeros((num_trees, trials), dtype=np.intp)
     # The examples are converted to float32 only once, and not again by each tree.
     inputs = np.ascontiguousarray(examples, dtype=np.float32)
-    for drawn in times_drawn:
-        drawn[:] = np.bincount(rng.integers(trials, size=trials), minlength=trials)
+    for _ in range(num_trees):
+        drawn = np.bincount(rng.integers(trials, size=trials), minlength=trials)
         seed = int(rng.integers(2**31))
         tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=0.8, random_state=seed)
         trees.append(tree.fit(inputs, targets, drawn[owners].astype(float), check_input=False))
-    return trees, times_drawn
+    return trees
 
 
 def _list_ended(study: Study) -> list[FrozenTrial]:
