@@ -19,6 +19,7 @@ from rltune.algorithms.rllib_env import DISCOUNT, name_for_rllib
 from rltune.compat.rllib_internals import list_connectors
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import is_plain
+from rltune.envs.closing import close_env
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, choices
 
@@ -172,7 +173,7 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
         )
     env = make_env(spec)
     config.environment(observation_space=env.observation_space, action_space=env.action_space)
-    env.close()
+    close_env(env)
     if not config.offline_data_class:
         config.offline_data(offline_data_class=RecordedEpisodes)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rltune.envs.closing import close_env
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
 
@@ -51,7 +52,7 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
             for name, value in zip(COLUMNS, row, strict=True):
                 columns[name].append(value)
             obs, done = following, terminated or truncated
-    env.close()
+    close_env(env)
     table = pa.table({name: np.array(columns[name]).tolist() for name in COLUMNS})
     metadata = {"env": policy.info.get("env"), "spaces": policy.spaces, "episodes": episodes}
     path.parent.mkdir(parents=True, exist_ok=True)

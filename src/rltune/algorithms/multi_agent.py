@@ -13,6 +13,7 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from rltune.config.capabilities import capabilities_of, list_algos
 from rltune.envs import pettingzoo
+from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces, spaces_by_agent
 from rltune.errors import ConfigError
 
@@ -62,7 +63,7 @@ class ParallelEnvAdapter(MultiAgentEnv):
 
     def close(self) -> None:
         """Close the wrapped environment."""
-        self.env.close()
+        close_env(self.env)
 
 
 class PolicyMapping:
@@ -108,6 +109,6 @@ def configure_agents(config: Any, spec: Any, algo: str) -> None:
     env = make_parallel_env(spec)
     pairs = policy_spaces(spec, env)
     owners = assign_policies(spec.policies or pettingzoo.SHARED, list(env.possible_agents))
-    env.close()
+    close_env(env)
     policies = {name: PolicySpec(observation_space=pair[0], action_space=pair[1]) for name, pair in pairs.items()}
     config.multi_agent(policies=policies, policy_mapping_fn=PolicyMapping(owners))

@@ -11,6 +11,7 @@ from rltune.algorithms.arguments import NORMALISE, check_unread, count_env_runne
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
 from rltune.config.capabilities import capabilities_of, find_capabilities, list_algos
 from rltune.config.schema import EnvConfig
+from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import policy_spaces
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import can_shape_rewards
@@ -145,7 +146,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
     else:
         spaces = {DEFAULT_MODULE: (env.observation_space, env.action_space)}
         check_actions(build.algo, build.env.id, env.action_space)
-    env.close()
+    close_env(env)
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
     except Exception as error:  # Whatever RLlib's model catalogs raise, the network cannot be built.

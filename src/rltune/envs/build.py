@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, resolve_variables, spec_of
 from rltune.errors import ConfigError, nearest
@@ -91,7 +92,7 @@ def _has_flat_spaces(spec_as_json: str) -> bool:
     try:
         return has_plain_observations(env.observation_space) and has_plain_actions(env.action_space)
     finally:
-        env.close()
+        close_env(env)
 
 
 def make_vector_env(

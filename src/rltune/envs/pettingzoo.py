@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rltune.envs.closing import close_env
 from rltune.envs.spaces import check_observation, check_reward, has_plain_actions, has_plain_observations
 from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.errors import ConfigError, choices, describe_exception
@@ -174,7 +175,7 @@ def check_agents(spec: EnvSpec) -> None:
         check_observation(f"env.id={spec.id}, {agent}", env.observation_space(agent), observation)
     for agent, reward in rewards.items():
         check_reward(f"env.id={spec.id}, {agent}", reward)
-    env.close()
+    close_env(env)
 
 
 def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:

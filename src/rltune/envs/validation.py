@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.envs.build import import_env_module, make_bare_env, wrap_env
+from rltune.envs.closing import close_env
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import check_observation, check_reward
@@ -63,7 +64,7 @@ def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
     _check_normalisation(env, spec)
     if spec.objective:
         _check_score(env, spec)
-    env.close()
+    close_env(env)
     return env.observation_space, env.action_space
 
 

@@ -20,6 +20,7 @@ from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
+from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces
 from rltune.envs.spec import spec_of
 from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, POLICIES, CategoricalHead, Head, Permute
@@ -103,7 +104,7 @@ def write_policies(
     spec = spec_of(info["env"])
     env = make_parallel_env(spec)
     spaces, owners = policy_spaces(spec, env), assign_policies(spec.policies or "", env.possible_agents)
-    env.close()
+    close_env(env)
     for name, module in modules.items():
         write_bundle(module, folder / POLICIES / name, info=info, observation_space=spaces[name][0], actions=actions)
     _write_description({"format": FORMAT, "owners": owners}, folder)

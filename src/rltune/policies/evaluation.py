@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
 from rltune.errors import PolicyError
@@ -169,7 +170,7 @@ def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[]
     try:
         spaces = (_describe_form(trial.observation_space), _describe_form(trial.action_space))
     finally:
-        trial.close()
+        close_env(trial)
     expected = (_describe_form(policy.observation_space), _describe_form(policy.action_space))
     if spaces != expected:
         raise PolicyError(
@@ -203,7 +204,10 @@ def _play(
         What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds.
     """
     with contextlib.ExitStack() as stack:
-        envs = [stack.enter_context(contextlib.closing(make())) for _ in range(num_envs)]
+        envs: list[Any] = []
+        for _ in range(num_envs):
+            envs.append(make())
+            stack.callback(close_env, envs[-1])
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
         rng = np.random.default_rng(seed)
         current = list(range(len(envs)))  # Maps each environment to the index of its current episode.

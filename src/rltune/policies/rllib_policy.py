@@ -20,6 +20,7 @@ import numpy as np
 from rltune.cluster.ray_cluster import prepare_environment
 from rltune.compat.rllib_internals import freeze_filters
 from rltune.envs.build import make_env
+from rltune.envs.closing import close_env
 from rltune.errors import PolicyError
 
 REASON_FILE, INFO_FILE = "policy-missing.txt", "policy-missing.json"
@@ -82,7 +83,7 @@ class RLlibPolicy:
         self.info: dict[str, Any] = json.loads((folder / INFO_FILE).read_text())
         env = make_env(self.info["env"], disable_env_checker=True)
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        env.close()
+        close_env(env)
 
     def predict(
         self,

@@ -28,6 +28,7 @@ from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.compiler import set_num_threads
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
 from rltune.envs.build import make_env
+from rltune.envs.closing import close_env
 from rltune.envs.rewards import Episodes, collect_returns, read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
@@ -91,7 +92,7 @@ class AlgorithmRunner:
             # for policies.
             env = make_env(build.env)
             self._observation_space = env.observation_space
-            env.close()
+            close_env(env)
 
     def _count_steps(self) -> None:
         """Count the environment steps of stock RLlib in this process; the fast engine counts its own."""
