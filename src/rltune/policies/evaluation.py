@@ -20,6 +20,7 @@ from rltune.formatting import format_interval
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
 from rltune.policies.policy import AnyPolicy, load_playable
+from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, require_own_environment
 from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
@@ -158,13 +159,15 @@ def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
 
 def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[], Any]:
     """Return a function that builds one environment, after checking that its spaces fit the policy."""
-    from rltune.envs.build import make_env
+    from rltune.envs.build import make_env, make_flat_env
+
+    make_single = make_flat_env if isinstance(policy, RLlibPolicy) else make_env
 
     def make() -> Any:
         if spec.get("policies"):
             return TeamEnv(make_env(spec))
         # Gymnasium's checker runs at each step and would take half of a small environment's step time.
-        return make_env(spec, disable_env_checker=True)
+        return make_single(spec, disable_env_checker=True)
 
     trial = make()
     try:
