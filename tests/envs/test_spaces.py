@@ -145,6 +145,7 @@ ACTIONS = {
     "whole numbers": (S.Box(np.array([0, -2]), np.array([6, 3]), dtype=np.int32), 42),
     "bytes": (S.Box(0, 255, (1,), np.uint8), 256),
     "half precision": (S.Box(-3.0, 3.0, (2,), np.float16), None),
+    "some bounds": (S.Box(np.float32([-5, 0, -np.inf]), np.float32([5, np.inf, np.inf])), None),
 }
 
 
@@ -191,6 +192,14 @@ def test_each_action_that_is_sent_is_in_its_space(name, register):
         assert flatten_action(space, env.unwrapped.got) == action
         sent.add(str(env.unwrapped.got))
     assert len(sent) == number
+
+
+def test_finite_bounds_are_kept_beside_infinite_ones(register):
+    space, _ = ACTIONS["some bounds"]
+    env = make_flat_env(register(S.Discrete(5), space))
+    env.reset(seed=0)
+    env.step(np.float32([1.0, -0.5, -7.0]))
+    np.testing.assert_array_equal(env.unwrapped.got, [5.0, 0.0, -7.0])
 
 
 def test_a_listed_wrapper_makes_a_vector_of_an_image(register):

@@ -129,6 +129,7 @@ DECLARED: dict[str, tuple[str, Any, Any]] = {
     "states and choices from -1": ("ppo", STATES, gymnasium.spaces.Discrete(3, start=-1)),
     "an image and whole numbers": ("dqn", PIXELS, WHOLE),
     "tables": ("ppo", TABLE, gymnasium.spaces.Box(-2.0, 3.0, (2, 2), np.float16)),
+    "some bounds": ("ppo", TABLE, gymnasium.spaces.Box(np.float32([-5, 0]), np.float32([5, np.inf]))),
     "a number": ("sac", TABLE, gymnasium.spaces.Box(0.0, 3.0, ())),
 }
 

@@ -41,7 +41,16 @@ def has_network_actions(space: gymnasium.Space[Any]) -> bool:
     """Return whether networks choose actions as they are: a number from 0, or floats in one vector."""
     if isinstance(space, spaces.Discrete):
         return bool(space.start == 0)
-    return isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) == 1
+    is_vector = isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) == 1
+    return is_vector and not has_some_bounds(space)
+
+
+def has_some_bounds(space: gymnasium.Space[Any]) -> bool:
+    """Return whether a Box has finite and infinite bounds; RLlib scales and clips actions only if all are finite."""
+    if not isinstance(space, spaces.Box):
+        return False
+    finite = np.isfinite([space.low, space.high])
+    return bool(finite.any() and not finite.all())
 
 
 def is_image(space: gymnasium.Space[Any]) -> bool:
@@ -190,6 +199,9 @@ def flatten_action_space(space: gymnasium.Space[Any]) -> spaces.Box | spaces.Dis
         ConfigError: There are both kinds of parts, parts of another kind, or too many combinations.
     """
     sizes = list_choices(space)
+    if sizes is None and has_some_bounds(space):
+        bound = np.where(_is_between(space), np.float32(1), np.float32(np.inf)).reshape(-1)
+        return spaces.Box(-bound, bound, dtype=np.float32)
     if sizes is None:
         return spaces.utils.flatten_space(space)
     if math.prod(sizes) > MAX_FLAT_ACTIONS:
@@ -221,9 +233,23 @@ def unflatten_action(space: gymnasium.Space[Any], action: Any, sizes: list[int] 
         action: An action of its `flatten_action_space`.
         sizes: What `list_choices` says about the space.
     """
+    if sizes is None and has_some_bounds(space):
+        return _scale_action(space, action)
     if sizes is None:
         return spaces.utils.unflatten(space, action)
     return _fill(space, iter(np.unravel_index(int(action), sizes)))
+
+
+def _is_between(space: Any) -> Any:
+    """Return which components of a Box have two finite bounds."""
+    return np.isfinite(space.low) & np.isfinite(space.high)
+
+
+def _scale_action(space: Any, action: Any) -> Any:
+    """Map [-1, 1] to the bounds of components that have two, and clip the others, as policies do (`ActionScaling`)."""
+    low, high = (np.where(_is_between(space), bound, end) for bound, end in ((space.low, -1), (space.high, 1)))
+    scaled = (low + high) / 2 + np.reshape(action, space.shape) * ((high - low) / 2)
+    return np.clip(scaled, space.low, space.high).astype(space.dtype)
 
 
 def find_network_spaces(

@@ -327,11 +327,13 @@ class ActionScaling(NamedTuple):
     """How the network's choice becomes an action of the environment.
 
     Attributes:
-        mode: ``normalize`` (map [-1, 1] to the bounds where there are any), ``clip`` or ``raw`` for continuous actions;
+        mode: ``normalize`` (map [-1, 1] to the bounds if all are finite), ``clip`` or ``raw`` for continuous actions;
+            ``bounded`` where each component with two finite bounds is mapped to them, and the others are clipped;
             ``count`` where the choice is the number of a combination of whole numbers, of which the last is fastest.
         shape: The shape of one action.
         low: The least action, of this shape, and ``high`` the greatest one; infinite where there is no bound.
         half_range: Half of the distance between the bounds; None where a bound is infinite.
+        center: The middle between the bounds in the mode ``bounded``.
         sizes: How many values each whole number of an action has, and ``strides`` by how much the combination's number
             grows with it; both of the action's shape.
     """
@@ -343,6 +345,7 @@ class ActionScaling(NamedTuple):
     half_range: np.ndarray | None
     sizes: np.ndarray | None = None
     strides: np.ndarray | None = None
+    center: np.ndarray | None = None
 
     def apply(self, chosen: Values) -> Values:
         """Scale and clip actions as RLlib's NormalizeAndClipActions does, with bitwise equal results."""
@@ -351,7 +354,9 @@ class ActionScaling(NamedTuple):
             whole: Values = numbers.to(self.low.dtype) if hasattr(numbers, "to") else numbers.astype(self.low.dtype)
             return whole
         actions = chosen.reshape(-1, *self.shape)
-        if self.mode == "normalize" and self.half_range is not None:
+        if self.center is not None:
+            actions = self.center + actions * self.half_range  # type: ignore[operator, assignment]
+        elif self.mode == "normalize" and self.half_range is not None:
             actions = self.low + (actions + 1.0) * self.half_range
         elif self.mode != "clip":
             return actions
@@ -635,5 +640,9 @@ def make_scaling(mode: str, low: np.ndarray, high: np.ndarray) -> ActionScaling:
         sizes = high.astype(np.int64) - low + 1
         strides = np.append(np.cumprod(sizes.reshape(-1)[:0:-1])[::-1], 1).reshape(low.shape)
         return ActionScaling(mode, low.shape, low, high, None, sizes, strides)
+    if mode == "bounded":
+        is_between = np.isfinite(low) & np.isfinite(high)
+        least, most = np.where(is_between, low, -1), np.where(is_between, high, 1)
+        return ActionScaling(mode, low.shape, low, high, (most - least) / 2, center=(least + most) / 2)
     half_range = (high - low) / 2.0 if np.isfinite([low, high]).all() else None
     return ActionScaling(mode, low.shape, low, high, half_range)

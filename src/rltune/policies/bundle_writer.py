@@ -23,7 +23,7 @@ from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
 from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces
-from rltune.envs.spaces import find_image_scale
+from rltune.envs.spaces import find_image_scale, has_some_bounds
 from rltune.envs.spec import spec_of
 from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, POLICIES, CategoricalHead, Head, Permute
 
@@ -82,7 +82,7 @@ def write_bundle(
         "info": _make_jsonable(info),
         "observation_space": describe_space(seen),
         "action_space": describe_space(module.action_space if action_space is None else action_space),
-        "actions": actions,
+        "actions": "bounded" if action_space is not None and has_some_bounds(action_space) else actions,
     }
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
