@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
 from rltune.driver import plan
@@ -29,8 +30,6 @@ class Parting:
         return dict.fromkeys("ab", np.zeros(1, np.float32)), {"a": 1, "b": 2}, *ends, {"a": {}, "b": {}}
 
     def observation_space(self, agent):
-        from gymnasium.spaces import Box
-
         return Box(-1, 1, (1,))
 
     action_space = observation_space
@@ -42,6 +41,32 @@ def test_an_episode_ends_when_its_agents_end_differently():
     _, rewards, terminated, truncated, _ = env.step({})
     assert rewards == {"a": 1.0, "b": 2.0}
     assert terminated["__all__"] or truncated["__all__"]
+
+
+def test_agents_see_and_do_what_networks_take():
+    class Stating(Parting):
+        def reset(self, seed=None, options=None):
+            super().reset()
+            return {"a": 3, "b": 2}, {}
+
+        def step(self, actions):
+            self.got = actions
+            return {"a": 2, "b": 5}, *super().step(actions)[1:]
+
+        def observation_space(self, agent):
+            return Discrete(4, start=2)
+
+        def action_space(self, agent):
+            return Discrete(3, start=-1) if agent == "a" else Box(-1, 1, (2, 2))
+
+    env = ParallelEnvAdapter(Stating())
+    assert env.observation_spaces["a"].shape == (4,)
+    assert env.action_spaces["a"] == Discrete(3)
+    assert env.reset()[0]["a"].tolist() == [0, 1, 0, 0]
+    obs, *_ = env.step({"a": 0, "b": np.zeros(4, np.float32)})
+    assert obs["b"].tolist() == [0, 0, 0, 1]
+    assert env.env.got["a"] == -1
+    assert env.env.got["b"].shape == (2, 2)
 
 
 @pytest.mark.parametrize(

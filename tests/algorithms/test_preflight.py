@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gymnasium
+import numpy as np
 import pytest
 
 from rltune.algorithms.build import Build
-from rltune.algorithms.preflight import check_corners
+from rltune.algorithms.preflight import check_corners, check_spaces
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.search.space import parse_space
@@ -120,3 +122,22 @@ def test_processes_that_the_algo_file_counts_are_allowed(algo):
     own["learners"] |= {"num_learners": 2, "num_cpus_per_learner": "auto"}
     (config,) = check_corners(Build(own, CARTPOLE), parse_space({}))
     assert (config.num_env_runners, config.num_learners) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"), [("sac", "observations are images"), ("dqn", "actions are Box"), ("ppo", None)]
+)
+def test_spaces_that_an_algorithm_does_not_take_are_refused(settings, name, refused):
+    spaces = gymnasium.spaces.Box(0, 255, (40, 40, 3), np.uint8), gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    if refused is None:
+        check_spaces(settings[name].algo, "Camera-v0", spaces)
+        return
+    with pytest.raises(ConfigError, match=refused):
+        check_spaces(settings[name].algo, "Camera-v0", spaces)
+
+
+def test_whole_numbers_are_a_choice(settings):
+    spaces = gymnasium.spaces.Discrete(5), gymnasium.spaces.Box(0, 3, (2,), np.int32)
+    check_spaces(settings["dqn"].algo, "Whole-v0", spaces)
+    with pytest.raises(ConfigError, match="discrete actions are for"):
+        check_spaces(settings["sac"].algo, "Whole-v0", spaces)

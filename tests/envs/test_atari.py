@@ -31,15 +31,20 @@ def test_atari_gives_four_grey_images_frames_last():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("fire", [False, True])
-def test_the_native_atari_vector_gives_what_the_wrappers_give(fire):
+def test_the_native_atari_vector_gives_what_the_wrappers_give(fire, scaled):
+    """Networks see floats, whether the wrappers give floats or bytes."""
     pytest.importorskip("ale_py")
     import yaml
 
     from rltune.envs.atari import make_native_atari
 
     raw = yaml.safe_load((conf_dir() / "env" / "breakout.yaml").read_text())
-    raw["wrappers"][0]["kwargs"]["noop_max"] = 0  # the number of no-ops comes from another generator
+    raw["wrappers"][0]["kwargs"] |= {
+        "noop_max": 0,
+        "scale_obs": scaled,
+    }  # the number of no-ops comes from another generator
     if not fire:
         del raw["wrappers"][1]
     spec = spec_of({key: value for key, value in raw.items() if key != "name"})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import gymnasium
 import numpy as np
 import pytest
 
 from rltune.algorithms.rllib_env import name_for_rllib
-from rltune.envs.build import make_env
-from rltune.envs.spaces import has_plain_actions, has_plain_observations
+from rltune.envs.build import find_spaces, make_env, make_flat_env
+from rltune.envs.spaces import find_network_spaces, flatten_action, has_plain_actions, has_plain_observations
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
@@ -105,11 +107,107 @@ def test_spaces_that_nothing_can_take_are_refused_with_what_can(compound):
 
 
 def test_plain_spaces_stay_as_they_are():
-    env = make_env(EnvSpec("CartPole-v1"))
+    env = make_flat_env(EnvSpec("CartPole-v1"))
     assert isinstance(env.observation_space, S.Box)
     assert "Flat" not in str(env)
-    assert has_plain_observations(S.Box(0, 255, (84, 84, 4), np.uint8)), "an image"
-    assert not has_plain_observations(S.Box(0, 255, (128,), np.uint8)), "bytes without a picture"
-    assert not has_plain_observations(S.Box(0, 1, (2, 2))), "a matrix"
+    assert has_plain_observations(S.Box(0, 255, (128,), np.uint8))
+    assert not has_plain_observations(S.MultiDiscrete([2, 2]))
     assert has_plain_actions(S.Discrete(3))
     assert not has_plain_actions(S.MultiDiscrete([2, 2]))
+
+
+class Named(S.Discrete):
+    """A space of the environment's own class."""
+
+    def __init__(self, names):
+        super().__init__(len(names))
+        self.names = names
+
+
+# What an environment declares, and the shape that networks see, or the number of actions that they choose from.
+OBSERVATIONS = {
+    "states": (S.Discrete(5), (5,)),
+    "states from 3": (S.Discrete(4, start=3), (4,)),
+    "names": (Named(["left", "right"]), (2,)),
+    "bytes": (S.Box(0, 255, (6,), np.uint8), (6,)),
+    "a table": (S.Box(0.0, 1.0, (3, 4), np.float32), (12,)),
+    "four axes": (S.Box(-1.0, 1.0, (2, 2, 2, 3), np.float32), (24,)),
+    "a number": (S.Box(-1.0, 1.0, (), np.float32), (1,)),
+    "an image of bytes": (S.Box(0, 255, (10, 12, 3), np.uint8), (10, 12, 3)),
+    "a board": (S.Box(0, 1, (5, 5, 2), np.uint8), (5, 5, 2)),
+    "half precision": (S.Box(-1.0, 1.0, (3,), np.float16), (3,)),
+}
+ACTIONS = {
+    "from -1": (S.Discrete(3, start=-1), 3),
+    "names": (Named(["out", "off", "in"]), 3),
+    "a table": (S.Box(-1.0, 2.0, (2, 3), np.float32), None),
+    "a number": (S.Box(-1.0, 1.0, (), np.float32), None),
+    "whole numbers": (S.Box(np.array([0, -2]), np.array([6, 3]), dtype=np.int32), 42),
+    "bytes": (S.Box(0, 255, (1,), np.uint8), 256),
+    "half precision": (S.Box(-3.0, 3.0, (2,), np.float16), None),
+    "some bounds": (S.Box(np.float32([-5, 0, -np.inf]), np.float32([5, np.inf, np.inf])), None),
+}
+
+
+@pytest.fixture
+def register(monkeypatch):
+    def register(observation_space, action_space):
+        kwargs = {"observation_space": observation_space, "action_space": action_space}
+        entry = gymnasium.envs.registration.EnvSpec("Declared-v0", Compound, kwargs=kwargs)
+        monkeypatch.setitem(gymnasium.registry, "Declared-v0", entry)
+        return EnvSpec("Declared-v0")
+
+    return register
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_networks_see_floats_in_a_vector_or_an_image(name, register):
+    space, shape = OBSERVATIONS[name]
+    spec = register(space, S.Discrete(2))
+    seen, _ = check_env(spec)
+    assert seen == space, "a policy takes what the environment gives"
+    env = make_flat_env(spec)
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space == find_network_spaces(*find_spaces(spec))[0]
+    assert env.observation_space.contains(obs)
+    assert obs.shape == shape
+    assert obs.dtype == np.float32
+    assert np.abs(obs).max() <= 255 if name == "bytes" else np.abs(obs).max() <= 1
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_each_action_that_is_sent_is_in_its_space(name, register):
+    space, number = ACTIONS[name]
+    env = make_flat_env(register(S.Discrete(5), space))
+    env.reset(seed=0)
+    if number is None:
+        assert env.action_space.shape == (math.prod(space.shape),)
+        for bound in (env.action_space.low, env.action_space.high):
+            env.step(bound.astype(np.float32))  # `Compound` asserts that its space contains what it gets.
+        return
+    assert env.action_space == S.Discrete(number)
+    sent = set()
+    for action in range(number):
+        env.step(action)
+        assert flatten_action(space, env.unwrapped.got) == action
+        sent.add(str(env.unwrapped.got))
+    assert len(sent) == number
+
+
+def test_finite_bounds_are_kept_beside_infinite_ones(register):
+    space, _ = ACTIONS["some bounds"]
+    env = make_flat_env(register(S.Discrete(5), space))
+    env.reset(seed=0)
+    env.step(np.float32([1.0, -0.5, -7.0]))
+    np.testing.assert_array_equal(env.unwrapped.got, [5.0, 0.0, -7.0])
+
+
+def test_a_listed_wrapper_makes_a_vector_of_an_image(register):
+    image = register(S.Box(0, 255, (10, 12, 3), np.uint8), S.Discrete(2))
+    spec = EnvSpec(image.id, {}, ({"entry_point": "rltune.envs.spaces:FlatObservation"},))
+    assert make_flat_env(spec).observation_space.shape == (360,)
+
+
+def test_an_id_that_is_registered_again_has_its_new_spaces(register):
+    assert find_spaces(register(S.Discrete(5), S.Discrete(2)))[0].n == 5
+    assert find_spaces(register(S.Discrete(6), S.Discrete(2)))[0].n == 6

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -24,6 +26,24 @@ from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.tracker import SweepDescription
 
 NUM_DRIVERS = 4
+# A statement of the ledger while a thread imports SQLAlchemy's ORM slowly, as on a busy machine.
+IMPORTS_SLOWLY = """
+import importlib.abc, sys, threading, time
+from sqlalchemy import select
+from rltune.ledger import tables
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.startswith("sqlalchemy."):
+            time.sleep(0.05)
+
+sys.meta_path.insert(0, Slow())
+importing = threading.Thread(target=__import__, args=("sqlalchemy.orm",))
+importing.start()
+while importing.is_alive():
+    select(tables.SWEEP_TRIALS).where(tables.SWEEP_TRIALS.c.number.in_(set()))
+    time.sleep(0.01)
+"""
 
 
 def test_marks_of_reports_only_grow(tmp_path: Path) -> None:
@@ -34,6 +54,11 @@ def test_marks_of_reports_only_grow(tmp_path: Path) -> None:
             raw.execute("delete from reports")
         add_reports(ledger, 0, {300: 3.0})
         assert ledger.read_reports_after(last, 10), "an id that was used once would be taken for sent"
+
+
+def test_statements_work_while_a_thread_imports_the_orm() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS_SLOWLY], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 # -- PostgreSQL ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import ray
@@ -18,6 +19,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rltune import load_policy
 from rltune.cluster.resources import Machine
 from rltune.driver.plan import make_plan
+from rltune.engine.algorithm import FastAlgorithm
+from rltune.envs.spaces import encode_observation, flatten_action
 from rltune.envs.spec import spec_of
 from rltune.errors import NonFiniteError
 from rltune.policies.evaluation import evaluate_checkpoint
@@ -99,6 +102,68 @@ def test_an_iteration_before_the_first_sample_is_no_error(runner_of: Callable[..
     runner.algorithm.train = dict
     progress = runner.train()
     assert (progress.env_steps, progress.episodes) == (0, 0)
+
+
+class Declared(gymnasium.Env[Any, Any]):
+    """An environment of the given spaces that takes no action outside of its own."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.steps += 1
+        return self.observation_space.sample(), 1.0, False, self.steps == 8, {}
+
+
+STATES, TABLE = gymnasium.spaces.Discrete(4, start=2), gymnasium.spaces.Box(-1.0, 1.0, (3, 2))
+PIXELS = gymnasium.spaces.Box(0, 255, (12, 16, 3), np.uint8)
+WHOLE = gymnasium.spaces.Box(np.array([0, -2]), np.array([2, 1]), dtype=np.int32)
+DECLARED: dict[str, tuple[str, Any, Any]] = {
+    "states and choices from -1": ("ppo", STATES, gymnasium.spaces.Discrete(3, start=-1)),
+    "an image and whole numbers": ("dqn", PIXELS, WHOLE),
+    "tables": ("ppo", TABLE, gymnasium.spaces.Box(-2.0, 3.0, (2, 2), np.float16)),
+    "some bounds": ("ppo", TABLE, gymnasium.spaces.Box(np.float32([-5, 0]), np.float32([5, np.inf]))),
+    "a number": ("sac", TABLE, gymnasium.spaces.Box(0.0, 3.0, ())),
+}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_policy_speaks_the_language_of_its_environment(
+    name: str, request_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    algo, observation_space, action_space = DECLARED[name]
+    kwargs = {"observation_space": observation_space, "action_space": action_space}
+    entry = gymnasium.envs.registration.EnvSpec("Declared-v0", Declared, kwargs=kwargs)
+    monkeypatch.setitem(gymnasium.registry, "Declared-v0", entry)
+    small = "algo.training.train_batch_size_per_learner=64"
+    build = make_plan(request_of(f"algo={algo}", "env=gym", "env.id=Declared-v0", small)).build
+    runner = AlgorithmRunner(build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
+    assert isinstance(runner.algorithm, FastAlgorithm)
+    assert runner.train().env_steps > 0
+    runner.save(tmp_path, {"algo": algo})
+    runner.stop()
+
+    policy = load_policy(tmp_path)
+    assert (policy.observation_space, policy.action_space) == (observation_space, action_space)
+    observations = [observation_space.sample() for _ in range(50)]
+    seen = torch.from_numpy(np.stack([encode_observation(observation_space, obs) for obs in observations]))
+    with torch.no_grad():
+        outputs = runner.algorithm.get_module().forward_inference({"obs": seen})
+    for row, obs in enumerate(observations):
+        action = policy.act(obs)
+        assert action_space.contains(np.asarray(action) if action_space.shape == () else action)
+        if "actions" in outputs:  # DQN's module chooses by itself.
+            assert flatten_action(action_space, action) == outputs["actions"][row]
+        elif isinstance(action_space, gymnasium.spaces.Discrete):
+            assert flatten_action(action_space, action) == outputs["action_dist_inputs"][row].argmax()
+    assert evaluate_checkpoint(tmp_path, 3, seed=0).mean == 8.0
 
 
 NORMALISED = ("algo=ppo", "env=pendulum", "env.rewards.normalise=true", "algo.env_runners.num_envs_per_env_runner=3")

@@ -47,6 +47,15 @@ def test_checkpoints_come_when_due_between_reports_too(tmp_path: Path) -> None:
     assert not any("best" in result["records"] for result in results if "nominal_steps" not in result)
 
 
+def test_a_trial_works_in_the_folder_of_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "typed").mkdir()
+    trial = ToyTrial(make_task(tmp_path / "outputs", folder=str(tmp_path / "typed")))
+    assert Path.cwd() == tmp_path / "typed"
+    trial.stop()
+    ToyTrial(make_task(tmp_path / "outputs", folder=str(tmp_path / "not-on-this-node"))).stop()
+
+
 def test_nothing_comes_between_reports_while_no_checkpoint_is_due(tmp_path: Path) -> None:
     assert [result["env_steps"] for result in run_trial(make_task(tmp_path, checkpoint_every_s=600.0))] == [500, 1000]
 

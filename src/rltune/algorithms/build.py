@@ -18,7 +18,7 @@ from rltune.algorithms.arguments import META, NORMALISE, apply_params
 from rltune.algorithms.rllib_env import DISCOUNT, name_for_rllib
 from rltune.compat.rllib_internals import list_connectors
 from rltune.config.entry_points import import_entry_point, is_subclass
-from rltune.envs.build import is_plain
+from rltune.envs.build import find_spaces, is_plain
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, choices
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MODULE = "default_policy"
+SMALL_IMAGE = 8  # The convolutions halve an image until its shorter side is not above this.
 CONNECTORS = ("env_to_module_connector", "module_to_env_connector", "learner_connector")
 
 
@@ -119,6 +120,11 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
         from rltune.algorithms.multi_agent import configure_agents
 
         configure_agents(config, build.env, str(algo["name"]))
+        spaces = [policy.observation_space for policy in config.policies.values()]
+    else:
+        spaces = [find_spaces(build.env)[0]]
+    if not config.model_config.get("conv_filters") and (filters := _derive_filters(spaces)):
+        config.rl_module(model_config={**config.model_config, "conv_filters": filters})
     if config.is_offline:
         _read_recorded(config, build.env)
     if build.env.normalise_observations:
@@ -149,6 +155,33 @@ def _share_resources(config: AlgorithmConfig, build: Build) -> None:
         config.learners(num_gpus_per_learner=build.gpus)
 
 
+def _derive_filters(spaces: Sequence[Any]) -> list[list[int]]:
+    """Derive the convolutions for images of bytes, and for those of a size for which RLlib (2.60) has none; else empty.
+
+    As RLlib does for 64 x 64, each layer halves the image and has twice the filters of the last one, up to 128. RLlib's
+    own for 84 x 84 cost four times as much as these; floats keep them.
+    """
+    import numpy as np
+    from ray.rllib.models.utils import get_filter_config
+
+    from rltune.envs.spaces import is_image
+
+    for space in filter(is_image, spaces):
+        try:
+            get_filter_config(space.shape)
+            has_default = space.dtype != np.uint8
+        except ValueError:
+            has_default = False
+        if not has_default:
+            side, filters = min(space.shape[:2]), 16
+            layers = [[filters, 4, 2]] if side > SMALL_IMAGE else [[filters, 3, 1]]
+            while (side := -(-side // 2)) > SMALL_IMAGE:
+                filters = min(2 * filters, 128)
+                layers.append([filters, 4, 2])
+            return layers
+    return []
+
+
 def _check_own_connector(config: AlgorithmConfig) -> None:
     """Refuse a user's env-to-module connector if observations are normalized, as our filter would replace it."""
     if "env_to_module_connector" in list_connectors(config):
@@ -162,7 +195,7 @@ def _check_own_connector(config: AlgorithmConfig) -> None:
 def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
     """Let an offline algorithm read datasets in our format; its spaces are those of the evaluation environment."""
     from rltune.algorithms.offline_data import RecordedEpisodes
-    from rltune.envs.build import make_env
+    from rltune.envs.spaces import find_network_spaces
 
     if spec.normalise_observations:
         raise ConfigError(
@@ -170,9 +203,8 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
             "false for offline algorithms",
             "env.normalise_observations=false",
         )
-    env = make_env(spec)
-    config.environment(observation_space=env.observation_space, action_space=env.action_space)
-    env.close()
+    observation_space, action_space = find_network_spaces(*find_spaces(spec))
+    config.environment(observation_space=observation_space, action_space=action_space)
     if not config.offline_data_class:
         config.offline_data(offline_data_class=RecordedEpisodes)
 

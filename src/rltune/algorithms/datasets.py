@@ -1,7 +1,8 @@
 """Record episodes of a trained policy as a dataset, and read datasets for offline algorithms such as BC and CQL.
 
 A dataset is a Parquet file with one row per step and the columns ``episode``, ``obs``, ``action``, ``reward``,
-``terminated``, ``truncated`` and ``next_obs``. `rltune.algorithms.offline_data` feeds it to RLlib.
+``terminated``, ``truncated`` and ``next_obs``. Observations are what networks see, and actions what they choose
+(`rltune.envs.spaces`). `rltune.algorithms.offline_data` feeds it to RLlib.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rltune.envs.closing import close_env
+from rltune.envs.spaces import encode_observation, flatten_action
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
 
@@ -45,13 +48,15 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         obs, state, done = env.reset(seed=seed + episode)[0], None, False
         while not done:
             action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
-            action = action[()]  # Indexing with () turns a discrete action, a 0-d array, into a scalar.
+            action = action[()] if policy.spaces["action"]["type"] == "Discrete" else action  # A scalar, no 0-d array.
             following, reward, terminated, truncated, _ = env.step(action)
-            row = (episode, np.ravel(obs), np.ravel(action), float(reward), terminated, truncated, np.ravel(following))
+            seen, then = (np.ravel(encode_observation(env.observation_space, each)) for each in (obs, following))
+            chosen = np.ravel(flatten_action(env.action_space, action))
+            row = (episode, seen, chosen, float(reward), terminated, truncated, then)
             for name, value in zip(COLUMNS, row, strict=True):
                 columns[name].append(value)
             obs, done = following, terminated or truncated
-    env.close()
+    close_env(env)
     table = pa.table({name: np.array(columns[name]).tolist() for name in COLUMNS})
     metadata = {"env": policy.info.get("env"), "spaces": policy.spaces, "episodes": episodes}
     path.parent.mkdir(parents=True, exist_ok=True)

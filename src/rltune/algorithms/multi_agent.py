@@ -13,14 +13,16 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from rltune.config.capabilities import capabilities_of, list_algos
 from rltune.envs import pettingzoo
+from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces, spaces_by_agent
+from rltune.envs.spaces import decode_action, encode_observation, find_network_spaces
 from rltune.errors import ConfigError
 
 StepResult = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
 
 
 class ParallelEnvAdapter(MultiAgentEnv):
-    """Adapts a ``pettingzoo.ParallelEnv`` to RLlib.
+    """Adapts a ``pettingzoo.ParallelEnv`` to RLlib, with the observations and actions that networks take.
 
     RLlib's own adapter (Ray 2.60) never ends an episode in which some agents are terminated and others truncated.
     """
@@ -31,7 +33,8 @@ class ParallelEnvAdapter(MultiAgentEnv):
         self.render_mode = getattr(env, "render_mode", None)
         self.possible_agents = list(env.possible_agents)
         self.agents = list(env.possible_agents)
-        spaces = spaces_by_agent(env)
+        self._own = spaces_by_agent(env)
+        spaces = {agent: find_network_spaces(*pair) for agent, pair in self._own.items()}
         self.observation_spaces = {agent: pair[0] for agent, pair in spaces.items()}
         self.action_spaces = {agent: pair[1] for agent, pair in spaces.items()}
         self.observation_space = gymnasium.spaces.Dict(self.observation_spaces)
@@ -41,7 +44,10 @@ class ParallelEnvAdapter(MultiAgentEnv):
         """Reset the environment, and return observations and infos by agent."""
         obs, info = self.env.reset(seed=seed, options=options)
         self.agents = list(self.env.agents)
-        return dict(obs), dict(info or {})
+        return self._encode(obs), dict(info or {})
+
+    def _encode(self, obs: dict[str, Any]) -> dict[str, Any]:
+        return {agent: encode_observation(self._own[agent][0], seen) for agent, seen in obs.items()}
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """Step the environment with one action for every agent that is still alive.
@@ -49,12 +55,13 @@ class ParallelEnvAdapter(MultiAgentEnv):
         Returns:
             Observations, rewards, terminations, truncations and infos by agent, as ``MultiAgentEnv`` requires.
         """
-        obs, rewards, terminated, truncated, info = self.env.step(actions)
+        decoded = {agent: decode_action(self._own[agent][1], action) for agent, action in actions.items()}
+        obs, rewards, terminated, truncated, info = self.env.step(decoded)
         over = not self.env.agents
         self.agents = list(self.env.agents)
         cut = over and any(truncated.values())
         ends = {**terminated, "__all__": over and not cut}, {**truncated, "__all__": cut}
-        return dict(obs), {agent: float(reward) for agent, reward in rewards.items()}, *ends, dict(info)
+        return self._encode(obs), {agent: float(reward) for agent, reward in rewards.items()}, *ends, dict(info)
 
     def render(self) -> Any:
         """Render the wrapped environment."""
@@ -62,7 +69,7 @@ class ParallelEnvAdapter(MultiAgentEnv):
 
     def close(self) -> None:
         """Close the wrapped environment."""
-        self.env.close()
+        close_env(self.env)
 
 
 class PolicyMapping:
@@ -108,6 +115,7 @@ def configure_agents(config: Any, spec: Any, algo: str) -> None:
     env = make_parallel_env(spec)
     pairs = policy_spaces(spec, env)
     owners = assign_policies(spec.policies or pettingzoo.SHARED, list(env.possible_agents))
-    env.close()
-    policies = {name: PolicySpec(observation_space=pair[0], action_space=pair[1]) for name, pair in pairs.items()}
+    close_env(env)
+    spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
+    policies = {name: PolicySpec(observation_space=pair[0], action_space=pair[1]) for name, pair in spaces.items()}
     config.multi_agent(policies=policies, policy_mapping_fn=PolicyMapping(owners))

@@ -11,7 +11,8 @@ from rltune.algorithms.arguments import NORMALISE, check_unread, count_env_runne
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
 from rltune.config.capabilities import capabilities_of, find_capabilities, list_algos
 from rltune.config.schema import EnvConfig
-from rltune.envs.pettingzoo import policy_spaces
+from rltune.envs.closing import close_env
+from rltune.envs.pettingzoo import make_parallel_env, policy_spaces
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import can_shape_rewards
 from rltune.errors import ConfigError
@@ -137,15 +138,17 @@ def _is_valid(build: Build, space: Space) -> bool:
 
 def _build_module(config: AlgorithmConfig, build: Build) -> None:
     """Build the network, and nothing else of the algorithm, to refuse an environment whose actions it cannot handle."""
-    from rltune.envs.build import make_env
+    from rltune.envs.build import find_spaces
+    from rltune.envs.spaces import find_network_spaces
 
-    env = make_env(build.env)
     if build.env.policies is not None:
-        spaces = policy_spaces(build.env, env)
+        env = make_parallel_env(build.env)
+        pairs = policy_spaces(build.env, env)
+        close_env(env)
     else:
-        spaces = {DEFAULT_MODULE: (env.observation_space, env.action_space)}
-        check_actions(build.algo, build.env.id, env.action_space)
-    env.close()
+        pairs = {DEFAULT_MODULE: find_spaces(build.env)}
+        check_spaces(build.algo, build.env.id, pairs[DEFAULT_MODULE])
+    spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
     except Exception as error:  # Whatever RLlib's model catalogs raise, the network cannot be built.
@@ -156,27 +159,35 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         ) from None
 
 
-def check_actions(algo: Mapping[str, Any], env_id: str, action_space: Any) -> None:
-    """Refuse an environment whose kind of actions the algorithm cannot choose; RLlib's own errors are obscure.
+def check_spaces(algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] | None) -> None:
+    """Refuse an environment whose observations or actions the algorithm does not take; RLlib's own errors are obscure.
 
     An algorithm that is not in our table is imported only if RLlib has been imported already.
 
     Args:
-        action_space: Its action space; None for several agents, each of which has its own.
+        spaces: The spaces of its observations and actions; None for several agents, each of which has its own.
     """
-    import gymnasium
+    from rltune.envs.spaces import is_discrete, is_image  # Imported here, because Gymnasium loads slowly.
 
-    if action_space is None:
+    if spaces is None:
         return
-    kind = "discrete" if isinstance(action_space, gymnasium.spaces.Discrete) else "continuous"
+    kind = "discrete" if is_discrete(spaces[1]) else "continuous"
     row = find_capabilities(algo)
     if row is None and "ray.rllib" in sys.modules:
         row = capabilities_of(import_config_class(algo))
-    if row is not None and row.actions not in ("both", kind):
+    if row is None:
+        return
+    if row.actions not in ("both", kind):
         raise ConfigError(
-            f"algo={algo['name']} cannot act in env.id={env_id}, whose actions are {action_space}",
+            f"algo={algo['name']} cannot act in env.id={env_id}, whose actions are {spaces[1]}",
             f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind))}",
             "algo=ppo, or another env=",
+        )
+    if is_image(spaces[0]) and not row.images:
+        raise ConfigError(
+            f"algo={algo['name']} cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
+            f"images are for {list_algos(lambda row: row.images)}",
+            "algo=ppo, or a vector: env.wrappers=[{entry_point: 'rltune.envs.spaces:FlatObservation'}]",
         )
 
 
@@ -194,12 +205,14 @@ def find_normalisable(
     Returns:
         What it decides, and a note on each part that it wants to normalise and that cannot be.
     """
+    from rltune.envs.spaces import can_normalise
+
     connector = "env_to_module_connector"
     several = ("there are several agents", spaces is None)
     obstacles = {
         "observations": (
             several,
-            ("they are no vectors", spaces is not None and len(spaces[0].shape or ()) != 1),
+            ("they are no vectors", spaces is not None and not can_normalise(spaces[0])),
             (f"algo.env_runners.{connector} prepares them", connector in (algo.get("env_runners") or {})),
         ),
         "rewards": (

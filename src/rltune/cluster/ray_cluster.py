@@ -28,9 +28,11 @@ from rltune.config.schema import ClusterConfig
 from rltune.errors import ResourceError, RltuneError, UnavailableError, describe_exception
 
 # Tune reads these variables when it is imported or run. They switch off Tune's own output, loggers and snapshots,
-# because a sweep has its console, MLflow and the ledger.
+# because a sweep has its console, MLflow and the ledger, and Tune's own working folder for each trial.
 TUNE_SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",
+    # By default each trial runs in a folder of its own, where a path relative to the command's folder leads nowhere.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",

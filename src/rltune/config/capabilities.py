@@ -194,6 +194,7 @@ class Capabilities:
         name: Its file in ``conf/algo``; empty for an algorithm that is not known.
         engine: The class that trains it on arrays, ``module:Class``; None leaves it to stock RLlib.
         actions: Which kind of actions it can choose.
+        images: Whether its networks see images.
         lstm: Whether its networks may have one (Ray 2.60).
         several_agents: Whether it trains the policies of several agents.
         data: What an update learns from: ``rollouts`` of the current policy, a ``replay`` memory, or a dataset's
@@ -208,6 +209,7 @@ class Capabilities:
     name: str = ""
     engine: str | None = None
     actions: Literal["discrete", "continuous", "both"] = "both"
+    images: bool = True
     lstm: bool = True
     several_agents: bool = False
     data: Literal["rollouts", "replay", "recorded_steps", "recorded_episodes"] = "rollouts"
@@ -288,6 +290,7 @@ TABLE: dict[str, Capabilities] = {
         engine="rltune.engine.off_policy.sac:FastSAC",
         # Discrete actions are excluded, because RLlib's automatic target entropy for them, -1, cannot be reached.
         actions="continuous",
+        images=False,  # Its critics concatenate observation and action, see `rltune.compat.sac_catalog`.
         lstm=False,
         data="replay",
         replay_ratio="training_intensity",

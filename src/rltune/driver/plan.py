@@ -22,7 +22,7 @@ from rltune.algorithms.arguments import (
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
-from rltune.algorithms.preflight import check_actions, check_corners, find_normalisable
+from rltune.algorithms.preflight import check_corners, check_spaces, find_normalisable
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 LOCAL_LEDGER = (
     "the ledger is a file on this machine, and the storage gets a copy when the command ends: if this machine is lost "
     "before that, the checkpoints remain but not the sweep; study.storage=postgresql+psycopg://host/db keeps both"
+)
+IMAGE_NOTE = (
+    "observations are images to the networks, with algo.rl_module.model_config.conv_filters={filters}, derived from "
+    "their size; the wrapper rltune.envs.spaces:FlatObservation makes vectors of them"
 )
 
 
@@ -245,7 +249,7 @@ def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...], tuple[str, 
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
     spaces = check_env(spec)
-    check_actions(config.algo, config.env.id, spaces and spaces[1])
+    check_spaces(config.algo, config.env.id, spaces)
     return spec, *find_normalisable(config.algo, config.env, spec, spaces)
 
 
@@ -376,11 +380,14 @@ def preflight(plan: Plan) -> tuple[str, ...]:
     from rltune.engine import check_precision, find_static_obstacle, prepare_kernels
 
     configs = check_corners(plan.build, plan.space)
+    given = (plan.build.algo.get("rl_module") or {}).get("model_config") or {}
+    filters = None if given.get("conv_filters") else configs[0].model_config.get("conv_filters")
+    filter_notes = (IMAGE_NOTE.format(filters=str(filters).replace(" ", "")),) if filters else ()
     for config in configs:
         check_precision(config, plan.config.engine, plan.config.precision)
     if plan.config.engine != "fast":
-        return ()
+        return filter_notes
     reasons = [find_static_obstacle(config) for config in configs]
     who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not support"
-    notes = tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
+    notes = *filter_notes, *(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
     return notes + prepare_kernels(configs[reasons.index(None)]) if None in reasons else notes

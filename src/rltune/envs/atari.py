@@ -3,8 +3,8 @@
 Its images, rewards and ends of episodes are those of the wrappers bit by bit (ale-py 0.12), with two differences: FIRE
 after a reset is pressed for one frame instead of a whole step of four, and another generator draws the number of no-ops
 at a start. Three things are left to do here. After a reset ale-py stacks frames on zeros, where the wrappers repeat the
-first frame. ale-py does not put the frames last and gives no floats. And the true returns are needed beside the clipped
-rewards. Trials use this module where they can; evaluations and policies use the wrappers.
+first frame. ale-py does not put the frames last and gives no floats, which the networks need. And the true returns are
+needed beside the clipped rewards. Trials use this module where they can; evaluations and policies use the wrappers.
 """
 
 from __future__ import annotations
@@ -73,31 +73,29 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
         stack_num=1,
         num_threads=1,  # One thread, because the other cores run other trials.
     )
-    return StandardAtari(games, stack["stack_size"], frames["scale_obs"], spec.rewards)
+    return StandardAtari(games, stack["stack_size"], spec.rewards)
 
 
 class StandardAtari(gymnasium.vector.VectorWrapper):
-    """Stack the last frames of several Atari games into observations of shape (games, height, width, stack).
+    """Stack the last frames of several Atari games into observations of shape (games, height, width, stack), 0 to 1.
 
     An episode's first observation comes with the step after its last one (autoreset mode NEXT_STEP).
 
     Args:
         games: ale-py's vector environment of single grey frames.
         stack: How many frames an observation has.
-        scaled: Whether pixels are floats from 0 to 1; otherwise they are bytes.
         rewards: ``scale`` and ``clip`` of the rewards; the true returns go to the sink of `collect_returns`.
     """
 
-    def __init__(self, games: Any, stack: int, scaled: bool, rewards: Mapping[str, Any]) -> None:
+    def __init__(self, games: Any, stack: int, rewards: Mapping[str, Any]) -> None:
         super().__init__(RecordEpisodeStatistics(games))
-        self._scaled, self._rewards, self._sink = scaled, rewards, get_return_sink()
-        kind, high = (np.float32, 1.0) if scaled else (np.uint8, 255)
+        self._rewards, self._sink = rewards, get_return_sink()
         size = games.single_observation_space.shape[1:]
-        self.single_observation_space = Box(0, high, (*size, stack), kind)
+        self.single_observation_space = Box(0, 1.0, (*size, stack), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         # The frame axis comes second in memory, because copying whole frames is faster than copying pixel by pixel. The
         # view `_obs` shows the frames as the last axis.
-        self._frames = np.zeros((self.num_envs, stack, *size), kind)
+        self._frames = np.zeros((self.num_envs, stack, *size), np.float32)
         self._obs = np.moveaxis(self._frames, 1, -1)
         self._over = np.ones(self.num_envs, np.bool_)
 
@@ -129,10 +127,7 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         for frame in range(self._frames.shape[1] - 1):
             self._frames[:, frame] = self._frames[:, frame + 1]
         newest = self._frames[:, -1]
-        if self._scaled:
-            np.divide(frames[:, 0], np.float32(255), out=newest)
-        else:
-            newest[:] = frames[:, 0]
+        np.divide(frames[:, 0], np.float32(255), out=newest)
         if self._over.any():
             self._frames[self._over] = newest[self._over][:, None]
 

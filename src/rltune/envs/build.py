@@ -11,14 +11,18 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, resolve_variables, spec_of
 from rltune.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import gymnasium
+
+Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
+_SPACES: dict[str, Spaces] = {}  # The spaces of the environments that were looked at in this process.
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -46,17 +50,37 @@ def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 def wrap_env(env: Any, spec: EnvSpec) -> Any:
     """Apply the wrappers of a specification to an environment, and flatten compound spaces."""
-    for wrap in import_wrappers(spec):
-        env = wrap(env)
     from rltune.envs.spaces import FlatAction, FlatObservation, has_plain_actions, has_plain_observations
 
+    env = _apply_wrappers(env, spec)
     if not has_plain_observations(env.observation_space):
         env = FlatObservation(env)
     return env if has_plain_actions(env.action_space) else FlatAction(env)
 
 
+def _apply_wrappers(env: Any, spec: EnvSpec) -> Any:
+    for wrap in import_wrappers(spec):
+        env = wrap(env)
+    return env
+
+
+def make_flat_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Build one environment as `make_env` does, but with the observations and actions that networks take.
+
+    Args:
+        spec: The environment, of one agent.
+        kwargs: Further arguments of the environment.
+    """
+    from rltune.envs.spaces import FlatAction, FlatObservation, has_network_actions, has_network_observations
+
+    env = make_env(spec, **kwargs)
+    if not has_network_observations(env.observation_space):
+        env = FlatObservation(env, images=True)
+    return env if has_network_actions(env.action_space) else FlatAction(env)
+
+
 def make_training_env(spec: EnvSpec, reward_discount: float | None = None, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment for training: as `make_env` does, but with shaped rewards.
+    """Build one environment for training: as `make_flat_env` does, but with shaped rewards.
 
     Args:
         spec: The environment.
@@ -65,7 +89,7 @@ def make_training_env(spec: EnvSpec, reward_discount: float | None = None, **kwa
     """
     from rltune.envs.rewards import DISCOUNT, ShapedReward
 
-    env = make_env(spec, **kwargs)
+    env = make_flat_env(spec, **kwargs)
     if not spec.rewards and not spec.objective:
         return env
     return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
@@ -79,19 +103,46 @@ def is_plain(spec: EnvSpec) -> bool:
         and not spec.wrappers
         and not spec.rewards
         and not spec.objective
-        and _has_flat_spaces(json.dumps(spec.to_dict()))
+        and _suits_networks(spec)
     )
 
 
-@functools.lru_cache(maxsize=64)
-def _has_flat_spaces(spec_as_json: str) -> bool:
-    from rltune.envs.spaces import has_plain_actions, has_plain_observations
+def _suits_networks(spec: EnvSpec) -> bool:
+    from rltune.envs.spaces import has_network_actions, has_network_observations
 
-    env = make_bare_env(spec_of(json.loads(spec_as_json)))
-    try:
-        return has_plain_observations(env.observation_space) and has_plain_actions(env.action_space)
-    finally:
-        env.close()
+    observation_space, action_space = _find_own_spaces(spec)
+    return has_network_observations(observation_space) and has_network_actions(action_space)
+
+
+def find_spaces(spec: EnvSpec) -> Spaces:
+    """Return the spaces of the observations and actions of `make_env`, for which one copy is built in each process."""
+    from rltune.envs.spaces import (
+        flatten_action_space,
+        flatten_observation_space,
+        has_plain_actions,
+        has_plain_observations,
+    )
+
+    seen, taken = _find_own_spaces(spec)
+    return (
+        seen if has_plain_observations(seen) else flatten_observation_space(seen),
+        taken if has_plain_actions(taken) else flatten_action_space(taken),
+    )
+
+
+def _find_own_spaces(spec: EnvSpec) -> Spaces:
+    """Return the spaces of an environment with its wrappers, before compound ones are flattened."""
+    import gymnasium
+
+    # An id may be registered again, in a notebook with another class, and then has another entry.
+    registered = gymnasium.registry.get(spec.id.rpartition(":")[2])
+    task = {key: value for key, value in spec.to_dict().items() if key in ("id", "kwargs", "wrappers")}
+    key = f"{json.dumps(task, sort_keys=True)} {id(registered)} {registered}"
+    if key not in _SPACES:
+        env = _apply_wrappers(make_bare_env(spec), spec)
+        close_env(env)
+        _SPACES[key] = env.observation_space, env.action_space
+    return _SPACES[key]
 
 
 def make_vector_env(

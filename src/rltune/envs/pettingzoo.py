@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rltune.envs.spaces import check_observation, check_reward, has_plain_actions, has_plain_observations
+from rltune.envs.closing import close_env
+from rltune.envs.spaces import (
+    check_observation,
+    check_reward,
+    find_network_spaces,
+    has_plain_actions,
+    has_plain_observations,
+)
 from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.errors import ConfigError, choices, describe_exception
 
@@ -169,12 +176,13 @@ def check_agents(spec: EnvSpec) -> None:
             "arguments that the environment takes",
             "env.kwargs={}",
         ) from None
-    policy_spaces(spec, env)
+    for pair in policy_spaces(spec, env).values():
+        find_network_spaces(*pair)
     for agent, observation in (*first.items(), *then.items()):
         check_observation(f"env.id={spec.id}, {agent}", env.observation_space(agent), observation)
     for agent, reward in rewards.items():
         check_reward(f"env.id={spec.id}, {agent}", reward)
-    env.close()
+    close_env(env)
 
 
 def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:
@@ -191,7 +199,7 @@ def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:
         if not (has_plain_observations(pair[0]) and has_plain_actions(pair[1])):
             raise ConfigError(
                 f"env.id={spec.id}: {agent} observes {pair[0]} and acts in {pair[1]}",
-                "vectors of floats, images or Discrete observations; Box or Discrete actions",
+                "Box or Discrete observations and actions",
                 "wrap the environment in a package of yours",
             )
         if spaces_by_policy.setdefault(policy, pair) != pair:

@@ -1,4 +1,8 @@
-"""Flatten compound observation and action spaces, because RLlib's networks and policy bundles only take plain ones."""
+"""Turn observations and actions of any Gymnasium space into those that networks take, and back.
+
+Policies speak the environment's own language if that is a Box or a Discrete space, and else what `FlatObservation` and
+`FlatAction` make of it. Networks see floats, in one vector or an image, and choose a number from 0 or one vector.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +17,61 @@ from gymnasium import spaces
 from rltune.errors import ConfigError
 
 MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
+FLOATS = (np.float32, np.float64)  # The types of numbers that networks take and give without a cast.
 SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 
 
 def has_plain_observations(space: gymnasium.Space[Any]) -> bool:
-    """Return whether observations need no flattening: a vector of floats, an image, or a Discrete value."""
-    if isinstance(space, spaces.Box):
-        return len(space.shape) == 3 or (len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating))
-    return isinstance(space, spaces.Discrete)
+    """Return whether policies take observations as the environment gives them: numbers in a Box or a Discrete space."""
+    return isinstance(space, spaces.Box | spaces.Discrete)
 
 
 def has_plain_actions(space: gymnasium.Space[Any]) -> bool:
-    """Return whether actions need no flattening: a Box or a Discrete space."""
+    """Return whether policies choose actions as the environment takes them, in a Box or a Discrete space."""
     return isinstance(space, spaces.Box | spaces.Discrete)
+
+
+def has_network_observations(space: gymnasium.Space[Any]) -> bool:
+    """Return whether networks take observations as they are: floats in one vector or an image."""
+    return isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) in (1, 3)
+
+
+def has_network_actions(space: gymnasium.Space[Any]) -> bool:
+    """Return whether networks choose actions as they are: a number from 0, or floats in one vector."""
+    if isinstance(space, spaces.Discrete):
+        return bool(space.start == 0)
+    is_vector = isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) == 1
+    return is_vector and not has_some_bounds(space)
+
+
+def has_some_bounds(space: gymnasium.Space[Any]) -> bool:
+    """Return whether a Box has finite and infinite bounds; RLlib scales and clips actions only if all are finite."""
+    if not isinstance(space, spaces.Box):
+        return False
+    finite = np.isfinite([space.low, space.high])
+    return bool(finite.any() and not finite.all())
+
+
+def is_image(space: gymnasium.Space[Any]) -> bool:
+    """Return whether observations are images to the networks: a Box of height, width and channels."""
+    return isinstance(space, spaces.Box) and len(space.shape) == 3
+
+
+def can_normalise(space: gymnasium.Space[Any]) -> bool:
+    """Return whether observations can be normalised: numbers that are no images and no choices."""
+    return isinstance(space, spaces.Box) and not is_image(space)
+
+
+def is_discrete(space: gymnasium.Space[Any]) -> bool:
+    """Return whether actions are chosen from a finite number, as those of a Discrete space or of a Box of integers."""
+    return not isinstance(space, spaces.Box) or np.issubdtype(space.dtype, np.integer)
+
+
+def find_image_scale(space: gymnasium.Space[Any]) -> float:
+    """Return the number by which networks see an image divided: the greatest value of its bytes, else 1."""
+    is_bytes = isinstance(space, spaces.Box) and is_image(space) and space.dtype == np.uint8
+    return float(space.high.max()) or 1.0 if is_bytes else 1.0
 
 
 def check_observation(key: str, space: gymnasium.Space[Any], observation: Any) -> None:
@@ -85,59 +130,169 @@ def check_reward(key: str, reward: Any) -> None:
         raise ConfigError(f"{key}: the reward is {float(reward)}", "finite numbers", NOT_FINITE)
 
 
-class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Turn observations into one float32 vector; discrete parts become one-hot (`gymnasium.spaces.utils.flatten`)."""
+def flatten_observation_space(space: gymnasium.Space[Any], images: bool = False) -> spaces.Box:
+    """Return the Box of float32 in which `flatten_observation` puts observations.
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    Args:
+        space: The space of the observations.
+        images: Whether images stay images.
+
+    Raises:
+        ConfigError: The space has another part than those that can become numbers.
+    """
+    if images and is_image(space):
+        scale = np.float32(find_image_scale(space))
+        return spaces.Box(np.float32(space.low) / scale, np.float32(space.high) / scale, dtype=np.float32)
+    try:
+        flat = spaces.utils.flatten_space(space)
+    except NotImplementedError:
+        flat = space
+    if not isinstance(flat, spaces.Box):
+        raise ConfigError(
+            f"the observations {space} cannot become a vector",
+            "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these",
+            "a wrapper that selects or encodes parts of them: env.wrappers=[{entry_point: 'module:Class'}]",
+        )
+    return spaces.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
+
+
+def flatten_observation(space: gymnasium.Space[Any], observation: Any, images: bool = False) -> Any:
+    """Turn an observation into float32: one vector, in which discrete parts are one-hot, or an image as it is.
+
+    The bytes of an image are divided by their greatest value, which policy bundles do by their observation filter.
+
+    Args:
+        space: The space of the observation.
+        observation: What the environment returned.
+        images: Whether images stay images.
+    """
+    if images and is_image(space):
+        return np.asarray(observation, np.float32) / np.float32(find_image_scale(space))
+    return spaces.utils.flatten(space, observation).astype(np.float32)
+
+
+class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Turn observations into one float32 vector; discrete parts become one-hot (`gymnasium.spaces.utils.flatten`).
+
+    Args:
+        env: The environment.
+        images: Whether images stay images, as the networks take them.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], images: bool = False) -> None:
         super().__init__(env)
-        try:
-            flat = spaces.utils.flatten_space(env.observation_space)
-        except NotImplementedError:
-            flat = env.observation_space
-        if not isinstance(flat, spaces.Box):
-            raise ConfigError(
-                f"the observations {env.observation_space} cannot become a vector",
-                "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these",
-                "a wrapper that selects or encodes parts of them: env.wrappers=[{entry_point: 'module:Class'}]",
-            )
-        low, high = flat.low.astype(np.float32), flat.high.astype(np.float32)
-        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+        self.observation_space = flatten_observation_space(env.observation_space, images)
+        self._images = images
 
     def observation(self, observation: Any) -> Any:
-        """Return the observation flattened to a float32 vector."""
-        return spaces.utils.flatten(self.env.observation_space, observation).astype(np.float32)
+        """Return the observation as float32, flattened or as an image."""
+        return flatten_observation(self.env.observation_space, observation, self._images)
+
+
+def flatten_action_space(space: gymnasium.Space[Any]) -> spaces.Box | spaces.Discrete:
+    """Return the space in which networks choose actions: one Discrete space from 0, or one Box of one axis.
+
+    Discrete parts, to which a Box of integers belongs, become one Discrete space that numbers their combinations, the
+    last part fastest. Continuous parts together become one Box.
+
+    Raises:
+        ConfigError: There are both kinds of parts, parts of another kind, or too many combinations.
+    """
+    sizes = list_choices(space)
+    if sizes is None and has_some_bounds(space):
+        bound = np.where(_is_between(space), np.float32(1), np.float32(np.inf)).reshape(-1)
+        return spaces.Box(-bound, bound, dtype=np.float32)
+    if sizes is None:
+        return spaces.utils.flatten_space(space)
+    if math.prod(sizes) > MAX_FLAT_ACTIONS:
+        raise ConfigError(
+            f"the actions {space} have {math.prod(sizes)} combinations",
+            f"at most {MAX_FLAT_ACTIONS}",
+            "a wrapper that offers fewer: env.wrappers=[{entry_point: 'module:Class'}]",
+        )
+    return spaces.Discrete(math.prod(sizes))
+
+
+def list_choices(space: gymnasium.Space[Any]) -> list[int] | None:
+    """List the number of values of each element of a discrete action; None if actions are continuous.
+
+    Raises:
+        ConfigError: As for `flatten_action_space`.
+    """
+    parts = list(_leaves(space))
+    if all(isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.floating) for part in parts):
+        return None
+    return [size for part in parts for size in _sizes(part, space)]
+
+
+def unflatten_action(space: gymnasium.Space[Any], action: Any, sizes: list[int] | None) -> Any:
+    """Turn a network's action into one that the environment's space contains.
+
+    Args:
+        space: The environment's space.
+        action: An action of its `flatten_action_space`.
+        sizes: What `list_choices` says about the space.
+    """
+    if sizes is None and has_some_bounds(space):
+        return _scale_action(space, action)
+    if sizes is None:
+        return spaces.utils.unflatten(space, action)
+    return _fill(space, iter(np.unravel_index(int(action), sizes)))
+
+
+def _is_between(space: Any) -> Any:
+    """Return which components of a Box have two finite bounds."""
+    return np.isfinite(space.low) & np.isfinite(space.high)
+
+
+def _scale_action(space: Any, action: Any) -> Any:
+    """Map [-1, 1] to the bounds of components that have two, and clip the others, as policies do (`ActionScaling`)."""
+    low, high = (np.where(_is_between(space), bound, end) for bound, end in ((space.low, -1), (space.high, 1)))
+    scaled = (low + high) / 2 + np.reshape(action, space.shape) * ((high - low) / 2)
+    return np.clip(scaled, space.low, space.high).astype(space.dtype)
+
+
+def find_network_spaces(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Return the spaces that networks see and choose in, for those of an environment."""
+    if not has_network_observations(observation_space):
+        observation_space = flatten_observation_space(observation_space, images=True)
+    if not has_network_actions(action_space):
+        action_space = flatten_action_space(action_space)
+    return observation_space, action_space
+
+
+def encode_observation(space: gymnasium.Space[Any], observation: Any) -> Any:
+    """Return what networks see of an observation, see `find_network_spaces`."""
+    return observation if has_network_observations(space) else flatten_observation(space, observation, images=True)
+
+
+def decode_action(space: gymnasium.Space[Any], action: Any) -> Any:
+    """Return the environment's action for a network's, see `find_network_spaces`."""
+    return action if has_network_actions(space) else unflatten_action(space, action, list_choices(space))
+
+
+def flatten_action(space: spaces.Box | spaces.Discrete, action: Any) -> Any:
+    """Turn an action of a Box or Discrete space into a network's: the reverse of `decode_action`."""
+    sizes = list_choices(space)
+    if sizes is None:
+        return np.ravel(action)
+    least = space.start if isinstance(space, spaces.Discrete) else space.low
+    return np.ravel_multi_index(tuple(np.ravel(np.asarray(action) - least)), sizes)
 
 
 class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Turn compound actions into one Discrete or one Box action, because off-policy algorithms take no others.
-
-    Discrete parts together become one Discrete space that numbers their combinations, the last part fastest.
-    Continuous parts together become one Box.
-    """
+    """Turn actions into one Discrete or one Box of one axis, because networks choose no others."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        parts = list(_leaves(env.action_space))
-        if all(isinstance(part, spaces.Box) for part in parts):
-            self.action_space = spaces.utils.flatten_space(env.action_space)
-            self._sizes = None
-            return
-        sizes = [size for part in parts for size in _sizes(part, env.action_space)]
-        if math.prod(sizes) > MAX_FLAT_ACTIONS:
-            raise ConfigError(
-                f"the actions {env.action_space} have {math.prod(sizes)} combinations",
-                f"at most {MAX_FLAT_ACTIONS}",
-                "a wrapper that offers fewer: env.wrappers=[{entry_point: 'module:Class'}]",
-            )
-        self._sizes = sizes
-        self.action_space = spaces.Discrete(math.prod(sizes))
+        self.action_space = flatten_action_space(env.action_space)
+        self._sizes = list_choices(env.action_space)
 
     def action(self, action: Any) -> Any:
-        """Convert a flat action back to the environment's compound action space."""
-        if self._sizes is None:
-            return spaces.utils.unflatten(self.env.action_space, action)
-        digits = iter(np.unravel_index(int(action), self._sizes))
-        return _fill(self.env.action_space, digits)
+        """Convert a flat action back to the environment's own action space."""
+        return unflatten_action(self.env.action_space, action, self._sizes)
 
 
 def _leaves(space: Any) -> Iterator[Any]:
@@ -164,6 +319,8 @@ def _sizes(part: Any, whole: Any) -> list[int]:
         return [int(size) for size in part.nvec.reshape(-1)]
     if isinstance(part, spaces.MultiBinary):
         return [2] * int(np.prod(part.shape))
+    if isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.integer):
+        return [int(high) - int(low) + 1 for low, high in zip(part.low.flat, part.high.flat, strict=True)]
     raise ConfigError(
         f"the actions {whole} cannot become one choice or one vector",
         "parts that are all discrete, or all continuous",
@@ -179,6 +336,6 @@ def _fill(space: Any, digits: Iterator[Any]) -> Any:
         return tuple(_fill(part, digits) for part in space.spaces)
     if isinstance(space, spaces.Discrete):
         return int(next(digits)) + int(space.start)
-    start = getattr(space, "start", 0)
+    start = space.low if isinstance(space, spaces.Box) else getattr(space, "start", 0)
     count = int(np.prod(space.shape))
     return (np.array([next(digits) for _ in range(count)]).reshape(space.shape) + start).astype(space.dtype)

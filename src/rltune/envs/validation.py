@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rltune.envs.build import import_env_module, make_bare_env, wrap_env
+from rltune.envs.closing import close_env
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
-from rltune.envs.spaces import check_observation, check_reward
+from rltune.envs.spaces import can_normalise, check_observation, check_reward, find_network_spaces
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, describe_exception, nearest
 
@@ -27,7 +28,7 @@ def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
     """Build an environment and take some steps, to find a wrong id, argument or wrapper before the first trial.
 
     Returns:
-        Its observation space and its action space; None with several agents.
+        Its observation space and its action space, as policies see them; None with several agents.
 
     Raises:
         ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
@@ -45,6 +46,7 @@ def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
     env = _make_bare_env(spec)
     try:
         env = wrap_env(env, spec)
+        find_network_spaces(env.observation_space, env.action_space)
     except ConfigError as error:
         raise (
             error
@@ -63,7 +65,7 @@ def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
     _check_normalisation(env, spec)
     if spec.objective:
         _check_score(env, spec)
-    env.close()
+    close_env(env)
     return env.observation_space, env.action_space
 
 
@@ -163,7 +165,7 @@ def _check_score(env: Any, spec: EnvSpec) -> None:
 
 def _check_normalisation(env: Any, spec: EnvSpec) -> None:
     """Refuse to normalise observations that are no vectors; refuse a reward scale or clip that is not positive."""
-    if spec.normalise_observations and len(env.observation_space.shape or ()) != 1:
+    if spec.normalise_observations and not can_normalise(env.observation_space):
         raise ConfigError(
             f"env.normalise_observations=true: the observations of {spec.id} are {env.observation_space}",
             "vectors",

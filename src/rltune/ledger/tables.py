@@ -27,6 +27,9 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     inspect,
+    # While the ORM is imported, it registers itself with the core module by module, and a statement of the ledger in
+    # another thread would meet a half-imported one. Optuna and MLflow import it in threads, so it is imported here.
+    orm,  # noqa: F401
     text,
 )
 from sqlalchemy.schema import CreateSchema

@@ -324,13 +324,18 @@ class ObservationFilter(NamedTuple):
 
 
 class ActionScaling(NamedTuple):
-    """How a continuous output of the network is scaled to an action of the environment.
+    """How the network's choice becomes an action of the environment.
 
     Attributes:
-        mode: ``normalize`` (map [-1, 1] to the bounds where there are any), ``clip`` or ``raw``.
+        mode: ``normalize`` (map [-1, 1] to the bounds if all are finite), ``clip`` or ``raw`` for continuous actions;
+            ``bounded`` where each component with two finite bounds is mapped to them, and the others are clipped;
+            ``count`` where the choice is the number of a combination of whole numbers, of which the last is fastest.
         shape: The shape of one action.
         low: The least action, of this shape, and ``high`` the greatest one; infinite where there is no bound.
         half_range: Half of the distance between the bounds; None where a bound is infinite.
+        center: The middle between the bounds in the mode ``bounded``.
+        sizes: How many values each whole number of an action has, and ``strides`` by how much the combination's number
+            grows with it; both of the action's shape.
     """
 
     mode: str
@@ -338,11 +343,20 @@ class ActionScaling(NamedTuple):
     low: np.ndarray
     high: np.ndarray
     half_range: np.ndarray | None
+    sizes: np.ndarray | None = None
+    strides: np.ndarray | None = None
+    center: np.ndarray | None = None
 
     def apply(self, chosen: Values) -> Values:
         """Scale and clip actions as RLlib's NormalizeAndClipActions does, with bitwise equal results."""
+        if self.strides is not None:
+            numbers: Any = chosen.reshape(-1, *(1,) * len(self.shape)) // self.strides % self.sizes + self.low
+            whole: Values = numbers.to(self.low.dtype) if hasattr(numbers, "to") else numbers.astype(self.low.dtype)
+            return whole
         actions = chosen.reshape(-1, *self.shape)
-        if self.mode == "normalize" and self.half_range is not None:
+        if self.center is not None:
+            actions = self.center + actions * self.half_range  # type: ignore[operator, assignment]
+        elif self.mode == "normalize" and self.half_range is not None:
             actions = self.low + (actions + 1.0) * self.half_range
         elif self.mode != "clip":
             return actions
@@ -361,7 +375,7 @@ class BundlePolicy:
         spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
-        action_scaling: Maps the network's choice to an action; None for discrete actions.
+        action_scaling: Maps the network's choice to an action; None if the choice is the action, of Discrete from 0.
         is_trusted: Tells whether the modules that its environment names may be imported.
     """
 
@@ -373,7 +387,8 @@ class BundlePolicy:
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
         self.head: str = self.network.head.kind
         self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
-        self.action_scaling = _read_scaling(spec["actions"], self.spaces["action"])
+        is_counted = self.network.head.is_discrete
+        self.action_scaling = _read_scaling("count" if is_counted else spec["actions"], self.spaces["action"])
         self._shape: tuple[int, ...] = tuple(self.spaces["observation"].get("shape", ()))
         self._memory: np.ndarray | None = None
 
@@ -440,8 +455,8 @@ class BundlePolicy:
             ValueError: ``obs`` fits neither one observation nor a batch.
         """
         actions, self._memory = self.predict(obs, self._memory, deterministic=deterministic, rng=rng)
-        # The index [()] turns a zero-dimensional array, which is a single discrete action, into a NumPy scalar.
-        return actions[()]
+        # The index [()] turns a zero-dimensional array into a NumPy scalar, as which a Discrete action is passed.
+        return actions[()] if self.spaces["action"]["type"] == "Discrete" else actions
 
     def predict(
         self,
@@ -473,6 +488,8 @@ class BundlePolicy:
         actions = head.choose_best(outputs) if deterministic else head.sample(outputs, np.random.default_rng(rng))
         if self.action_scaling is not None:
             actions = self.action_scaling.apply(actions)
+            if not np.can_cast(actions.dtype, self.action_scaling.low.dtype):  # A space of float16 has no float32.
+                actions = actions.astype(self.action_scaling.low.dtype)
         return np.asarray(actions[0] if single else actions), after.numpy() if self.memory_size else state
 
     def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -526,8 +543,7 @@ class BundlePolicy:
         if wrong.size or values.dtype.kind == "b":
             example = wrong[0] if wrong.size else values.dtype
             raise ValueError(f"an observation is a whole number from {start} to {start + n - 1}; got {example}")
-        # As in RLlib's FlattenObservations, the value itself is the index, even if the space does not start at 0.
-        return np.eye(n, dtype=np.float32)[values.astype(np.int64)]
+        return np.eye(n, dtype=np.float32)[values.astype(np.int64) - start]
 
     def check_range(self, obs: Any) -> None:
         """Refuse observations far outside of a Box, which probably have other units; meant for served models.
@@ -612,10 +628,21 @@ def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]
 
 
 def _read_scaling(mode: str, space: dict[str, Any]) -> ActionScaling | None:
-    return make_scaling(mode, *(_read_bound(space, key) for key in ("low", "high"))) if space["type"] == "Box" else None
+    if space["type"] == "Box":
+        return make_scaling(mode, *(_read_bound(space, key) for key in ("low", "high")))
+    first = int(space["start"])
+    return make_scaling(mode, np.array(first), np.array(first + int(space["n"]) - 1)) if first else None
 
 
 def make_scaling(mode: str, low: np.ndarray, high: np.ndarray) -> ActionScaling:
     """Make the scaling from a network's outputs to a Box's actions; see `ActionScaling` for the arguments."""
+    if mode == "count":
+        sizes = high.astype(np.int64) - low + 1
+        strides = np.append(np.cumprod(sizes.reshape(-1)[:0:-1])[::-1], 1).reshape(low.shape)
+        return ActionScaling(mode, low.shape, low, high, None, sizes, strides)
+    if mode == "bounded":
+        is_between = np.isfinite(low) & np.isfinite(high)
+        least, most = np.where(is_between, low, -1), np.where(is_between, high, 1)
+        return ActionScaling(mode, low.shape, low, high, (most - least) / 2, center=(least + most) / 2)
     half_range = (high - low) / 2.0 if np.isfinite([low, high]).all() else None
     return ActionScaling(mode, low.shape, low, high, half_range)

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
+from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces
+from rltune.envs.spaces import find_image_scale, has_some_bounds
 from rltune.envs.spec import spec_of
 from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, POLICIES, CategoricalHead, Head, Permute
 
@@ -41,6 +44,7 @@ def write_bundle(
     info: dict[str, Any],
     observation_stats: dict[str, Any] | None = None,
     observation_space: Any = None,
+    action_space: Any = None,
     actions: Literal["normalize", "clip", "raw"] = "normalize",
 ) -> None:
     """Write the inference network of an RLlib module as a policy bundle.
@@ -51,8 +55,9 @@ def write_bundle(
         info: Where the policy came from; JSON-able, non-finite numbers become null.
         observation_stats: ``mean``, ``var``, ``clip`` (None: no clipping) and optionally ``eps`` of an
             observation filter: ``clip((x - mean) / (sqrt(var) + eps))``. None: no filter.
-        observation_space: The environment's own space, where connectors change it before the module (one-hot
-            of Discrete, flattening). None: the module's.
+        observation_space: The environment's own space, if the module sees what `rltune.envs.spaces` makes of it, such
+            as one-hot vectors of a Discrete space. None: the module's.
+        action_space: The environment's own space, from which the module's was made. None: the module's.
         actions: RLlib's ``normalize_actions`` (map [-1, 1] to the bounds), ``clip_actions`` or neither.
 
     Raises:
@@ -61,7 +66,10 @@ def write_bundle(
     module = module.unwrapped()  # With several learners, torch's DistributedDataParallel wraps the module.
     _check_forward_pass(type(module))
     spec, weights = _describe_network(module)
-    space = describe_space(observation_space if observation_space is not None else module.observation_space)
+    seen = module.observation_space if observation_space is None else observation_space
+    scale = 1.0 if observation_space is None else find_image_scale(observation_space)
+    if scale != 1.0:  # The filter is free to scale images, because they are not normalised.
+        observation_stats = {"mean": [0.0], "var": [scale**2], "clip": None, "eps": 0.0}
     if observation_stats is not None:
         spec["observation_filter"] = {
             "clip": observation_stats.get("clip"),
@@ -72,9 +80,9 @@ def write_bundle(
     spec |= {
         "format": FORMAT,
         "info": _make_jsonable(info),
-        "observation_space": space,
-        "action_space": describe_space(module.action_space),
-        "actions": actions,
+        "observation_space": describe_space(seen),
+        "action_space": describe_space(module.action_space if action_space is None else action_space),
+        "actions": "bounded" if action_space is not None and has_some_bounds(action_space) else actions,
     }
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
@@ -103,9 +111,17 @@ def write_policies(
     spec = spec_of(info["env"])
     env = make_parallel_env(spec)
     spaces, owners = policy_spaces(spec, env), assign_policies(spec.policies or "", env.possible_agents)
-    env.close()
+    close_env(env)
     for name, module in modules.items():
-        write_bundle(module, folder / POLICIES / name, info=info, observation_space=spaces[name][0], actions=actions)
+        observation_space, action_space = spaces[name]
+        write_bundle(
+            module,
+            folder / POLICIES / name,
+            info=info,
+            observation_space=observation_space,
+            action_space=action_space,
+            actions=actions,
+        )
     _write_description({"format": FORMAT, "owners": owners}, folder)
 
 
@@ -180,10 +196,9 @@ def _select_actors_encoder(encoder: Any) -> Any:
 
 def _select_head(kind: str, action_space: Any) -> type[Head]:
     """Choose the `Head` for RLlib's output layers; with discrete actions, those of a Gaussian are logits."""
-    space = type(action_space).__name__
-    if space == "Discrete":
+    if isinstance(action_space, Discrete):
         return HEADS[kind] if HEADS[kind].is_discrete else CategoricalHead
-    if space != "Box" or np.issubdtype(action_space.dtype, np.integer):
+    if not isinstance(action_space, Box) or np.issubdtype(action_space.dtype, np.integer):
         raise ValueError(f"a bundle cannot express the action space {action_space}")
     return HEADS[kind]
 
@@ -221,13 +236,12 @@ def _describe_layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray
 
 def describe_space(space: Any) -> dict[str, Any]:
     """Describe a Box or Discrete space as JSON values; infinite bounds become ``"inf"`` and ``"-inf"``."""
-    name = type(space).__name__
-    if name == "Discrete":
-        return {"type": name, "n": int(space.n), "start": int(space.start)}
-    if name != "Box":
-        raise ValueError(f"a bundle cannot express the space {name}: known are Box and Discrete")
+    if isinstance(space, Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if not isinstance(space, Box):
+        raise ValueError(f"a bundle cannot express the space {type(space).__name__}: known are Box and Discrete")
     bounds = {key: _describe_bound(getattr(space, key)) for key in ("low", "high")}
-    return {"type": name, "shape": list(space.shape), "dtype": str(np.dtype(space.dtype))} | bounds
+    return {"type": "Box", "shape": list(space.shape), "dtype": str(np.dtype(space.dtype))} | bounds
 
 
 def _describe_bound(values: np.ndarray) -> float | str | list[float | str]:

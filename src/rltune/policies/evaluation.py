@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
 from rltune.errors import PolicyError
@@ -19,6 +20,7 @@ from rltune.formatting import format_interval
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
 from rltune.policies.policy import AnyPolicy, load_playable
+from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, require_own_environment
 from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
@@ -157,19 +159,21 @@ def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
 
 def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[], Any]:
     """Return a function that builds one environment, after checking that its spaces fit the policy."""
-    from rltune.envs.build import make_env
+    from rltune.envs.build import make_env, make_flat_env
+
+    make_single = make_flat_env if isinstance(policy, RLlibPolicy) else make_env
 
     def make() -> Any:
         if spec.get("policies"):
             return TeamEnv(make_env(spec))
         # Gymnasium's checker runs at each step and would take half of a small environment's step time.
-        return make_env(spec, disable_env_checker=True)
+        return make_single(spec, disable_env_checker=True)
 
     trial = make()
     try:
         spaces = (_describe_form(trial.observation_space), _describe_form(trial.action_space))
     finally:
-        trial.close()
+        close_env(trial)
     expected = (_describe_form(policy.observation_space), _describe_form(policy.action_space))
     if spaces != expected:
         raise PolicyError(
@@ -203,7 +207,10 @@ def _play(
         What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds.
     """
     with contextlib.ExitStack() as stack:
-        envs = [stack.enter_context(contextlib.closing(make())) for _ in range(num_envs)]
+        envs: list[Any] = []
+        for _ in range(num_envs):
+            envs.append(make())
+            stack.callback(close_env, envs[-1])
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
         rng = np.random.default_rng(seed)
         current = list(range(len(envs)))  # Maps each environment to the index of its current episode.

@@ -56,6 +56,7 @@ class Graph(nn.Module):
         super().__init__()
         self.network, observation = policy.network, policy.spaces["observation"]
         self.num_values = observation["n"] if observation["type"] == "Discrete" else 0
+        self.first_value = observation.get("start", 0)
         self.filter, self.scaling = _to_tensors(policy.observation_filter), _to_tensors(policy.action_scaling)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
@@ -68,7 +69,8 @@ class Graph(nn.Module):
 
     def _make_rows(self, observations: torch.Tensor) -> torch.Tensor:
         if self.num_values:
-            return nn.functional.one_hot(observations.reshape(-1), self.num_values).to(torch.float32)
+            values = observations.reshape(-1) - self.first_value
+            return nn.functional.one_hot(values, self.num_values).to(torch.float32)
         rows = observations.reshape(observations.shape[0], -1)
         return (self.filter.apply(rows) if self.filter else rows).to(torch.float32)
 
@@ -207,9 +209,10 @@ def _draw_observations(policy: BundlePolicy) -> np.ndarray:
     """Draw 1,000 observations: around the training's observation statistics if it kept any, else within the bounds."""
     rng, space = np.random.default_rng(0), policy.observation_space
     if policy.spaces["observation"]["type"] == "Discrete":
-        return np.asarray(rng.integers(space.n, size=NUM_CHECKED), dtype=np.int64)
+        return np.asarray(space.start + rng.integers(space.n, size=NUM_CHECKED), dtype=np.int64)
     spread = rng.standard_normal((NUM_CHECKED, *space.shape))
-    if filtered := policy.observation_filter:
+    # Whole numbers are drawn from their range; the filter of an image of bytes only scales it.
+    if (filtered := policy.observation_filter) and np.issubdtype(space.dtype, np.floating):
         mean, scale = filtered.mean.reshape(space.shape), filtered.scale.reshape(space.shape)
         return np.asarray(mean + 1.5 * scale * spread, dtype=space.dtype)
     low, high = (np.asarray(bound, dtype=np.float64) for bound in (space.low, space.high))

@@ -19,7 +19,8 @@ import numpy as np
 
 from rltune.cluster.ray_cluster import prepare_environment
 from rltune.compat.rllib_internals import freeze_filters
-from rltune.envs.build import make_env
+from rltune.envs.build import make_flat_env
+from rltune.envs.closing import close_env
 from rltune.errors import PolicyError
 
 REASON_FILE, INFO_FILE = "policy-missing.txt", "policy-missing.json"
@@ -41,6 +42,8 @@ def is_rllib_policy(folder: Path) -> bool:
 
 class RLlibPolicy:
     """A policy that acts by RLlib's module and connectors, with the methods that an evaluation needs.
+
+    It takes what networks take, as `rltune.envs.build.make_flat_env` gives it.
 
     DreamerV3's world model draws its latent state even where the action is its distribution's mode: the same seed
     gives the same episodes, deterministic or not.
@@ -80,9 +83,9 @@ class RLlibPolicy:
         self.network.eval()
         freeze_filters(self._before)
         self.info: dict[str, Any] = json.loads((folder / INFO_FILE).read_text())
-        env = make_env(self.info["env"], disable_env_checker=True)
+        env = make_flat_env(self.info["env"], disable_env_checker=True)
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        env.close()
+        close_env(env)
 
     def predict(
         self,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 
 from rltune.config.capabilities import list_algos
 from rltune.envs.build import make_env
+from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
@@ -75,7 +76,7 @@ def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     player = require_single_agent(policy, "video=true")
     spec = environment_of(player, env)
     try:
-        with closing(_make_stage(spec)) as stage:
+        with _open_stage(spec) as stage:
             stage.reset(seed=0)
             _draw_frame(stage)
     except Exception as error:  # The environment is a user's code, which may raise any exception.
@@ -124,7 +125,7 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], seed: int, path
     from imageio.v2 import get_writer
 
     draft, total, state, over = path.with_name(f".{path.name}"), 0.0, None, False
-    with closing(_make_stage(spec)) as stage:
+    with _open_stage(spec) as stage:
         fps = stage.metadata.get("render_fps") or FPS
         writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
         with writer as mp4:
@@ -140,12 +141,17 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], seed: int, path
     return total
 
 
-def _make_stage(spec: Mapping[str, Any]) -> Any:
-    """Build an environment that renders frames without a screen."""
+@contextmanager
+def _open_stage(spec: Mapping[str, Any]) -> Iterator[Any]:
+    """Build an environment that renders frames without a screen, and close it at the end of the context."""
     # Without these variables, pygame would look for a screen and a sound card.
     for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):
         os.environ.setdefault(name, "dummy")
-    return make_env(spec, render_mode="rgb_array")
+    stage = make_env(spec, render_mode="rgb_array")
+    try:
+        yield stage
+    finally:
+        close_env(stage)
 
 
 def _draw_frame(stage: Any) -> np.ndarray:

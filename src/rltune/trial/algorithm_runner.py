@@ -27,7 +27,7 @@ from rltune.engine import build_algorithm
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.compiler import set_num_threads
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
-from rltune.envs.build import make_env
+from rltune.envs.build import find_spaces
 from rltune.envs.rewards import Episodes, collect_returns, read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
@@ -85,13 +85,6 @@ class AlgorithmRunner:
         self._learner: Mapping[str, float] = {}
         able = capabilities_of(type(self.config))
         self._statistics, self._data = able.statistics, able.data
-        self._observation_space = None
-        if build.env.policies is None:
-            # RLlib's connectors may change the network's observation space, so the environment's own space is recorded
-            # for policies.
-            env = make_env(build.env)
-            self._observation_space = env.observation_space
-            env.close()
 
     def _count_steps(self) -> None:
         """Count the environment steps of stock RLlib in this process; the fast engine counts its own."""
@@ -179,12 +172,15 @@ class AlgorithmRunner:
             return
         # An offline algorithm has no env runner with a copy of the module, so the learner's module is written.
         offline = self.config.is_offline
+        # Policies speak the environment's language, and not that of the network.
+        observation_space, action_space = find_spaces(self._env)
         write_bundle(
             self._learner_module() if offline else self.algorithm.get_module(),
             folder,
             info=dict(info),
             observation_stats=self._observation_stats(),
-            observation_space=self._observation_space,
+            observation_space=observation_space,
+            action_space=action_space,
             actions=self._actions(),
         )
 

@@ -41,6 +41,7 @@ class Assignment:
         evaluation_seed: The environment seed of the first of them.
         attempt: A name that no other attempt at this trial has. Its checkpoints have a folder of that name: a worker
             that was cut off may still write those of an earlier attempt.
+        folder: The folder in which the command was typed, to which the environment's relative paths lead.
     """
 
     number: int
@@ -65,6 +66,7 @@ class Assignment:
     episodes: int = 0
     evaluation_seed: int = 0
     attempt: str = "first"
+    folder: str = "."
 
     @property
     def scored_steps(self) -> float:

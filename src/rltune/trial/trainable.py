@@ -6,6 +6,7 @@ It does not decide whether a trial goes on: the driver does. Runs in a worker.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -69,6 +70,8 @@ class Trial(tune.Trainable):
 
     def _begin(self, config: Mapping[str, Any]) -> None:
         self.task = Assignment(**config["assignment"])
+        with contextlib.suppress(OSError):  # A Ray that was joined was started in another folder; a node may lack ours.
+            os.chdir(self.task.folder)
         # With remote storage, the trial's files are first written to a local folder of this process.
         folder = self.task.sweep if self.task.store is None else Path(self.logdir) / Path(self.task.sweep).name
         self._store = open_store(folder, self.task.store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,7 @@ class Assignments:
             episodes=episodes,
             evaluation_seed=derive_run_seed(sweep.name, record.seed_index or 0, episodes) if episodes else 0,
             attempt=secrets.token_hex(4),
+            folder=os.getcwd(),
         )
 
     def _choose_whole(self, record: TrialRecord) -> list[CheckpointRecord]:

@@ -24,6 +24,7 @@ from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rltune.engine.features import UnsupportedError
+from rltune.envs.closing import close_env, close_quietly
 from rltune.envs.step_count import STEPS, require_finite
 
 Array = NDArray[Any]
@@ -126,7 +127,7 @@ class SyncEnvs:
     def close(self) -> None:
         """Close each environment."""
         for env in self.envs:
-            env.close()
+            close_env(env)
 
 
 class VectorEnvs:
@@ -167,7 +168,7 @@ class VectorEnvs:
 
     def close(self) -> None:
         """Close the vector environment, with its processes if it has any."""
-        self.env.close()
+        close_env(self.env)
 
 
 def seed_runner(seed: int | None, worker_index: int, steps: int) -> np.random.SeedSequence:
@@ -213,10 +214,15 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
         return creator(context.copy_with_overrides(worker_index=worker_index, vector_index=index))
 
     if mode == gym.VectorizeMode.ASYNC:
-        makers = [lambda index=index: make(index) for index in range(count)]
-        # Observations may stay in shared memory, because the sampler copies them before the next step.
-        return VectorEnvs(gym.vector.AsyncVectorEnv(makers, copy=False))
+        return _make_async_envs(make, count)
     return SyncEnvs(make, count)
+
+
+def _make_async_envs(make: Callable[[int], Any], count: int) -> ArrayEnvs:
+    """Build environments in processes of their own; Gymnasium closes one of them here, and the others there."""
+    makers = [lambda index=index: close_quietly(make(index)) for index in range(count)]
+    # Observations may stay in shared memory, because the sampler copies them before the next step.
+    return VectorEnvs(AsyncVectorEnv(makers, copy=False))
 
 
 def _find_creator(env: Any) -> Callable[[EnvContext], Any] | None:
@@ -231,7 +237,7 @@ def _find_creator(env: Any) -> Callable[[EnvContext], Any] | None:
 def _make_gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.VectorizeMode) -> ArrayEnvs:
     """Build environments of a Gymnasium id, without the checker wrapper, which would slow each step."""
     if mode == gym.VectorizeMode.ASYNC:
-        return VectorEnvs(gym.make_vec(env_id, count, mode, vector_kwargs={"copy": False}, **kwargs))
+        return _make_async_envs(lambda _: gym.make(env_id, disable_env_checker=True, **kwargs), count)
     native = mode == gym.VectorizeMode.VECTOR_ENTRY_POINT
     if native or (count >= NATIVE_FROM and _has_native(env_id, kwargs)):
         return VectorEnvs(gym.make_vec(env_id, count, gym.VectorizeMode.VECTOR_ENTRY_POINT, **kwargs))

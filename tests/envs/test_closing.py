@@ -1,0 +1,71 @@
+"""A ``close`` that raises is one warning, and costs nothing that was played before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+
+from rltune.engine.sampling.vector_envs import make_envs
+from rltune.envs import closing
+from rltune.envs.closing import close_env
+from rltune.envs.spec import EnvSpec
+from rltune.envs.validation import check_env
+from rltune.policies.evaluation import _play
+
+
+class NoWindow(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), 1.0, True, False, {}
+
+    def close(self) -> None:
+        raise AttributeError("no attribute 'window'")
+
+
+@pytest.fixture(autouse=True)
+def env_id(monkeypatch: pytest.MonkeyPatch) -> str:
+    spec = gymnasium.envs.registration.EnvSpec("NoWindow-v0", NoWindow)
+    monkeypatch.setitem(gymnasium.registry, "NoWindow-v0", spec)
+    closing._warn.cache_clear()
+    return "NoWindow-v0"
+
+
+def test_a_close_that_raises_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        close_env(NoWindow())
+    (record,) = caplog.records
+    assert "close" in record.getMessage()
+    assert "no attribute 'window'" in record.getMessage()
+
+
+def test_the_check_outlives_it(env_id: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert check_env(EnvSpec(env_id)) is not None
+    assert "close" in caplog.text
+
+
+@pytest.mark.parametrize("vectorize", ["sync", "async"])
+def test_a_trials_environments_outlive_it(env_id: str, vectorize: str) -> None:
+    from ray.rllib.algorithms.ppo import PPOConfig
+
+    config = PPOConfig().environment(env_id).env_runners(num_envs_per_env_runner=2, gym_env_vectorize_mode=vectorize)
+    envs = make_envs(config)
+    envs.reset([0, 1])
+    envs.close()
+
+
+def test_an_evaluation_keeps_its_episodes() -> None:
+    class Idle:
+        def predict(self, obs: Any, *args: Any) -> tuple[list[int], None]:
+            return [0] * len(obs), None
+
+    returns, lengths = _play(Idle(), NoWindow, 2, 5, 0, True, lambda *made: None, lambda total, *last: total)
+    assert returns.tolist() == [1.0] * 5
+    assert lengths.tolist() == [1] * 5
