@@ -23,7 +23,7 @@ from rltune.envs.build import make_env
 from rltune.envs.objective import Objective
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
-from rltune.policies.evaluation import Evaluation, environment_of
+from rltune.policies.evaluation import Evaluation, environment_of, find_step_limit
 from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
@@ -123,8 +123,9 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], seed: int, path
     """Replay and encode one episode frame by frame, without keeping its frames in memory; return its return."""
     from imageio.v2 import get_writer
 
-    draft, total, state, over = path.with_name(f".{path.name}"), 0.0, None, False
+    draft, total, length, state, over = path.with_name(f".{path.name}"), 0.0, 0, None, False
     with closing(_make_stage(spec)) as stage:
+        limit = find_step_limit(stage)
         fps = stage.metadata.get("render_fps") or FPS
         writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
         with writer as mp4:
@@ -135,7 +136,8 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], seed: int, path
                 action, state = policy.predict(obs, state, begins, deterministic=True)
                 obs, reward, terminated, truncated, _ = stage.step(action[()])
                 mp4.append_data(_draw_frame(stage))
-                total, over, begins = total + float(reward), terminated or truncated, np.array([False])
+                total, length, begins = total + float(reward), length + 1, np.array([False])
+                over = terminated or truncated or length >= limit
     draft.replace(path)
     return total
 
