@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
-from rltune.policies.evaluation import explain_cut, find_step_limit
+from rltune.policies.evaluation import explain_cut, find_step_limit, make_generator
 
 COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "next_obs")
 
 
-def record_episodes(policy: Any, path: Path, episodes: int, seed: int, deterministic: bool) -> dict[str, Any]:
+def record_episodes(policy: Any, path: Path, episodes: int, seed: int, deterministic: bool | None) -> dict[str, Any]:
     """Play episodes with a policy and write their steps to a Parquet file, a dataset for the offline algorithms.
 
     An episode that does not end within `rltune.policies.evaluation.find_step_limit` steps is truncated there.
@@ -31,7 +31,7 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         policy: The policy, as `rltune.load_policy` returns it.
         path: The file to write; its folder is created.
         seed: The seed of the first episode; the next episode has the next seed.
-        deterministic: False samples the actions, which covers more of the environment.
+        deterministic: False samples the actions, which covers more of the environment; None: as the policy acts.
 
     Returns:
         ``steps`` (the number of steps of all episodes), ``return_mean`` (undiscounted) and ``cut`` (which episodes did
@@ -44,9 +44,10 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         raise PolicyError(f"out={path} exists", "a file of its own for each dataset", f"out={path.with_stem('data-2')}")
     env = policy.env()
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    rng, limit, cut = np.random.default_rng(seed), find_step_limit(env), []
+    limit, cut = find_step_limit(env), []
     for episode in range(episodes):
         obs, state, done, length = env.reset(seed=seed + episode)[0], None, False, 0
+        rng = make_generator(seed + episode)
         while not done:
             action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
             action = action[()]  # Indexing with () turns a discrete action, a 0-d array, into a scalar.

@@ -25,7 +25,7 @@ class PlayConfig(PolicyConfig):
 
     episodes: int = bounded(minimum=1, example=100)
     seed: int = MISSING
-    deterministic: bool = MISSING
+    deterministic: bool | None = None
     out: str = MISSING
     trust: bool = MISSING
 
@@ -43,12 +43,6 @@ def evaluate(settings: DictConfig) -> Answer:
     """Evaluate a policy on fresh episodes."""
     source = make_source(settings, "evaluate")
     use_tracking(settings)
-    if settings.video and not settings.deterministic:
-        raise ConfigError(
-            "video=true with deterministic=false: sampled episodes cannot be played a second time for the film",
-            "deterministic=true, or no video",
-            "video=true deterministic=true",
-        )
     from rltune.policies import evaluation
     from rltune.policies.policy import load_playable
     from rltune.policies.uri import keep_with_run

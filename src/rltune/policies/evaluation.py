@@ -49,6 +49,7 @@ class Evaluation:
         low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None below five episodes.
         high: Upper end of the interval.
         cut: Environment seeds of the episodes that ended only at the limit of an evaluation, see `find_step_limit`.
+        deterministic: How the policy acted: deterministically, or by sampling its actions.
     """
 
     returns: tuple[float, ...]
@@ -61,6 +62,7 @@ class Evaluation:
     min: float
     max: float
     cut: tuple[int, ...] = ()
+    deterministic: bool = True
 
     def __repr__(self) -> str:
         """Format the statistics in one line, without the returns of single episodes."""
@@ -108,12 +110,21 @@ def find_step_limit(env: Any) -> int:
     return max(MAX_EPISODE_STEPS, getattr(spec, "max_episode_steps", None) or 0)
 
 
+def make_generator(seed: int) -> np.random.Generator:
+    """Make the generator that draws the sampled actions of an episode, which can therefore be played again alone.
+
+    Args:
+        seed: The environment's seed. From this seed alone, the actions would be drawn by the environment's own numbers.
+    """
+    return np.random.default_rng((1, seed))
+
+
 def evaluate(
     policy: AnyPolicy | str | Path,
     episodes: int = 100,
     seed: int = 0,
     env: str | Mapping[str, Any] | None = None,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Play exactly ``episodes`` episodes with a policy; the environment's seeds are ``seed``, ``seed + 1``, ...
@@ -124,11 +135,12 @@ def evaluate(
     Args:
         policy: A policy, or its URI.
         episodes: The number of episodes, at least 1.
-        seed: The seed of the first episode, and of sampled actions.
+        seed: The seed of the first episode. An episode's seed is also that of its sampled actions.
         env: What to change of the environment that the policy was trained in, to one with the same spaces: another id,
             or keys as in conf/env. ``kwargs`` are added to the arguments of the same id; the wrappers stay unless
             ``wrappers`` names others.
-        deterministic: As for ``Policy.act``.
+        deterministic: As for ``Policy.act``. None: as the policy acts by itself, that is deterministically unless
+            sampling did better (`rltune.policies.acting`).
         progress: Called with the number of finished episodes and of all, after each, and every second meanwhile: long
             episodes, side by side, come to an end late.
 
@@ -139,13 +151,15 @@ def evaluate(
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
     if isinstance(policy, str | Path):
         policy = load_playable(Source(str(policy)))
+    deterministic = policy.deterministic if deterministic is None else deterministic
     report = _limit_reports(progress or (lambda done, total: None))
     with _limit_threads(policy.network):
         spec = environment_of(policy, env)
         make, settings = _make_env_factory(policy, spec), spec.get("objective") or {}
         envs = min(episodes, NUM_TEAM_ENVS if spec.get("policies") else NUM_ENVS)
         returns, lengths, cut = _play(policy, make, envs, episodes, seed, deterministic, report, make_score(settings))
-    return replace(_summarise(returns, lengths, Objective.from_settings(settings).direction), cut=cut)
+    result = _summarise(returns, lengths, Objective.from_settings(settings).direction)
+    return replace(result, cut=cut, deterministic=deterministic)
 
 
 def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -260,13 +274,14 @@ def _play(
         envs = [stack.enter_context(contextlib.closing(make())) for _ in range(num_envs)]
         limit, cut = find_step_limit(envs[0]), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
-        rng = np.random.default_rng(seed)
         current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
         obs = [env.reset(seed=seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
+        generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
         while busy:
             # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
+            rng = [generators[current[i]] for i in busy]
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):

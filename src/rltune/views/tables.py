@@ -136,6 +136,7 @@ def show_evaluation(
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, {run})")
     table.add_row("environment", " ".join([env["id"], *(f"{key}={value}" for key, value in env["kwargs"].items())]))
     table.add_row("episodes", str(len(result.returns)))
+    table.add_row("actions", "deterministic" if result.deterministic else "sampled")
     objective = Objective.from_settings(env.get("objective"))
     has_interval = result.low is not None  # A confidence interval needs at least five episodes.
     interval = f"  (95% interval {result.low:.2f} to {result.high:.2f})" if has_interval else ""
