@@ -273,7 +273,7 @@ def test_an_urgent_end_gives_evaluations_up(tmp_path: Path, monkeypatch: pytest.
 
 def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, told: list[str], aside: Aside) -> None:
     """What is decided is kept before the episodes that choose the winner, which play the policy as it was kept."""
-    decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0}
+    decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
 
     def fill(folder: Path) -> None:
         (folder / "policy").mkdir()

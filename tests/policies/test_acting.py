@@ -14,13 +14,13 @@ from saved import open_checkpoint, write_checkpoint
 from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed, derive_run_seed
 from rltune.checkpoints.store import open_store
 from rltune.policies import acting
-from rltune.policies.acting import choose_acting, read_acting, save_acting
+from rltune.policies.acting import choose_acting, describe_acting, read_acting, save_acting
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
 from tests.policies.bundles import BOX, write_linear
 
-SAMPLED = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0}
+SAMPLED = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
 Q = {"kind": "q", "dueling": False, "atoms": 1, "epsilon": 0.5}
 
 
@@ -45,11 +45,12 @@ class Corridor(gymnasium.Env):
 
 
 gymnasium.register("ShortCorridor-v0", Corridor, max_episode_steps=200)
+gymnasium.register("EndlessCorridor-v0", Corridor)
 
 
 def write_policy(folder: Path, env: dict[str, Any] | None = None, **more: Any) -> Path:
     """A policy to which both actions are worth the same: the best one is always the first."""
-    write_linear(folder / "policy", BOX, {"id": "ShortCorridor-v0", **(env or {})}, **more)
+    write_linear(folder / "policy", BOX, {"id": "ShortCorridor-v0"} | (env or {}), **more)
     return folder
 
 
@@ -59,6 +60,14 @@ def test_sampling_wins_where_the_best_action_never_arrives(tmp_path: Path) -> No
     assert decision["deterministic"] is False
     assert decision["deterministic_mean"] == -200
     assert -30 < decision["sampled_mean"] < -4
+
+
+def test_episodes_without_an_end_are_cut_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltune.policies.evaluation.MAX_EPISODE_STEPS", 100)
+    decision = choose_acting(write_policy(tmp_path, {"id": "EndlessCorridor-v0"}), [-12.0, -9.0, -15.0])
+    assert decision is not None
+    assert (decision["deterministic_mean"], decision["cut"]) == (-100, 20)
+    assert "max_episode_steps" in describe_acting(decision)
 
 
 def test_a_cost_is_better_the_lower_it_is(tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ def test_a_trial_without_its_memory_learns_when_its_log_says(
 
 def test_the_way_of_acting_is_kept_before_the_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are played with the checkpoint that the ledger gets, and the driver is told why."""
-    decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0}
+    decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
     played: list[Path] = []
 
     def play(trial: ToyTrial, folder: Path) -> list[float]:

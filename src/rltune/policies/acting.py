@@ -46,8 +46,8 @@ def choose_acting(
 
     Returns:
         The entry ``acting`` of the policy's files, if sampling is better: ``deterministic``, which is False,
-        ``episodes``, and the means ``deterministic_mean`` and ``sampled_mean``. None if the policy acts
-        deterministically.
+        ``episodes``, the means ``deterministic_mean`` and ``sampled_mean``, and ``cut``, the number of deterministic
+        episodes that did not end. None if the policy acts deterministically.
     """
     if len(training_scores) < 2:
         return None
@@ -66,15 +66,16 @@ def choose_acting(
     if not bound_difference(sampled.returns, greedy.returns).is_better(direction):
         return None
     means = {"deterministic_mean": greedy.mean, "sampled_mean": sampled.mean}
-    return {"deterministic": False, "episodes": NUM_EPISODES, **means}
+    return {"deterministic": False, "episodes": NUM_EPISODES, **means, "cut": len(greedy.cut)}
 
 
 def describe_acting(acting: Mapping[str, Any]) -> str:
     """Describe the decision of `choose_acting` for sampling, as the end of a sentence about the policy."""
     sampled, greedy = (format_objective(acting[f"{way}_mean"]) for way in ("sampled", "deterministic"))
+    cut = f", with {acting['cut']} episodes cut for want of a time limit (+env.kwargs.max_episode_steps=1000)"
     return (
         f"acts by sampling its actions: on {acting['episodes']} episodes each, that had a mean of {sampled}, and the "
-        f"deterministic policy one of {greedy}"
+        f"deterministic policy one of {greedy}{cut if acting['cut'] else ''}"
     )
 
 

@@ -367,8 +367,8 @@ class BundlePolicy:
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
         action_scaling: Maps the network's choice to an action; None for discrete actions.
-        acting: How it acts unless its caller says so, and what that follows from: ``deterministic``, which is False,
-            ``episodes``, ``deterministic_mean`` and ``sampled_mean``. None if it acts deterministically.
+        acting: How it acts unless its caller says so, and what that follows from (``choose_acting`` of ``acting`` made
+            it). None if it acts deterministically.
         is_trusted: Tells whether the modules that its environment names may be imported.
     """
 

@@ -271,11 +271,15 @@ def _play(
         those that were cut.
     """
     with contextlib.ExitStack() as stack:
-        envs = [stack.enter_context(contextlib.closing(make())) for _ in range(num_envs)]
+        envs: list[Any] = []
+        obs: list[Any] = []
+        for episode in range(num_envs):
+            envs.append(stack.enter_context(contextlib.closing(make())))
+            obs.append(envs[-1].reset(seed=seed + episode)[0])
+            progress(0, episodes)
         limit, cut = find_step_limit(envs[0]), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
-        current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
-        obs = [env.reset(seed=seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
+        current = list(range(num_envs))  # Maps each environment to the index of its current episode.
         generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
@@ -296,15 +300,13 @@ def _play(
                     try:
                         returns[episode] = score(float(returns[episode]), int(lengths[episode]), info)
                     except ConfigError as error:
+                        if not is_cut:
+                            raise
                         # The info of a step in the middle of an episode may lack what the objective reads at its end.
-                        raise (
-                            error
-                            if not is_cut
-                            else PolicyError(
-                                f"{explain_cut(cut, episodes, limit)}; {error.what}",
-                                "episodes that end, with the objective in their last info",
-                                "+env.kwargs.max_episode_steps=1000",
-                            )
+                        raise PolicyError(
+                            f"{explain_cut(cut, episodes, limit)}; {error.what}",
+                            "episodes that end, with the objective in their last info",
+                            "+env.kwargs.max_episode_steps=1000",
                         ) from error
                     done += 1
                     progress(done, episodes)
@@ -313,10 +315,11 @@ def _play(
                     current[i], started = started, started + 1
                     obs[i] = envs[i].reset(seed=seed + current[i])[0]
                     begins[row] = True
+                else:
+                    progress(done, episodes)
                 ongoing.append(row)
             memory = None if memory is None else memory[ongoing]
             begins, busy = begins[ongoing], [busy[row] for row in ongoing]
-            progress(done, episodes)
     return returns, lengths, tuple(sorted(cut))
 
 
