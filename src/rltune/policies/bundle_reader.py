@@ -114,6 +114,10 @@ class Head:
         """Choose the deterministic action before it is scaled: (batch,) if discrete, else (batch, action size)."""
         raise NotImplementedError
 
+    def parametrize(self, out: torch.Tensor) -> torch.Tensor:
+        """Return the parameters of the distribution of actions, (batch, outputs), from which `draw` samples."""
+        return out
+
     def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Sample an action before scaling; it has the shape that `choose_best` returns.
 
@@ -207,6 +211,13 @@ class GaussianHead(Head):
     def choose_best(self, out: Values) -> Values:
         """Choose the mean of the Gaussian."""
         return out[:, : out.shape[1] // 2]
+
+    def parametrize(self, out: torch.Tensor) -> torch.Tensor:
+        """Return the mean and the clipped log standard deviation of the Gaussian."""
+        if bounds := self.settings["log_std_bounds"]:
+            mean, log_std = out.chunk(2, dim=-1)
+            return torch.cat((mean, log_std.clamp(*bounds)), dim=-1)
+        return out
 
     def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Sample from the Gaussian, after clipping its log standard deviation."""
