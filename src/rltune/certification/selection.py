@@ -171,7 +171,11 @@ class FinalEvaluation:
 
     def _choose_acting(self, finalists: Sequence[Finalist], notify: Callable[[str], None]) -> list[Finalist]:
         """Let each finalist act deterministically or by sampling, by episodes that count for nothing else."""
-        scores = [read_training_scores(finalist.folder) for finalist in finalists]
+        # What an earlier driver has decided stays.
+        scores = [
+            [] if acting.read_acting(finalist.folder) else read_training_scores(finalist.folder)
+            for finalist in finalists
+        ]
         chosen = list(finalists)
         with self._player.open(acting.NUM_EPISODES * sum(map(bool, scores))):
             futures = {
