@@ -227,6 +227,20 @@ def test_the_policy_of_the_run_with_the_lowest_cost_is_measured(
     assert (measured.policy.seed, measured.policy.mean) == (3, 59)
 
 
+def test_a_certified_winner_stays_it_if_its_process_dies(tmp_path: Path, told: list[str]) -> None:
+    def call(*_: Any, **__: Any) -> Any:
+        raise RltuneError("the process ended without an answer")
+
+    saved = entry(tmp_path, 0).checkpoint
+    assert saved is not None
+    runs = tuple(SeedResult(seed, 100.0 - seed, (90.0,), saved.path) for seed in range(5))
+    judged = judge_configurations([Configuration("trial 0", 0, {}, 9.0, runs)], range(5), 1)
+    assert judged is not None
+    certification, winner = measure_policies(judged, tmp_path, 20, Direction.MAX, Player(1, call), told.append)
+    assert (certification.policy, winner.measured, winner.trial) == (None, None, 0)
+    assert any("without an answer" in line for line in told)
+
+
 def test_each_sweep_has_episodes_of_its_own() -> None:
     first, again, other = (derive_own_seed(name) for name in ("cartpole-1", "cartpole-1", "cartpole-2"))
     assert first == again != other

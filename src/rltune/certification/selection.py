@@ -245,8 +245,8 @@ def measure_policies(
         notify: Shows the user a line.
 
     Returns:
-        The certification with its policy, and the policy. Both are without measurements if the checkpoint holds no
-        policy that can be evaluated.
+        The certification with its policy, and the policy. Both are without measurements if the policy cannot be
+        evaluated.
 
     Raises:
         EvaluationStoppedError: The sweep has to end.
@@ -260,7 +260,11 @@ def measure_policies(
     with player.open(2 * episodes):
         seeds = (EVALUATION_SEED, derive_own_seed(sweep.name))
         futures = [_start_evaluation(player, folder, episodes, seed) for seed in seeds]
-        compared, measured = (player.wait(future, "measuring the winner") for future in futures)
+        try:
+            compared, measured = (player.wait(future, "measuring the winner") for future in futures)
+        except RltuneError as error:  # The configuration stays the winner even if its policy's process dies or hangs.
+            notify(f"the policy of {winner.name} could not be evaluated: {error.what}")
+            return certification, winner
     if measured.cut:
         notify(f"the winner: {measured.explain_cut()}")
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, measured.mean, measured.low, measured.high)
