@@ -12,6 +12,7 @@ from rltune.statistics import (
     bound_failure_rate,
     count_wins_needed,
     interquartile_mean,
+    is_mean_better,
     mean_interval,
     median_interval,
     median_level,
@@ -60,6 +61,18 @@ def test_no_way_of_looking_is_wrong_more_often_than_allowed(error_rate):
 def test_more_pairs_never_need_fewer_wins():
     needed = [count_wins_needed(num_pairs) for num_pairs in range(5, 161)]
     assert all(0 <= after - before <= 1 for before, after in itertools.pairwise(needed))
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5, 2.0])
+def test_a_mean_is_better_where_scipys_interval_excludes_zero(shift, stats):
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        ours, theirs = rng.normal(shift, 1, 20), rng.normal(0, 3, 50)
+        low = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95).low
+        assert is_mean_better(ours.tolist(), theirs.tolist(), Direction.MAX) is bool(low > 0)
+        assert is_mean_better((-ours).tolist(), (-theirs).tolist(), Direction.MIN) is bool(low > 0)
+    assert not is_mean_better([0.1] * 3, [0.1] * 5, Direction.MAX), "rounding makes no difference"
+    assert is_mean_better([0.2] * 3, [0.1] * 5, Direction.MAX)
 
 
 @pytest.mark.parametrize(("num_failed", "num_runs"), [(0, 3), (0, 5), (1, 5), (4, 10), (5, 5)])

@@ -16,6 +16,7 @@ from real import Project
 from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, _rank, register_champion
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import CertifiedPolicy, Configuration, SeedResult, judge_configurations
+from rltune.certification.selection import Player
 from rltune.config.schema import CertifyConfig, EnvConfig, ObjectiveConfig, RewardsConfig, RunConfig
 from rltune.formatting import format_objective
 from rltune.policies.evaluation import Evaluation, evaluate
@@ -42,7 +43,7 @@ def champion(score: float, **tags: str) -> RegisteredModel:
 
 @pytest.mark.parametrize(("ours", "theirs", "moved"), [(480.0, 450.0, True), (450.0, 480.0, False), (5.0, 5.0, False)])
 def test_the_alias_moves_only_to_a_better_score_and_says_why(ours: float, theirs: float, moved: bool) -> None:
-    better, why = _compare(candidate(ours), champion(theirs), Feeds())
+    better, why = _compare(candidate(ours), champion(theirs), Feeds(), Player())
     assert better is moved
     assert "version 4" in why
     assert "CartPole-v1" in why
@@ -52,8 +53,8 @@ def test_of_costs_the_lower_one_becomes_the_champion() -> None:
     config = replace(CONFIG, objective=ObjectiveConfig(direction="min"))
     challenger = replace(candidate(20.0), config=config)
     tags = {"rltune.env_digest": challenger.env.digest}
-    assert _compare(challenger, champion(30.0, **tags), Feeds())[0]
-    assert not _compare(challenger, champion(10.0, **tags), Feeds())[0]
+    assert _compare(challenger, champion(30.0, **tags), Feeds(), Player())[0]
+    assert not _compare(challenger, champion(10.0, **tags), Feeds(), Player())[0]
     assert _make_tags(replace(challenger, certification=None))["rltune.score"] == "20.0"
     versions = [champion(score, **tags) for score in (30.0, 10.0, 20.0)]
     best = max(versions, key=partial(_rank, challenger))
@@ -61,17 +62,17 @@ def test_of_costs_the_lower_one_becomes_the_champion() -> None:
 
 
 def test_a_champion_is_named_with_the_sweep_that_it_won() -> None:
-    _, why = _compare(candidate(500.0), champion(450.0, **{"rltune.sweep": "first"}), Feeds())
+    _, why = _compare(candidate(500.0), champion(450.0, **{"rltune.sweep": "first"}), Feeds(), Player())
     for part in ("500", "450", "version 4", "sweep first", "100 episodes"):
         assert part in why
 
 
 def test_the_first_version_becomes_the_champion() -> None:
-    assert _compare(candidate(1.0), None, Feeds())[0]
+    assert _compare(candidate(1.0), None, Feeds(), Player())[0]
 
 
 def test_what_was_not_certified_does_not_replace_what_was() -> None:
-    better, why = _compare(candidate(500.0, certified=False), champion(10.0), Feeds())
+    better, why = _compare(candidate(500.0, certified=False), champion(10.0), Feeds(), Player())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores do not decide here"
@@ -82,8 +83,8 @@ def test_champions_of_other_environments_stay_and_are_told(changed: dict[str, An
     challenger = candidate(500.0)
     other = replace(challenger, config=replace(CONFIG, env=replace(CONFIG.env, **changed)))
     known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
-    assert _compare(challenger, known, Feeds())[0]
-    better, why = _compare(other, known, Feeds())
+    assert _compare(challenger, known, Feeds(), Player())[0]
+    better, why = _compare(other, known, Feeds(), Player())
     assert not better
     assert {"CartPole-v1", "env.id", "env.kwargs", "env.wrappers"} <= set(re.findall(r"[\w.-]+", why))
     assert "env.name=cartpole-2" in why
@@ -93,7 +94,7 @@ def test_champions_of_another_objective_are_not_beaten_by_it() -> None:
     challenger = candidate(500.0)
     known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
     config = replace(CONFIG, objective=ObjectiveConfig("info", "is_success"))
-    better, why = _compare(replace(challenger, config=config), known, Feeds())
+    better, why = _compare(replace(challenger, config=config), known, Feeds(), Player())
     assert not better
     assert "env.name=cartpole-2" in why
 
@@ -120,14 +121,14 @@ def test_a_version_tells_its_mean_on_episodes_of_its_own() -> None:
 def test_an_older_versions_score_is_not_trusted_to_be_of_this_environment() -> None:
     known = champion(10.0)
     older = replace(known, tags={key: value for key, value in known.tags.items() if key != "rltune.env_digest"})
-    better, why = _compare(candidate(500.0), older, Feeds())
+    better, why = _compare(candidate(500.0), older, Feeds(), Player())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores are not compared"
 
 
 def test_a_score_on_other_episodes_is_not_compared() -> None:
-    better, why = _compare(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), Feeds())
+    better, why = _compare(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), Feeds(), Player())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores are not compared"
@@ -140,7 +141,7 @@ def test_a_champion_measured_on_other_episodes_plays_those_of_its_challenger(fin
     policy = load_policy(str(finished_sweep.sweep / finished_sweep.summary["winner"]["checkpoint"]))
     score = evaluate(policy, CONFIG.certify.champion_episodes, EVALUATION_SEED).mean
     for ours, moved in ((score + 1.0, True), (score, False)):
-        better, why = _compare(candidate(ours), before, registry)
+        better, why = _compare(candidate(ours), before, registry, Player())
         assert better is moved
         assert f"the {format_objective(score)} of version {known.version}" in why
 
@@ -177,7 +178,7 @@ def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: 
     monkeypatch.setattr("rltune.policies.mlflow_model.make_model_arguments", lambda *_: {})
     monkeypatch.setattr("rltune.certification.champion._describe_training", lambda _: {})
     winner = Finalist("trial 1", 1, {}, 450.0, tmp_path, RunKey(1, 2))
-    model = register_champion(Candidate(winner, None, CONFIG, "a-sweep"), Remembers(), print)
+    model = register_champion(Candidate(winner, None, CONFIG, "a-sweep"), Remembers(), print, Player())
     assert model is not None
     assert (model["champion"], model["uri"]) == (True, champion(450.0).uri)
     assert model["why"] == "as before"

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from saved import write_checkpoint
 
-from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed, describe_winner, rank_finalists
+from rltune.certification.finalists import (
+    EVALUATION_SEED,
+    Finalist,
+    derive_own_seed,
+    describe_winner,
+    rank_finalists,
+)
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
-from rltune.certification.selection import FinalEvaluation, measure_policies
+from rltune.certification.selection import EvaluationStoppedError, FinalEvaluation, Player, measure_policies
 from rltune.envs.objective import Objective
 from rltune.errors import RltuneError
+from rltune.policies.acting import choose_acting
 from rltune.policies.evaluation import Evaluation
 from rltune.records import Direction, RunKey, TrialRecord
 from rltune.statistics import mean_interval
@@ -65,7 +74,7 @@ def told() -> list[str]:
 
 @pytest.fixture
 def finals(tmp_path: Path, aside: Aside) -> FinalEvaluation:
-    return FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, call_in_subprocess=aside)
+    return FinalEvaluation(tmp_path, top=3, episodes=2, player=Player(2, aside))
 
 
 def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
@@ -89,7 +98,7 @@ def test_of_finalists_with_costs_the_lowest_wins(tmp_path: Path, aside: Aside, t
     cost = Objective("energy", Direction.MIN)
     entries = [entry(tmp_path, number) for number in WORTH]
     assert [finalist.trial for finalist in rank_finalists(tmp_path, entries, Direction.MIN)] == [3, 1, 0, 2]
-    winner = FinalEvaluation(tmp_path, 3, 20, 1, call, cost).select(entries, told.append)
+    winner = FinalEvaluation(tmp_path, 3, 20, Player(1, call), cost).select(entries, told.append)
     assert winner is not None
     assert (winner.trial, winner.objective) == (0, 3.0)
 
@@ -102,7 +111,7 @@ def test_a_finalist_whose_process_died_costs_the_others_nothing(
             raise RltuneError("the process ended without an answer")
         return Aside.__call__(aside, function, folder, *more, **named)
 
-    finals = FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, call_in_subprocess=call)
+    finals = FinalEvaluation(tmp_path, top=3, episodes=2, player=Player(2, call))
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     assert winner is not None
     assert winner.trial != 1
@@ -113,13 +122,14 @@ def test_without_a_process_for_it_finalists_play_in_the_driver(tmp_path: Path, m
     played: list[Path] = []
 
     def here(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
+        progress(0, episodes)
         played.append(folder)
         worth = WORTH[int(folder.parent.parent.name)]
         return Evaluation((worth,), (1,), worth, 0.0, worth, worth, worth, worth, worth)
 
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", here)
     entries = [entry(tmp_path, number) for number in WORTH]
-    finals = FinalEvaluation(tmp_path, top=2, episodes=1, slots=2, call_in_subprocess=None)
+    finals = FinalEvaluation(tmp_path, top=2, episodes=1, player=Player(2))
     winner = finals.select(entries, lambda line: None)
     assert winner is not None
     assert winner.trial == 2
@@ -141,13 +151,13 @@ def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, told: li
         if done == 20:
             seen.set()
 
-    finals = FinalEvaluation(tmp_path, top=2, episodes=40, slots=2, call_in_subprocess=call)
-    finals.select([entry(tmp_path, number) for number in (0, 1)], told.append, show)
+    finals = FinalEvaluation(tmp_path, top=2, episodes=40, player=Player(2, call, show=show))
+    finals.select([entry(tmp_path, number) for number in (0, 1)], told.append)
     assert (20, 120) in {(done, total) for _, done, total in shown}, "both of them, beside each other"
 
 
 def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, told: list[str]) -> None:
-    finals = FinalEvaluation(tmp_path, top=0, episodes=1, slots=1, call_in_subprocess=None)
+    finals = FinalEvaluation(tmp_path, top=0, episodes=1, player=Player())
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     assert winner is not None
     assert (winner.trial, winner.evaluation, told) == (2, None, [])
@@ -176,7 +186,7 @@ def test_the_winner_is_shown_by_episodes_that_did_not_choose_it(
     tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
-    finals = FinalEvaluation(tmp_path, top=3, episodes=20, slots=1, call_in_subprocess=None)
+    finals = FinalEvaluation(tmp_path, top=3, episodes=20, player=Player())
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     shown = describe_winner(winner, tmp_path, [])
     assert winner is not None
@@ -194,11 +204,7 @@ def test_a_policys_interval_knows_nothing_of_its_sisters(tmp_path: Path, monkeyp
     diverged = SeedResult(4, -1000.0, (-1000.0,), saved.path)
     judged = judge_configurations([Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))], range(5), 1)
     assert judged is not None
-    progress: list[tuple[int, int]] = []
-    measured, winner = measure_policies(
-        judged, tmp_path, 20, Direction.MAX, lambda _, done, total: progress.append((done, total))
-    )
-    assert progress == [(10, 40), (30, 40)]
+    measured, winner = measure_policies(judged, tmp_path, 20, Direction.MAX, Player())
     assert measured.policy is not None
     assert (winner.score, measured.policy.mean) == (100, 59)
     assert winner.measured is not None
@@ -216,9 +222,23 @@ def test_the_policy_of_the_run_with_the_lowest_cost_is_measured(
     configurations = [Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))]
     judged = judge_configurations(configurations, range(5), 1, Direction.MIN)
     assert judged is not None
-    measured, _ = measure_policies(judged, tmp_path, 20, Direction.MIN)
+    measured, _ = measure_policies(judged, tmp_path, 20, Direction.MIN, Player())
     assert measured.policy is not None
     assert (measured.policy.seed, measured.policy.mean) == (3, 59)
+
+
+def test_a_certified_winner_stays_it_if_its_process_dies(tmp_path: Path, told: list[str]) -> None:
+    def call(*_: Any, **__: Any) -> Any:
+        raise RltuneError("the process ended without an answer")
+
+    saved = entry(tmp_path, 0).checkpoint
+    assert saved is not None
+    runs = tuple(SeedResult(seed, 100.0 - seed, (90.0,), saved.path) for seed in range(5))
+    judged = judge_configurations([Configuration("trial 0", 0, {}, 9.0, runs)], range(5), 1)
+    assert judged is not None
+    certification, winner = measure_policies(judged, tmp_path, 20, Direction.MAX, Player(1, call), told.append)
+    assert (certification.policy, winner.measured, winner.trial) == (None, None, 0)
+    assert any("without an answer" in line for line in told)
 
 
 def test_each_sweep_has_episodes_of_its_own() -> None:
@@ -233,6 +253,65 @@ def test_of_several_seeds_the_first_is_judged_and_it_is_told(tmp_path: Path, tol
             (folder / part).mkdir(parents=True)
 
     saved = write_checkpoint(tmp_path, "trials/1", "best", {"env_steps": 100, "objective": 2.0}, fill)
-    finals = FinalEvaluation(tmp_path, top=1, episodes=2, slots=1, call_in_subprocess=aside)
+    finals = FinalEvaluation(tmp_path, top=1, episodes=2, player=Player(1, aside))
     finals.select([TrialRecord(1, "COMPLETE", {}, {100: 2.0}, checkpoint=saved)], told.append)
     assert sum("replicates" in line for line in told) == 1
+
+
+@pytest.mark.parametrize("aside", [False, True], ids=["in the driver", "in another process"])
+def test_an_urgent_end_gives_evaluations_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: bool) -> None:
+    """In the driver between two steps; a process that does not answer is left alone."""
+    urgent, ended = threading.Event(), threading.Event()
+
+    def play(folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
+        urgent.set()
+        try:
+            while True:
+                progress(0, episodes)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play)
+    silent = threading.Event()
+
+    def call(*_: Any, **__: Any) -> Any:
+        urgent.set()
+        silent.wait(60)
+
+    player = Player(1, call if aside else None, urgent.is_set)
+    with pytest.raises(EvaluationStoppedError):
+        FinalEvaluation(tmp_path, 1, 5, player).select([entry(tmp_path, 1)], lambda line: None)
+    silent.set()
+    assert aside or ended.wait(60), "no thread goes on"
+
+
+def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, told: list[str], aside: Aside) -> None:
+    """What is decided is kept before the episodes that choose the winner, which play the policy as it was kept."""
+    decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
+
+    def fill(folder: Path) -> None:
+        (folder / "policy").mkdir()
+        (folder / "episodes.json").write_text('{"evaluated": 0, "recent": [[90, -9.0, 9, -9.0], [99, -7.0, 7, -7.0]]}')
+
+    def call(function: Callable[..., Any], folder: Path, *more: Any, progress: Any) -> Any:
+        if function is choose_acting:
+            assert more == ([-9.0, -7.0],)
+            return decision if folder.parent.parent.name == "1" else None
+        played.append(folder)
+        return play_by_seed(folder, *more, progress)
+
+    def keep(finalist: Finalist, acting: Any) -> Finalist:
+        assert acting == decision
+        return replace(finalist, folder=tmp_path / "kept")
+
+    played: list[Path] = []
+    (tmp_path / "kept" / "policy").mkdir(parents=True)
+    (tmp_path / "kept" / "policy" / "policy.json").write_text(json.dumps({"acting": decision}))
+    state = {"env_steps": 100, "objective": 2.0}
+    saved = write_checkpoint(tmp_path, "trials/1", "best", state, fill)
+    trials = [TrialRecord(1, "COMPLETE", {}, {100: 9.0}, checkpoint=saved), entry(tmp_path, 0)]
+    winner = FinalEvaluation(tmp_path, 1, 20, Player(1, call), keep=keep).select(trials, told.append)
+    assert winner is not None
+    assert played == [tmp_path / "kept"] * 2, "to choose, and to measure"
+    assert (describe_winner(winner, tmp_path, []) or {})["acting"] == decision
+    assert any("-12" in line and "-200" in line for line in told)

@@ -25,8 +25,11 @@ from rltune.driver.end import end_sweep, leave_without_head, register_winner, sa
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
 from rltune.ledger.outcome import load_outcome
+from rltune.policies.evaluation import Evaluation
+from rltune.policies.policy import load_policy
 from rltune.records import Report
 from rltune.tracking.mlflow_tracker import MLflowTracker
+from tests.policies.bundles import BOX, write_linear
 
 # The functions of the end, in their order; the driver is killed just before one of them runs.
 STEPS = (
@@ -228,12 +231,18 @@ def test_an_end_that_has_begun_may_come_to_its_end(open_mine: Callable[..., Any]
     assert exits == []
 
 
-def add_trial(sweep: OpenSweep, number: int, objective: float, train_s: float = 1.0) -> None:
-    """A whole trial whose policy nobody can play, so that the search's word is all there is."""
+def add_trial(
+    sweep: OpenSweep,
+    number: int,
+    objective: float,
+    fill: Callable[[Path], Any] = lambda folder: None,
+    train_s: float = 1.0,
+) -> None:
+    """A whole trial; without files, nobody can play its policy, so that the search's word is all there is."""
     sweep.ledger.trials.add({}, [1], drawn={})
     steps = sweep.config.budget.env_steps
     state = {"env_steps": steps, "objective": objective}
-    saved = write_checkpoint(sweep.context.folder, f"trials/{number}", "best", state, lambda folder: None)
+    saved = write_checkpoint(sweep.context.folder, f"trials/{number}", "best", state, fill)
     sweep.ledger.trials.add_report(Report(number, steps, objective), {"checkpoint": saved}, train_s=train_s)
     sweep.ledger.trials.end(number, "COMPLETE", "whole budget")
 
@@ -250,6 +259,61 @@ def test_the_searchs_best_wins_where_none_can_be_evaluated(open_mine: Callable[.
         assert (winner.trial, winner.evaluation, certification) == (1, None, None)
         if signal:
             assert register_winner(sweep, winner, None) is None
+
+
+@pytest.mark.parametrize(("signal", "exit_code"), [(2, 130), (15, 143)])
+def test_a_signal_leaves_the_evaluation_to_a_resume(
+    open_mine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, signal: int, exit_code: int
+) -> None:
+    def play(folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> None:
+        sweep.stopper.request("interrupted", signal)
+        while True:
+            progress(0, episodes)
+
+    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play)
+    with open_mine("certify=off", "certify.top=1") as sweep:
+        add_trial(sweep, 0, 10.0, lambda folder: write_linear(folder / "policy", BOX))
+        records = sweep.ledger.trials.records()
+        winner, certification = select_winner(sweep, records)
+        assert winner is not None
+        assert (winner.trial, winner.evaluation, certification) == (0, None, None)
+        outcome = save_outcome(sweep, records, winner, certification, None)
+    assert (outcome.status, outcome.exit_code) == ("interrupted", exit_code)
+
+
+def test_a_finalist_that_samples_does_so_wherever_it_is_loaded(
+    open_mine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger has the checkpoint that says so, and so has the winner."""
+    decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -9.0, "sampled_mean": 1.0, "cut": 0}
+
+    def fill(folder: Path) -> None:
+        write_linear(folder / "policy", BOX)
+        (folder / "episodes.json").write_text('{"evaluated": 0, "recent": [[1, 1.0, 1, 1.0], [2, 1.0, 1, 1.0]]}')
+
+    def play(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
+        return Evaluation((1.0,) * episodes, (1,) * episodes, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+
+    decided = []
+
+    def decide(folder: Path, *_: Any, **__: Any) -> dict[str, Any]:
+        decided.append(folder)
+        return decision
+
+    monkeypatch.setattr("rltune.policies.acting.choose_acting", decide)
+    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play)
+    with open_mine("certify=off", "certify.top=1") as sweep:
+        add_trial(sweep, 0, 10.0, fill)
+        records = sweep.ledger.trials.records()
+        winner, _ = select_winner(sweep, records)
+        kept = sweep.store.open(sweep.ledger.trials.record(0).checkpoint)
+        assert kept is not None
+        assert not load_policy(kept).deterministic
+        again, _ = select_winner(sweep, sweep.ledger.trials.records())
+        assert winner is not None
+        assert again is not None
+        assert again.folder == winner.folder == kept
+        assert len(decided) == 1, "once"
 
 
 def test_a_budget_that_left_nothing_for_certification_is_named(

@@ -325,3 +325,18 @@ def test_trials_are_judged_whenever_they_are_read(ledger: Ledger) -> None:
         assert not again.trials.record(1).broken, "the newest numbers count"
         assert again.trials.record(1) == again.trials.records([1])[0]
     assert [one.checks for one in Ledger(ledger.url, "sweep").trials.records()] == [(), ()], "nothing of it is stored"
+
+
+def test_a_replaced_checkpoint_is_delivered_again(ledger: Ledger, read: Callable[[], list[TrialRecord]]) -> None:
+    """Also of a trial that has ended, and to a tracker that has the one before."""
+    ledger.trials.add({}, [0])
+    ledger.trials.add_report(Report(0, 100, 1.5), {"checkpoint": BEST})
+    ledger.trials.end(0, "COMPLETE", "done")
+    (pending,) = ledger.read_pending_trials("mlflow", with_checkpoints=True)
+    ledger.mark_trial("mlflow", "trials", 0, revision=pending.revision, checkpoint=BEST.path)
+    assert ledger.read_pending_trials("mlflow", with_checkpoints=True) == []
+    other = dataclasses.replace(BEST, path="trials/0/best-100-2", digest="ef")
+    ledger.trials.replace_checkpoint(0, other)
+    assert read()[0].checkpoint == other
+    (pending,) = ledger.read_pending_trials("mlflow", with_checkpoints=True)
+    assert pending.checkpoint is None

@@ -13,6 +13,7 @@ import pytest
 from rltune.errors import PolicyError
 from rltune.policies.evaluation import evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
+from tests.policies.bundles import BOX, write_linear
 
 
 class Countdown(gymnasium.Env):
@@ -98,3 +99,67 @@ def test_a_hundred_episodes_take_a_few_seconds_of_cpu(checkpoint):
 def test_an_evaluation_that_cannot_be_is_refused(checkpoint, arguments, what):
     with pytest.raises(PolicyError, match=what):
         evaluate(checkpoint, **arguments)
+
+
+class Endless(gymnasium.Env):
+    """No episode ends by itself; every step pays ``pay``."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, pay=1.0):
+        self.pay = pay
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(4, np.float32), self.pay, False, False, {}
+
+
+class Doubled(gymnasium.Wrapper):
+    """Rewards count double."""
+
+    def step(self, action):
+        obs, reward, *rest = self.env.step(action)
+        return obs, 2 * reward, *rest
+
+
+gymnasium.register("Endless-v0", Endless)
+DOUBLED = {"entry_point": f"{__name__}:Doubled"}
+
+
+def test_an_episode_that_never_ends_is_cut_and_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.policies.evaluation.MAX_EPISODE_STEPS", 50)
+    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Endless-v0"}))
+    result = evaluate(policy, 3, seed=7)
+    assert (result.lengths, result.returns, result.cut) == ((50,) * 3, (50.0,) * 3, (7, 8, 9))
+    assert all(word in result.explain_cut() for word in ("+env.kwargs.max_episode_steps", "TimeLimit", "7, 8, 9"))
+    for limit in (10, 80):
+        limited = evaluate(policy, 3, env={"kwargs": {"max_episode_steps": limit}})
+        assert (limited.lengths, limited.cut, limited.explain_cut()) == ((limit,) * 3, (), "")
+
+
+def test_a_cut_episode_without_a_score_names_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.policies.evaluation.MAX_EPISODE_STEPS", 5)
+    objective = {"kind": "info", "key": "is_success", "direction": "max"}
+    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Endless-v0", "objective": objective}))
+    with pytest.raises(PolicyError, match="max_episode_steps") as refused:
+        evaluate(policy, 1)
+    assert "is_success" in refused.value.what
+
+
+def test_changes_of_the_environment_leave_the_rest_of_it(tmp_path):
+    spec = {"id": "Endless-v0", "kwargs": {"max_episode_steps": 5, "pay": 1.0}, "wrappers": [DOUBLED]}
+    policy = load_policy(write_linear(tmp_path, BOX, spec), trust=True)
+
+    def play(env):
+        result = evaluate(policy, 1, env=env)
+        return result.returns[0], result.lengths[0]
+
+    assert play(None) == play("Endless-v0") == (10.0, 5)
+    assert play({"kwargs": {"pay": 3.0}}) == play({"id": "Endless-v0", "kwargs": {"pay": 3.0}}) == (30.0, 5)
+    assert play({"wrappers": []}) == (5.0, 5)
+    assert play("Countdown-v0") == (2.0, 1), "another environment has arguments of its own"
+    with pytest.raises(PolicyError, match=r"env\.nonsense=3"):
+        play({"nonsense": 3})

@@ -52,10 +52,12 @@ def test_a_recurrent_graph_takes_its_state_and_gives_the_next(tmp_path: Path) ->
     mine, state = None, np.zeros((3, policy.memory_size), np.float32)
     for seen in np.random.default_rng(5).normal(size=(50, 3, 3)).astype(np.float32):
         wanted, mine = policy.predict(seen, mine)
-        actions, state = session.run(["actions", "next_state"], {"observations": seen, "state": state})
+        feed = {"observations": seen, "state": state}
+        actions, state, parameters = session.run(["actions", "next_state", "distribution"], feed)
         np.testing.assert_allclose(actions, wanted, atol=1e-5)
     np.testing.assert_allclose(state, mine, atol=1e-5)
     assert np.abs(state).max() > 1e-2
+    np.testing.assert_allclose(2 * np.clip(parameters[:, :1], -1, 1), wanted, atol=1e-5)
 
 
 def test_convolutions_are_exported_too(tmp_path: Path) -> None:
@@ -73,11 +75,12 @@ def test_convolutions_are_exported_too(tmp_path: Path) -> None:
     done = export_policy(policy, tmp_path / "policy.onnx")
     session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
     seen = np.random.default_rng(5).integers(0, 256, (50, 10, 10, 3), dtype=np.uint8)
-    (actions,) = session.run(None, {"observations": seen})
+    actions, parameters = session.run(None, {"observations": seen})
     np.testing.assert_array_equal(actions, policy.act(seen))
     with torch.no_grad():
         logits = module.forward_inference({"obs": torch.from_numpy(seen).float()})["action_dist_inputs"]
     np.testing.assert_array_equal(actions, logits.argmax(-1).numpy())
+    np.testing.assert_allclose(parameters, logits, atol=1e-4)
     assert len(set(actions.tolist())) > 1
 
 
@@ -88,7 +91,7 @@ def test_onnx_acts_as_the_policy_with_filter_and_scaling_inside(name: str, tmp_p
     assert done.num_checked == 1000
     session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
     seen = np.random.default_rng(5).normal(scale=1.5, size=(1000, *policy.observation_space.shape)).astype(np.float32)
-    (actions,) = session.run(None, {"observations": seen})
+    actions, *_ = session.run(None, {"observations": seen})
     if "Pendulum" in CASES[name][1]:
         np.testing.assert_allclose(actions, policy.act(seen), atol=1e-5)
         assert np.ptp(actions) > 1e-3
@@ -98,6 +101,41 @@ def test_onnx_acts_as_the_policy_with_filter_and_scaling_inside(name: str, tmp_p
     assert session.run(None, {"observations": seen[:1]})[0].shape == actions[:1].shape
     about = json.loads(session.get_modelmeta().custom_metadata_map["rltune"])
     assert about["info"]["env"]["id"] == CASES[name][1]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "dqn" not in name])
+def test_onnx_gives_what_sampled_actions_are_drawn_from(name: str, tmp_path: Path) -> None:
+    """By the recipe of docs/policies.md, in NumPy alone. The file acts deterministically, however the policy acts."""
+    policy_of(name, tmp_path)
+    acting = {"deterministic": False, "episodes": 20, "deterministic_mean": 0.0, "sampled_mean": 1.0, "cut": 0}
+    (tmp_path / "policy.json").write_text(
+        json.dumps(json.loads((tmp_path / "policy.json").read_text()) | {"acting": acting})
+    )
+    policy = BundlePolicy.load(tmp_path)
+    export_policy(policy, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    about = json.loads(session.get_modelmeta().custom_metadata_map["rltune"])
+    assert about["acting"] == acting
+    seen = np.random.default_rng(5).normal(size=(500, *policy.observation_space.shape)).astype(np.float32)
+    actions, parameters = session.run(["actions", "distribution"], {"observations": seen})
+    np.testing.assert_allclose(actions, policy.act(seen, deterministic=True), atol=1e-5)
+    rng = np.random.default_rng(3)
+    if about["head"] == "categorical":
+        drawn = (parameters + rng.gumbel(size=parameters.shape)).argmax(-1)
+    else:
+        mean, log_std = np.split(parameters, 2, axis=-1)
+        drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32)
+        drawn = np.tanh(drawn) if about["head"] == "squashed_gaussian" else np.clip(drawn, -1, 1)
+        low, high = (np.array(about["spaces"]["action"][bound]) for bound in ("low", "high"))
+        drawn = low + (drawn + 1) / 2 * (high - low)
+    np.testing.assert_allclose(drawn, policy.act(seen, rng=3), atol=1e-4)
+    assert (drawn != actions).any()
+
+
+def test_values_are_no_distribution(tmp_path: Path) -> None:
+    export_policy(policy_of("dqn, dueling", tmp_path), tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    assert [output.name for output in session.get_outputs()] == ["actions"]
 
 
 def test_a_torch_program_acts_as_the_policy(tmp_path: Path) -> None:

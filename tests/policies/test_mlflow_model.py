@@ -14,6 +14,7 @@ import pytest
 from checkpoints import OBSERVATIONS
 
 from rltune.policies.mlflow_model import make_model_arguments
+from tests.policies.bundles import BOX, write_linear
 from tests.policies.rllib_modules import some_observations
 
 
@@ -67,3 +68,15 @@ def test_a_recurrent_model_takes_its_state_and_gives_the_next(recurrent, tmp_pat
         given = {"state": out["state"]}
         np.testing.assert_array_equal(out["actions"], wanted)
     np.testing.assert_allclose(out["state"], mine, atol=1e-6)
+
+
+def test_a_model_acts_as_its_policy_or_as_it_is_told(tmp_path):
+    acting = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
+    rows = np.zeros((200, 4), np.float32)
+    for name, more, default in (("sampled", {"acting": acting}, 2), ("old", {}, 1)):
+        folder = write_linear(tmp_path / name / "policy", BOX, **more)
+        mlflow.pyfunc.save_model(tmp_path / name / "model", **make_model_arguments(folder))
+        model = mlflow.pyfunc.load_model(str(tmp_path / name / "model"))
+        assert len(set(model.predict(rows))) == default
+        assert set(model.predict(rows, params={"deterministic": True})) == {0}
+        assert len(set(model.predict(rows, params={"deterministic": False}))) == 2

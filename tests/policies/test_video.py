@@ -40,6 +40,13 @@ def test_best_median_and_worst_are_filmed_as_they_were_evaluated(cartpole, tmp_p
         assert b"avc1" in film.path.read_bytes()  # H.264, which every browser plays
 
 
+@pytest.mark.slow
+def test_sampled_episodes_are_filmed_as_they_were_evaluated(cartpole, tmp_path: Path) -> None:
+    result = evaluate(cartpole, episodes=5, seed=40, deterministic=False)
+    films = {film.which: film.episode_return for film in film_episodes(cartpole, result, tmp_path, seed=40)}
+    assert films == {"best": result.max, "median": float(np.median(result.returns)), "worst": result.min}
+
+
 def test_an_environment_that_cannot_draw_is_named(cartpole, tmp_path: Path) -> None:
     result = evaluate(cartpole, episodes=1)
     with pytest.raises(PolicyError, match="env=NoSuch-v0"):

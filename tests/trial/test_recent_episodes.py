@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from rltune.trial.recent_episodes import Episode, RecentEpisodes
+from rltune.trial.recent_episodes import Episode, RecentEpisodes, read_training_scores
 
 
 def episode(total: float, length: int = 10) -> Episode:
@@ -80,3 +81,12 @@ def test_episodes_in_the_window_are_a_fair_sample() -> None:
         if 250_000 < at <= 300_000:
             recent.add(at, [Episode(length, length, length)])
     assert recent.summarize()["return_mean"] == pytest.approx(510, abs=130)
+
+
+def test_only_sampled_episodes_are_training_scores(tmp_path: Path) -> None:
+    recent = RecentEpisodes(100.0)
+    recent.add(10, [Episode(1.0, 5, 2.0), Episode(3.0, 5, 4.0)])
+    assert read_training_scores(tmp_path) == []
+    for evaluated, scores in ((0, [2.0, 4.0]), (10, [])):
+        (tmp_path / "episodes.json").write_text(json.dumps({"recent": recent.state(), "evaluated": evaluated}))
+        assert read_training_scores(tmp_path) == scores

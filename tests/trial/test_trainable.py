@@ -348,3 +348,22 @@ def test_a_trial_without_its_memory_learns_when_its_log_says(
     assert f" {start} " in note
     assert start <= learned[0] < start + 8
     trial.cleanup()
+
+
+def test_the_way_of_acting_is_kept_before_the_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are played with the checkpoint that the ledger gets, and the driver is told why."""
+    decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
+    played: list[Path] = []
+
+    def play(trial: ToyTrial, folder: Path) -> list[float]:
+        played.append(folder)
+        return [1.0]
+
+    monkeypatch.setattr("rltune.trial.trainable.choose_acting", lambda *_: decision)
+    monkeypatch.setattr(ToyTrial, "play", play)
+    *_, last = run_trial(make_task(tmp_path, kind="certify", episodes=3))
+    assert last["returns"] == [1.0]
+    record = CheckpointRecord(**last["records"]["best"])
+    assert played == [open_checkpoint(tmp_path, record)]
+    assert (record.env_steps, record.objective) == (1000, 1.0)
+    assert any("-12" in note and "-200" in note for note in last["notes"])

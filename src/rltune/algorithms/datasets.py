@@ -20,21 +20,25 @@ from rltune.envs.closing import close_env
 from rltune.envs.spaces import encode_observation, flatten_action
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
+from rltune.policies.evaluation import explain_cut, find_step_limit, make_generator
 
 COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "next_obs")
 
 
-def record_episodes(policy: Any, path: Path, episodes: int, seed: int, deterministic: bool) -> dict[str, float]:
+def record_episodes(policy: Any, path: Path, episodes: int, seed: int, deterministic: bool | None) -> dict[str, Any]:
     """Play episodes with a policy and write their steps to a Parquet file, a dataset for the offline algorithms.
+
+    An episode that does not end within `rltune.policies.evaluation.find_step_limit` steps is truncated there.
 
     Args:
         policy: The policy, as `rltune.load_policy` returns it.
         path: The file to write; its folder is created.
         seed: The seed of the first episode; the next episode has the next seed.
-        deterministic: False samples the actions, which covers more of the environment.
+        deterministic: False samples the actions, which covers more of the environment; None: as the policy acts.
 
     Returns:
-        ``steps`` (the number of steps of all episodes) and ``return_mean`` (undiscounted).
+        ``steps`` (the number of steps of all episodes), ``return_mean`` (undiscounted) and ``cut`` (which episodes did
+        not end by themselves, in words; empty if all did).
 
     Raises:
         PolicyError: The file exists.
@@ -43,13 +47,18 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         raise PolicyError(f"out={path} exists", "a file of its own for each dataset", f"out={path.with_stem('data-2')}")
     env = policy.env()
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    rng = np.random.default_rng(seed)
+    limit, cut = find_step_limit(env), []
     for episode in range(episodes):
-        obs, state, done = env.reset(seed=seed + episode)[0], None, False
+        obs, state, done, length = env.reset(seed=seed + episode)[0], None, False, 0
+        rng = make_generator(seed + episode)
         while not done:
             action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
             action = action[()] if policy.spaces["action"]["type"] == "Discrete" else action  # A scalar, no 0-d array.
             following, reward, terminated, truncated, _ = env.step(action)
+            length += 1
+            if length >= limit and not (terminated or truncated):
+                truncated = True
+                cut.append(seed + episode)
             seen, then = (np.ravel(encode_observation(env.observation_space, each)) for each in (obs, following))
             chosen = np.ravel(flatten_action(env.action_space, action))
             row = (episode, seen, chosen, float(reward), terminated, truncated, then)
@@ -63,7 +72,11 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
     # Mode 0600: only the current user may read the dataset.
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         pq.write_table(table.replace_schema_metadata({"rltune": json.dumps(metadata)}), file)
-    return {"steps": float(len(columns["reward"])), "return_mean": sum(columns["reward"]) / episodes}
+    return {
+        "steps": float(len(columns["reward"])),
+        "return_mean": sum(columns["reward"]) / episodes,
+        "cut": explain_cut(cut, episodes, limit),
+    }
 
 
 def check_dataset(path: str | Path) -> dict[str, Any]:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rltune.certification.description import explain_table, make_table
-from rltune.certification.finalists import EVALUATION_SEED, Finalist, Show, show_nothing
+from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification, Configuration
+from rltune.certification.selection import Player
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
 from rltune.envs.objective import Objective
 from rltune.envs.spec import EnvSpec, spec_of, specify_env
-from rltune.errors import PolicyError
+from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective
 from rltune.records import Direction
 from rltune.tracking.feed import Feeds
@@ -76,7 +77,7 @@ def register_champion(
     candidate: Candidate,
     tracker: Feeds,
     notify: Callable[[str], None],
-    show: Show = show_nothing,
+    player: Player,
 ) -> dict[str, Any] | None:
     """Register the winner as a model version; it becomes the champion if it beats the present one or is the first.
 
@@ -84,10 +85,13 @@ def register_champion(
         candidate: The winner.
         tracker: Registers the model.
         notify: Shows the user a line.
-        show: Shows how many of the candidate's episodes the present champion has played.
+        player: Plays the candidate's episodes with the present champion.
 
     Returns:
         The version for the summary; None if nothing was registered.
+
+    Raises:
+        EvaluationStoppedError: The sweep has to end.
     """
     bundle = candidate.winner.folder / "policy"
     if not bundle.is_dir():
@@ -96,7 +100,7 @@ def register_champion(
     from rltune.policies.mlflow_model import make_model_arguments  # Imported here because torch and MLflow load slowly.
 
     before = tracker.champion(candidate.name, ALIAS)
-    better, why = _compare(candidate, before, tracker, show)
+    better, why = _compare(candidate, before, tracker, player)
     registered = tracker.register(
         name=candidate.name,
         key=candidate.winner.run,
@@ -133,7 +137,7 @@ def _compare(
     candidate: Candidate,
     before: RegisteredModel | None,
     tracker: Feeds,
-    show: Show = show_nothing,
+    player: Player,
 ) -> tuple[bool, str]:
     """Decide whether the winner becomes the champion, and return the decision and its reason in words."""
     objective, score = candidate.objective, candidate.winner.score
@@ -150,7 +154,7 @@ def _compare(
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
         return False, f"{who} is certified and this policy is not"
-    theirs = _find_score(before, candidate, tracker, partial(show, "evaluating the present champion for comparison"))
+    theirs = _find_score(before, candidate, tracker, player)
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
     is_better = objective.direction.is_better(score, theirs)
@@ -167,9 +171,7 @@ def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, 
     return tags.get("rltune.certified") == "true", score, -int(version.version)
 
 
-def _find_score(
-    before: RegisteredModel, candidate: Candidate, tracker: Feeds, progress: Callable[[int, int], None]
-) -> float | None:
+def _find_score(before: RegisteredModel, candidate: Candidate, tracker: Feeds, player: Player) -> float | None:
     """Return the champion's score on the candidate's episodes: read from tags or evaluated; None if neither works."""
     has_score = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
     # Without the environment's tag, the score may come from another environment with the same id.
@@ -187,8 +189,10 @@ def _find_score(
             if spec_of(policy.info["env"]).digest != candidate.env.digest:
                 return None
             episodes = candidate.config.certify.champion_episodes
-            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict(), progress=progress).mean
-        except PolicyError:  # The champion has other spaces, or its files come from an incompatible version of rltune.
+            with player.open(episodes):
+                future = player.start(evaluate, files, episodes, EVALUATION_SEED, candidate.env.to_dict())
+                return player.wait(future, "evaluating the present champion for comparison").mean
+        except RltuneError:  # The champion has other spaces, or its files come from an incompatible version of rltune.
             return None
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rltune.checkpoints.store import find_store
 from rltune.ledger.ranking import rank_records
+from rltune.policies.acting import read_acting
 from rltune.policies.rllib_policy import is_rllib_policy
 from rltune.records import BASELINE, Direction, RunKey, TrialRecord
 
@@ -127,6 +128,8 @@ def describe_winner(finalist: Finalist | None, sweep: Path, records: Sequence[Tr
         "objective": finalist.objective,
         "checkpoint": str(finalist.folder.relative_to(sweep)),
     }
+    if acting := read_acting(finalist.folder):
+        summary["acting"] = acting
     if evaluation := finalist.measured:
         summary["evaluation"] = {
             "episodes": len(evaluation.returns),

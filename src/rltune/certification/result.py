@@ -28,7 +28,7 @@ class SeedResult:
     Attributes:
         seed: The training seed.
         mean: The run's score.
-        returns: The return of each deterministic episode of the run's best checkpoint.
+        returns: The return of each episode of the run's best checkpoint.
         checkpoint: The path of this checkpoint, relative to the sweep's folder.
         run: The key of the run in MLflow. Configurations with the same values share their runs.
         mlflow_run_id: The id of the run in MLflow; None without MLflow, or if MLflow has not answered yet.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
@@ -14,6 +15,9 @@ from rltune.config.bounds import bounded
 from rltune.errors import ConfigError
 from rltune.formatting import format_objective, spell_command
 
+if TYPE_CHECKING:
+    from rltune.policies.policy import AnyPolicy
+
 
 @dataclass
 class PlayConfig(PolicyConfig):
@@ -21,7 +25,7 @@ class PlayConfig(PolicyConfig):
 
     episodes: int = bounded(minimum=1, example=100)
     seed: int = MISSING
-    deterministic: bool = MISSING
+    deterministic: bool | None = None
     out: str = MISSING
     trust: bool = MISSING
 
@@ -39,29 +43,25 @@ def evaluate(settings: DictConfig) -> Answer:
     """Evaluate a policy on fresh episodes."""
     source = make_source(settings, "evaluate")
     use_tracking(settings)
-    if settings.video and not settings.deterministic:
-        raise ConfigError(
-            "video=true with deterministic=false: sampled episodes cannot be played a second time for the film",
-            "deterministic=true, or no video",
-            "video=true deterministic=true",
-        )
     from rltune.policies import evaluation
     from rltune.policies.policy import load_playable
     from rltune.policies.uri import keep_with_run
     from rltune.policies.video import check_filmable, film_episodes
     from rltune.views.tables import show_evaluation
 
-    env = _read_environment(settings)
     policy = load_playable(source)
+    env = _read_environment(settings, policy)
     if settings.video:
         check_filmable(policy, env)
     result = evaluation.evaluate(
         policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic
     )
-    show_evaluation(settings.policy, policy.info, result, settings.env.get("id"))
+    spec = evaluation.environment_of(policy, env)
+    show_evaluation(settings.policy, policy.info, result, spec)
     data: dict[str, Any] = {
         "policy": settings.policy,
-        "environment": settings.env.get("id") or (policy.info.get("env") or {}).get("id"),
+        "environment": spec["id"],
+        "env_kwargs": spec["kwargs"],
         "episodes": len(result.returns),
         "seed": settings.seed,
         **result.to_dict(),
@@ -82,15 +82,30 @@ def evaluate(settings: DictConfig) -> Answer:
     return Answer(data)
 
 
-def _read_environment(settings: DictConfig) -> Any:
-    """Return the environment to evaluate a policy in: None for its training environment, an id, or a whole spec.
+def _read_environment(settings: DictConfig, policy: AnyPolicy) -> Mapping[str, Any] | None:
+    """Return the typed changes of the environment to evaluate a policy in, after a check; None without any.
 
-    An id alone is wrapped by the policy's own wrappers.
+    Raises:
+        RltuneError: The environment cannot be built, or a key has no effect on an evaluation.
     """
-    env: Any = OmegaConf.to_container(settings.env)
-    if not env.get("id"):
+    from rltune.envs.spec import spec_of
+    from rltune.envs.validation import check_env
+    from rltune.policies.evaluation import environment_of
+
+    typed: Any = OmegaConf.to_container(settings.env)
+    env = {key: value for key, value in typed.items() if value is not None and value != {}}
+    if not env:
         return None
-    return env if set(env) > {"id"} else env["id"]
+    spec = environment_of(policy, env)
+    # Of these keys, which only training reads, a file of conf/env may have some. Such a file has a name, too.
+    if "name" not in env and (key := next((key for key in env if key not in ("id", "kwargs", "wrappers")), None)):
+        raise ConfigError(
+            f"env.{key}={env[key]}: an evaluation does not take it",
+            "env.id, env.kwargs and env.wrappers; a policy has its own normaliser, and its returns are the true ones",
+            f"leave env.{key} out",
+        )
+    check_env(spec_of(spec))
+    return env
 
 
 @dataclass
@@ -128,5 +143,7 @@ def record(settings: DictConfig) -> Answer:
     summary = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
     mean = format_objective(summary["return_mean"])
     print(f"{out}: {settings.episodes} episodes, {summary['steps']:.0f} steps, mean return {mean}")
+    if summary["cut"]:
+        print(summary["cut"])
     print("next:", spell_command(f"run algo=bc env=... algo.offline_data.input_={settings.out}"))
     return Answer({"out": out, "episodes": settings.episodes, **summary})

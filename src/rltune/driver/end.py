@@ -7,16 +7,19 @@ all steps again, because the ledger does not say yet that the sweep has ended. R
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rltune.certification.champion import Candidate, register_champion
 from rltune.certification.finalists import Finalist, describe_winner, rank_finalists
 from rltune.certification.result import Certification
-from rltune.certification.selection import FinalEvaluation, measure_policies
+from rltune.certification.selection import EvaluationStoppedError, FinalEvaluation, Player, measure_policies
 from rltune.checkpoints.clients import StoreError
 from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.config.budget import STEPS_SPENT
@@ -37,6 +40,7 @@ from rltune.ledger.outcome import (
 )
 from rltune.ledger.ranking import rank_records
 from rltune.ledger.sweep_folder import make_resume_command
+from rltune.policies.acting import save_acting
 from rltune.records import STOP, TrialRecord, trial_dir_of
 from rltune.views.sweep_view import SweepView
 
@@ -93,7 +97,8 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
     """Select the winning policy: the best certified one, else the best finalist on fresh episodes.
 
-    After a signal, or without the cluster's head, there is no time for evaluation, and the best of the search wins.
+    After a signal, or without the cluster's head, there is no time for evaluation, and the best of the search wins. A
+    resume evaluates then.
 
     Args:
         sweep: The sweep, whose trials have ended.
@@ -102,44 +107,69 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     Returns:
         The winner, or None without a trial that can win; and the certification, or None if it is not complete.
     """
-    folder, certify, stopper = sweep.folder, sweep.config.certify, sweep.stopper
-    direction = sweep.plan.criteria.direction
-    if stopper.is_urgent():
-        try:
-            return next(rank_finalists(folder, records, direction), None), None
-        except StoreError:
-            # The storage does not answer, and an urgent end cannot wait for it.
-            return None, None
-    is_retrained = False
+    if not sweep.stopper.is_urgent():
+        with contextlib.suppress(EvaluationStoppedError):
+            return _evaluate_winner(sweep, records)
+    try:
+        return next(rank_finalists(sweep.folder, records, sweep.plan.criteria.direction), None), None
+    except StoreError:
+        # The storage does not answer, and an urgent end cannot wait for it.
+        return None, None
+
+
+def _evaluate_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
+    """Measure the certified policy; without a complete certification, select the winner among the finalists."""
+    folder, certify, note = sweep.folder, sweep.config.certify, sweep.console.note
+    is_retrained, player = False, _make_player(sweep)
     if sweep.retraining:
         sweep.tracker.wait_until_sent()  # The certification needs the ids of the MLflow runs.
         is_retrained, certification = sweep.retraining.judge(records)
         if certification:
+            direction = sweep.plan.criteria.direction
             certification, winner = measure_policies(
-                certification, folder, certify.champion_episodes, direction, sweep.display.show_episodes
+                certification, folder, certify.champion_episodes, direction, player, note
             )
             return winner, certification
     evaluation = FinalEvaluation(
         sweep=folder,
         top=certify.top or 0,
         episodes=certify.champion_episodes,
-        slots=sweep.slots.count,
-        call_in_subprocess=sweep.context.call_in_subprocess,
+        player=player,
         objective=sweep.plan.objective,
+        keep=partial(_keep_acting, sweep),
     )
-    best = evaluation.select(records, sweep.console.note, sweep.display.show_episodes)
+    best = evaluation.select(records, note)
     if sweep.retraining and best:
         if is_retrained:
-            sweep.console.note("every certification run failed, so the winner below is not certified")
+            note("every certification run failed, so the winner below is not certified")
         else:
             view = SweepView.read(sweep.ledger)
             up_to = "" if view.is_searched else "up to "
-            sweep.console.note(
-                f"{stopper.reason or 'the sweep was stopped'}: {view.num_runs_ended} of {up_to}{view.num_runs} "
+            note(
+                f"{sweep.stopper.reason or 'the sweep was stopped'}: {view.num_runs_ended} of {up_to}{view.num_runs} "
                 "certification runs are done and kept. The winner below is not certified; "
                 f"{make_resume_command(folder)} runs the other {view.num_runs_left}."
             )
     return best, None
+
+
+def _make_player(sweep: OpenSweep) -> Player:
+    return Player(
+        sweep.slots.count, sweep.context.call_in_subprocess, sweep.stopper.is_urgent, sweep.display.show_episodes
+    )
+
+
+def _keep_acting(sweep: OpenSweep, finalist: Finalist, acting: Mapping[str, Any]) -> Finalist:
+    """Store in a finalist's checkpoint, in the ledger and with the trackers how its policy acts."""
+    assert finalist.trial is not None
+    record = sweep.ledger.trials.record(finalist.trial)
+    assert record.checkpoint is not None
+    sweep.tracker.wait_until_sent()  # A tracker may be uploading the files that are dropped below.
+    checkpoint = save_acting(sweep.store, record.checkpoint, acting)
+    sweep.ledger.trials.replace_checkpoint(finalist.trial, checkpoint)
+    sweep.retention.drop([record.checkpoint], keep=[record.latest])
+    sweep.tracker.wake()
+    return replace(finalist, folder=sweep.store.open(checkpoint) or finalist.folder)
 
 
 def register_winner(
@@ -157,7 +187,9 @@ def register_winner(
     if not (sweep.config.tracking.register and sweep.tracker.has_mlflow):
         return None
     candidate = Candidate(winner, certification, sweep.config, sweep.name)
-    return register_champion(candidate, sweep.tracker, sweep.console.note, sweep.display.show_episodes)
+    with contextlib.suppress(EvaluationStoppedError):
+        return register_champion(candidate, sweep.tracker, sweep.console.note, _make_player(sweep))
+    return None
 
 
 def save_outcome(

@@ -30,7 +30,8 @@ class Outcome:
         status: complete, stopped (its wall time is over, or its disk full), interrupted or failed.
         trials: total, complete, pruned, failed, interrupted.
         winner: name, trial (None for a baseline that the search did not try), params, origin, objective, checkpoint
-            (relative to the folder), evaluation; None without.
+            (relative to the folder), evaluation, and acting (`rltune.policies.acting.choose_acting`) if its policy
+            acts by sampling; None without.
         model: name, version, uri, champion, why; None when nothing was registered.
         cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency; certify_env_steps, certify_train_s.
         certified: `Certification.summary`; None when nothing was certified.

@@ -214,6 +214,16 @@ class TrialTable:
         self._overwrite(number, mlflow_run_id=run_id)
         self._remember(number, {"mlflow_run_id": run_id})
 
+    def replace_checkpoint(self, number: int, checkpoint: CheckpointRecord) -> None:
+        """Replace the best checkpoint of a trial in any state, and let trackers receive the new one."""
+        row = self._find_row(number)
+        values = {**_to_row({"checkpoint": checkpoint}), "revision": SWEEP_TRIALS.c.revision + 1}
+        with self._fence.begin() as connection:
+            connection.execute(update(SWEEP_TRIALS).where(SWEEP_TRIALS.c.id == row).values(**values))
+            of_trial = TRIAL_DELIVERIES.c.trial_id == row
+            connection.execute(update(TRIAL_DELIVERIES).where(of_trial).values(checkpoint=None))
+        self._remember(number, {"checkpoint": checkpoint})
+
     def _overwrite(self, number: int, **values: Any) -> None:
         """Change columns of a trial in any state."""
         statement = update(SWEEP_TRIALS).where(self._of_kind, SWEEP_TRIALS.c.number == number)

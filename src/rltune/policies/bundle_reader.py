@@ -11,9 +11,9 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ BEYOND = 4.0
 WEIGHTED = ("Linear", "LayerNorm", "Conv2d", "LSTMCell")
 # The same code serves policies, which pass arrays, and exported graphs, which pass tensors.
 Values = TypeVar("Values", np.ndarray, torch.Tensor)
+# What draws sampled actions, see `BundlePolicy.act`.
+Rng: TypeAlias = np.random.Generator | Sequence[np.random.Generator] | int | None
 
 
 class Permute(nn.Module):
@@ -74,11 +76,13 @@ class Head:
     Attributes:
         kind: The name in ``policy.json``.
         is_discrete: Whether it chooses among the values of a Discrete space.
+        is_distribution: Whether training samples actions from what it gives. A value-based policy has no distribution.
         settings: The entry in ``policy.json``, as `describe` returned it.
     """
 
     kind: ClassVar[str]
     is_discrete: ClassVar[bool] = False
+    is_distribution: ClassVar[bool] = True
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
@@ -109,6 +113,10 @@ class Head:
     def choose_best(self, out: Values) -> Values:
         """Choose the deterministic action before it is scaled: (batch,) if discrete, else (batch, action size)."""
         raise NotImplementedError
+
+    def parametrize(self, out: torch.Tensor) -> torch.Tensor:
+        """Return the parameters of the distribution of actions, (batch, outputs), from which `draw` samples."""
+        return out
 
     def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Sample an action before scaling; it has the shape that `choose_best` returns.
@@ -147,6 +155,7 @@ class QHead(CategoricalHead):
     """Q values (batch, actions), as in RLlib's DQN (dueling: Wang et al. 2016; C51: Bellemare et al. 2017)."""
 
     kind = "q"
+    is_distribution = False
 
     @classmethod
     def describe(cls, module: Any = None, layers: Any = None) -> dict[str, Any]:
@@ -202,6 +211,13 @@ class GaussianHead(Head):
     def choose_best(self, out: Values) -> Values:
         """Choose the mean of the Gaussian."""
         return out[:, : out.shape[1] // 2]
+
+    def parametrize(self, out: torch.Tensor) -> torch.Tensor:
+        """Return the mean and the clipped log standard deviation of the Gaussian."""
+        if bounds := self.settings["log_std_bounds"]:
+            mean, log_std = out.chunk(2, dim=-1)
+            return torch.cat((mean, log_std.clamp(*bounds)), dim=-1)
+        return out
 
     def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Sample from the Gaussian, after clipping its log standard deviation."""
@@ -376,6 +392,8 @@ class BundlePolicy:
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
         action_scaling: Maps the network's choice to an action; None if the choice is the action, of Discrete from 0.
+        acting: How it acts unless its caller says so, and what that follows from (``choose_acting`` of ``acting`` made
+            it). None if it acts deterministically.
         is_trusted: Tells whether the modules that its environment names may be imported.
     """
 
@@ -383,6 +401,7 @@ class BundlePolicy:
 
     def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
         self.info: dict[str, Any] = spec["info"]
+        self.acting: dict[str, Any] | None = spec.get("acting")
         self.network = Network(spec, weights)
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
         self.head: str = self.network.head.kind
@@ -415,7 +434,18 @@ class BundlePolicy:
         run = self.info.get("run", trial)
         origin = run and ", " + " of ".join(filter(None, [run, self.info.get("sweep")]))
         sees, does = (format_space(self.spaces[key]) for key in ("observation", "action"))
-        return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}>"
+        way = "" if self.deterministic else ", sampled"
+        return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}{way}>"
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether it acts deterministically unless its caller says otherwise; else it samples its actions."""
+        return self.acting is None or bool(self.acting["deterministic"])
+
+    @property
+    def has_distribution(self) -> bool:
+        """Whether its actions can be sampled from the distribution that training sampled from."""
+        return self.network.head.is_distribution
 
     @property
     def observation_space(self) -> Any:
@@ -436,7 +466,7 @@ class BundlePolicy:
         """Clear the hidden state of a recurrent policy before a new episode; other policies do not need this."""
         self._memory = None
 
-    def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | int | None = None) -> Any:
+    def act(self, obs: Any, deterministic: bool | None = None, rng: Rng = None) -> Any:
         """Choose the action for one observation, or the actions for a batch of observations.
 
         A recurrent policy continues the episodes of the call before, one for each observation, until ``reset``.
@@ -444,9 +474,11 @@ class BundlePolicy:
 
         Args:
             obs: One observation, of the observation space's shape, or a batch with one more axis in front.
-            deterministic: As RLlib with ``explore=False``: the most likely action, the mean, the best value.
-                Otherwise sampled from the policy's distribution; a Q policy explores with its last epsilon.
-            rng: Draws sampled actions: a generator, or a seed for this call alone. None: a new generator in each call.
+            deterministic: True, as RLlib with ``explore=False``: the most likely action, the mean, the best value.
+                False: sampled from the policy's distribution; a Q policy explores with its last epsilon. None: as the
+                policy's own ``deterministic`` says.
+            rng: Draws sampled actions: a generator, one generator for each observation of a batch, or a seed for this
+                call alone. None: a new generator in each call.
 
         Returns:
             A NumPy scalar or array to pass to ``env.step``; with a batch axis in front where ``obs`` has one.
@@ -463,8 +495,8 @@ class BundlePolicy:
         obs: Any,
         state: Any = None,
         episode_start: Any = None,
-        deterministic: bool = True,
-        rng: np.random.Generator | int | None = None,
+        deterministic: bool | None = None,
+        rng: Rng = None,
     ) -> tuple[np.ndarray, Any]:
         """Choose actions with the signature of Stable-Baselines3's ``predict``, for evaluation code written for it.
 
@@ -473,7 +505,7 @@ class BundlePolicy:
             state: A recurrent policy's memory as the last call returned it, (batch, memory_size); None where all
                 episodes begin. Handed back by policies without memory.
             episode_start: Which episodes begin with their observation: their memory is not used.
-            deterministic: As for ``act``. Stable-Baselines3's own default is False; evaluation passes True.
+            deterministic: As for ``act``. Stable-Baselines3's own default is False; its evaluation passes True.
             rng: As for ``act``.
 
         Returns:
@@ -485,7 +517,8 @@ class BundlePolicy:
         with torch.inference_mode():
             out, after = self.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
         head, outputs = self.network.head, out.numpy()
-        actions = head.choose_best(outputs) if deterministic else head.sample(outputs, np.random.default_rng(rng))
+        is_deterministic = self.deterministic if deterministic is None else deterministic
+        actions = head.choose_best(outputs) if is_deterministic else _sample(head, outputs, rng)
         if self.action_scaling is not None:
             actions = self.action_scaling.apply(actions)
             if not np.can_cast(actions.dtype, self.action_scaling.low.dtype):  # A space of float16 has no float32.
@@ -563,6 +596,13 @@ class BundlePolicy:
             at = tuple(np.argwhere(outside)[0])
             least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
             raise ValueError(f"an observation holds {array[at]} where {least:g} to {most:g} is the range")
+
+
+def _sample(head: Head, out: np.ndarray, rng: Rng) -> np.ndarray:
+    """Sample an action for each row of a network's output, with a generator for all rows or one for each."""
+    if not isinstance(rng, Sequence):
+        return head.sample(out, np.random.default_rng(rng))
+    return np.concatenate([head.sample(row[None], generator) for row, generator in zip(out, rng, strict=True)])
 
 
 def _check_finite(values: np.ndarray, what: str) -> None:

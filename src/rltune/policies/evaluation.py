@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
-from rltune.errors import PolicyError
-from rltune.formatting import format_interval
+from rltune.envs.spec import EnvSpec
+from rltune.errors import ConfigError, PolicyError, choices
+from rltune.formatting import format_interval, format_number
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
 from rltune.policies.policy import AnyPolicy, load_playable
@@ -27,8 +29,13 @@ from rltune.statistics import interquartile_mean, mean_interval
 
 PROGRESS_S = 1.0  # Progress is reported at least this often, so that a long episode does not look like a hang.
 NUM_ENVS = 32  # This many environments share one forward pass; more would take longer to start.
+MAX_NAMED = 8  # At most this many of the episodes that were cut are named.
 NUM_TEAM_ENVS = 8  # Multi-agent environments are slower, so fewer of them run side by side.
 SMALL_NETWORK = 300_000  # Networks with fewer weights than this are faster on one torch thread than on several.
+# An evaluated episode ends after this many steps, unless the environment's own time limit is higher: a deterministic
+# policy may repeat one action for ever. It is the highest limit in common use: Atari's 108,000 frames, four to a step
+# (Machado et al. 2018).
+MAX_EPISODE_STEPS = 27_000
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class Evaluation:
         iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
         low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None if it has none.
         high: Upper end of the interval.
+        cut: Environment seeds of the episodes that ended only at the limit of an evaluation, see `find_step_limit`.
+        deterministic: How the policy acted: deterministically, or by sampling its actions.
     """
 
     returns: tuple[float, ...]
@@ -54,6 +63,8 @@ class Evaluation:
     high: float | None
     min: float
     max: float
+    cut: tuple[int, ...] = ()
+    deterministic: bool = True
 
     def __repr__(self) -> str:
         """Format the statistics in one line, without the returns of single episodes."""
@@ -66,26 +77,72 @@ class Evaluation:
         """Return the result as JSON values."""
         return asdict(self)
 
+    def explain_cut(self) -> str:
+        """Explain which episodes were cut, and how to give the environment a time limit; empty if none was cut."""
+        return explain_cut(self.cut, len(self.returns), max(self.lengths))
+
+
+def explain_cut(seeds: Sequence[int], episodes: int, steps: int) -> str:
+    """Explain that episodes were cut, and how to give the environment a time limit; empty if none was cut.
+
+    Args:
+        seeds: The environment seeds of the episodes that were cut.
+        episodes: The number of all episodes.
+        steps: The number of steps after which they were cut.
+    """
+    if not seeds:
+        return ""
+    named = ", ".join(map(str, seeds[:MAX_NAMED])) + (", ..." if len(seeds) > MAX_NAMED else "")
+    return (
+        f"{len(seeds)} of {format_number(episodes, 'episode')} did not end and {'was' if len(seeds) == 1 else 'were'} "
+        f"cut after {steps:,} steps (environment seeds {named}). If the environment has no time limit, give it one: "
+        "+env.kwargs.max_episode_steps=1000 is Gymnasium's TimeLimit (PettingZoo: max_cycles)"
+    )
+
+
+def find_step_limit(env: Any) -> int:
+    """Return the number of steps after which an evaluated episode is cut: `MAX_EPISODE_STEPS`, or a higher TimeLimit.
+
+    A lower TimeLimit ends episodes by itself.
+
+    Args:
+        env: The environment with its wrappers; one of several agents has no TimeLimit.
+    """
+    spec = getattr(env, "spec", None)
+    return max(MAX_EPISODE_STEPS, getattr(spec, "max_episode_steps", None) or 0)
+
+
+def make_generator(seed: int) -> np.random.Generator:
+    """Make the generator that draws the sampled actions of an episode, which can therefore be played again alone.
+
+    Args:
+        seed: The environment's seed. From this seed alone, the actions would be drawn by the environment's own numbers.
+    """
+    return np.random.default_rng((1, seed))
+
 
 def evaluate(
     policy: AnyPolicy | str | Path,
     episodes: int = 100,
     seed: int = 0,
     env: str | Mapping[str, Any] | None = None,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Play exactly ``episodes`` episodes with a policy; the environment's seeds are ``seed``, ``seed + 1``, ...
 
-    Every seed's episode counts, however long it is: taking the first to finish would favour short ones.
+    Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One that does
+    not end within `find_step_limit` steps is cut, and counts with what it has reached by then.
 
     Args:
         policy: A policy, or its URI.
         episodes: The number of episodes, at least 1.
-        seed: The seed of the first episode, and of sampled actions.
-        env: Another environment with the same spaces: an id, which is put under the policy's own wrappers, or a
-            specification as in conf/env. None: the one that it was trained in.
-        deterministic: As for ``Policy.act``.
+        seed: The seed of the first episode. An episode's seed is also that of its sampled actions.
+        env: What to change of the environment that the policy was trained in, to one with the same spaces: another id,
+            or keys as in conf/env. ``kwargs`` are added to the arguments of the same id; the wrappers stay unless
+            ``wrappers`` names others.
+        deterministic: As for ``Policy.act``. None: as the policy acts by itself, that is deterministically unless
+            sampling did better (`rltune.policies.acting`).
         progress: Called with the number of finished episodes and of all, after each, and every second meanwhile: long
             episodes, side by side, come to an end late.
 
@@ -96,13 +153,15 @@ def evaluate(
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
     if isinstance(policy, str | Path):
         policy = load_playable(Source(str(policy)))
+    deterministic = policy.deterministic if deterministic is None else deterministic
     report = _limit_reports(progress or (lambda done, total: None))
     with _limit_threads(policy.network):
         spec = environment_of(policy, env)
         make, settings = _make_env_factory(policy, spec), spec.get("objective") or {}
         envs = min(episodes, NUM_TEAM_ENVS if spec.get("policies") else NUM_ENVS)
-        returns, lengths = _play(policy, make, envs, episodes, seed, deterministic, report, make_score(settings))
-    return _summarise(returns, lengths, Objective.from_settings(settings).direction)
+        returns, lengths, cut = _play(policy, make, envs, episodes, seed, deterministic, report, make_score(settings))
+    result = _summarise(returns, lengths, Objective.from_settings(settings).direction)
+    return replace(result, cut=cut, deterministic=deterministic)
 
 
 def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -126,22 +185,30 @@ def evaluate_checkpoint(
 
 
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Return the specification of the environment to play: the given one, or the one that the policy was trained in.
+    """Return the specification of the environment to play: the one that the policy was trained in, with changes.
 
     Args:
         env: As for `evaluate`.
 
     Raises:
-        PolicyError: None was named, and the policy names none, or one whose module somebody else has chosen.
+        PolicyError: A change is unknown; or no environment was named, and the policy names none, or one whose module
+            somebody else has chosen.
     """
     trained: Mapping[str, Any] = policy.info.get("env") or {}
-    if not env and not trained:
+    given: Mapping[str, Any] = {"id": env} if isinstance(env, str) else env or {}
+    changes = {key: value for key, value in given.items() if value is not None}
+    known = {field.name for group in (EnvConfig, EnvSpec) for field in fields(group)}
+    if unknown := next((key for key in changes if key not in known), None):
+        allowed = choices(unknown, ("id", "kwargs", "wrappers"))
+        raise PolicyError(f"env.{unknown}={changes[unknown]}: no such key", allowed, f"leave env.{unknown} out")
+    is_same = changes.get("id", trained.get("id")) == trained.get("id")
+    kwargs = {**((trained.get("kwargs") or {}) if is_same else {}), **changes.get("kwargs", {})}
+    spec = {**trained, **changes, "kwargs": kwargs}
+    if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
-    if env and not isinstance(env, str):
-        return env
-    spec = {**trained, "id": env, "kwargs": {}} if env and env != trained.get("id") else trained
-    # If the caller has named the environment, then the policy's files only add wrappers, so only these are checked.
-    require_own_environment({**spec, "id": "", "policies": None} if env else spec, policy)
+    # What the caller has named may be imported; what only the policy's files name is checked.
+    files = {**spec, **dict.fromkeys(changes), **({"id": "", "policies": None} if "id" in changes else {})}
+    require_own_environment({**files, "id": files["id"] or ""}, policy)
     return spec
 
 
@@ -200,34 +267,52 @@ def _play(
     deterministic: bool,
     progress: Callable[[int, int], None],
     score: Score,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Play episodes in parallel environments: when an episode ends, its environment starts the next seed.
 
     Returns:
-        What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds.
+        What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds; and the seeds of
+        those that were cut.
     """
     with contextlib.ExitStack() as stack:
         envs: list[Any] = []
-        for _ in range(num_envs):
+        obs: list[Any] = []
+        for episode in range(num_envs):
             envs.append(make())
             stack.callback(close_env, envs[-1])
+            obs.append(envs[-1].reset(seed=seed + episode)[0])
+            progress(0, episodes)
+        limit, cut = find_step_limit(envs[0]), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
-        rng = np.random.default_rng(seed)
-        current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
-        obs = [env.reset(seed=seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
+        current = list(range(num_envs))  # Maps each environment to the index of its current episode.
+        generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
         while busy:
             # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
+            rng = [generators[current[i]] for i in busy]
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
                 obs[i], reward, terminated, truncated, info = envs[i].step(action)
                 returns[current[i]] += float(reward)
                 lengths[current[i]] += 1
-                if terminated or truncated:
+                is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
+                if terminated or truncated or is_cut:
                     episode = current[i]
-                    returns[episode] = score(float(returns[episode]), int(lengths[episode]), info)
+                    if is_cut:
+                        cut.append(seed + episode)
+                    try:
+                        returns[episode] = score(float(returns[episode]), int(lengths[episode]), info)
+                    except ConfigError as error:
+                        if not is_cut:
+                            raise
+                        # The info of a step in the middle of an episode may lack what the objective reads at its end.
+                        raise PolicyError(
+                            f"{explain_cut(cut, episodes, limit)}; {error.what}",
+                            "episodes that end, with the objective in their last info",
+                            "+env.kwargs.max_episode_steps=1000",
+                        ) from error
                     done += 1
                     progress(done, episodes)
                     if started == episodes:
@@ -235,11 +320,12 @@ def _play(
                     current[i], started = started, started + 1
                     obs[i] = envs[i].reset(seed=seed + current[i])[0]
                     begins[row] = True
+                else:
+                    progress(done, episodes)
                 ongoing.append(row)
             memory = None if memory is None else memory[ongoing]
             begins, busy = begins[ongoing], [busy[row] for row in ongoing]
-            progress(done, episodes)
-    return returns, lengths
+    return returns, lengths, tuple(sorted(cut))
 
 
 def _summarise(returns: np.ndarray, lengths: np.ndarray, direction: Direction) -> Evaluation:

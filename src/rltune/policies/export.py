@@ -1,7 +1,8 @@
 """Write a policy as one file that needs neither rltune nor RLlib: an ONNX graph or a torch.export program.
 
 The graph takes raw observations and gives what ``env.step`` takes: the filter of observations and the scaling of
-actions are inside. A file whose actions differ from the policy's own is not written. Runs anywhere.
+actions are inside. An ONNX graph also gives the parameters of the distribution that sampled actions come from. A file
+whose outputs differ from the policy's own is not written. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 # An exported recurrent policy is compared on 25 episodes of 40 steps, instead of 1000 single observations.
 NUM_CHECKED, NUM_EPISODES = 1000, 25
+DISTRIBUTION = "distribution"  # The name of the ONNX output with the distribution's parameters.
 # The largest difference between exported and original continuous actions; discrete actions must be equal.
 TOLERANCE = 1e-5
 
@@ -50,18 +53,30 @@ class ExportedPolicy:
 
 
 class Graph(nn.Module):
-    """The torch graph that is exported: observations (n, ...) in, deterministic actions (n, ...) out."""
+    """The torch graph that is exported: observations (n, ...) in, deterministic actions (n, ...) out.
 
-    def __init__(self, policy: BundlePolicy) -> None:
+    Args:
+        policy: The policy.
+        with_distribution: Whether the distribution's parameters (n, outputs) are the last output (`Head.parametrize`).
+    """
+
+    def __init__(self, policy: BundlePolicy, with_distribution: bool = False) -> None:
         super().__init__()
         self.network, observation = policy.network, policy.spaces["observation"]
+        self._with_distribution = with_distribution
         self.num_values = observation["n"] if observation["type"] == "Discrete" else 0
         self.first_value = observation.get("start", 0)
         self.filter, self.scaling = _to_tensors(policy.observation_filter), _to_tensors(policy.action_scaling)
 
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+    def forward(self, observations: torch.Tensor) -> Any:
         """Compute deterministic actions as ``BundlePolicy.act`` does, with tensors instead of arrays."""
-        return self._choose_actions(self.network(self._make_rows(observations)))
+        out = self.network(self._make_rows(observations))
+        return self._add_distribution(out, self._choose_actions(out))
+
+    def _add_distribution(self, out: torch.Tensor, *outputs: torch.Tensor) -> Any:
+        if self._with_distribution:
+            outputs = (*outputs, self.network.head.parametrize(out))
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def _choose_actions(self, out: torch.Tensor) -> torch.Tensor:
         chosen = self.network.head.choose_best(out)
@@ -81,7 +96,7 @@ class RecurrentGraph(Graph):
     def forward(self, observations: torch.Tensor, state: torch.Tensor) -> Any:  # type: ignore[override]
         """Compute actions and the next state as ``BundlePolicy.predict`` does, with tensors instead of arrays."""
         out, after = self.network.step(self._make_rows(observations), state)
-        return self._choose_actions(out), after
+        return self._add_distribution(out, self._choose_actions(out), after)
 
 
 def _to_tensors(values: Any) -> Any:
@@ -120,9 +135,14 @@ def export_policy(
     draft = path.with_name(f".{path.stem}-draft{SUFFIXES[format]}")
     try:
         step = _write(policy, observations, draft, format)
-        difference = _measure_difference(
-            _play(policy, policy.predict, observations), _play(policy, step, observations), format
-        )
+        own, exported = (_play(policy, each, observations) for each in (partial(_step, policy), step))
+        difference = _measure_difference(own[0], exported[0], format)
+        if len(exported) > 1 and not np.allclose(own[1], exported[1], rtol=10 * TOLERANCE, atol=10 * TOLERANCE):
+            raise PolicyError(
+                f"format={format}: the parameters of the exported distribution differ from the policy's own",
+                f"a difference of at most {10 * TOLERANCE:g}",
+                "nothing was written; use rltune.load_policy instead",
+            )
         draft.replace(path)
     except PolicyError:
         raise
@@ -149,50 +169,64 @@ def _check_format(format: str) -> None:
         )
 
 
-# The type of a function that maps (observations, state) to (actions, next state).
+# The type of a function that maps (observations, state) to (actions, next state, the distribution's parameters).
 Step = Callable[[np.ndarray, Any], Any]
 
 
-def _play(policy: BundlePolicy, step: Step, observations: np.ndarray) -> np.ndarray:
-    """Act on all observations: in one batch, or for a recurrent policy as steps of parallel episodes."""
-    if not policy.memory_size:
-        return np.asarray(step(observations, None)[0])
-    state, actions = np.zeros((NUM_EPISODES, policy.memory_size), np.float32), []
-    for batch in observations.reshape(-1, NUM_EPISODES, *observations.shape[1:]):
-        chosen, state = step(batch, state)
-        actions.append(chosen)
-    return np.concatenate(actions)
+def _step(policy: BundlePolicy, observations: np.ndarray, state: Any) -> Any:
+    """Act deterministically by the policy itself, as its exported file should."""
+    rows, memory, _ = policy.prepare_inputs(observations, state)
+    out, _ = policy.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
+    actions, after = policy.predict(observations, state, deterministic=True)
+    return actions, after, policy.network.head.parametrize(out).numpy()
+
+
+def _play(policy: BundlePolicy, step: Step, observations: np.ndarray) -> list[np.ndarray]:
+    """Act on all observations: in one batch, or for a recurrent policy as steps of parallel episodes.
+
+    Returns:
+        The actions, and the distribution's parameters if the function gives them.
+    """
+    num_steps = len(observations) // NUM_EPISODES if policy.memory_size else 1
+    state, steps = np.zeros((NUM_EPISODES, policy.memory_size), np.float32) if policy.memory_size else None, []
+    for batch in np.split(observations, num_steps):
+        actions, state, *more = step(batch, state)
+        steps.append((actions, *more))
+    return [np.concatenate(arrays) for arrays in zip(*steps, strict=True)]
 
 
 def _write(policy: BundlePolicy, observations: np.ndarray, path: Path, format: str) -> Step:
     """Write the exported file, load it again, and return the loaded policy as a function."""
-    graph = (RecurrentGraph if policy.memory_size else Graph)(policy).eval()
+    with_distribution = format == "onnx" and policy.has_distribution
+    graph = (RecurrentGraph if policy.memory_size else Graph)(policy, with_distribution).eval()
     example = [torch.from_numpy(observations[:2])]
     inputs, outputs = ["observations"], ["actions"]
     if policy.memory_size:
         example.append(torch.zeros(2, policy.memory_size))
         inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
-    about = json.dumps({"info": policy.info, "spaces": policy.spaces})
+    if with_distribution:
+        outputs.append(DISTRIBUTION)
+    about = json.dumps({"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting})
     with _silence_exporters():
         batch = torch.export.Dim("batch")
         program = torch.export.export(graph, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
         if format == "torch":
             torch.export.save(program, path, extra_files={"rltune.json": about})
             loaded = torch.export.load(path).module()
-            return lambda *arrays: _split_step(loaded(*(torch.from_numpy(x) for x in arrays if x is not None)))
+            return lambda *arrays: _split(policy, loaded(*(torch.from_numpy(x) for x in arrays if x is not None)))
         exported: Any = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
         exported.model.metadata_props["rltune"] = about
         exported.save(str(path), external_data=False)
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda *arrays: _split_step(session.run(outputs, dict(zip(inputs, arrays, strict=False))))
+    return lambda *arrays: _split(policy, session.run(outputs, dict(zip(inputs, arrays, strict=False))))
 
 
-def _split_step(out: Any) -> tuple[np.ndarray, Any]:
-    """Split the outputs of an exported file into actions and next state; the state is None without memory."""
-    arrays = [np.asarray(x) for x in (out if isinstance(out, list | tuple) else [out])]
-    return arrays[0], arrays[1] if len(arrays) > 1 else None
+def _split(policy: BundlePolicy, out: Any) -> tuple[Any, ...]:
+    """Return the outputs of an exported file as arrays, with None in place of the state of a policy without memory."""
+    actions, *more = [np.asarray(x) for x in (out if isinstance(out, list | tuple) else [out])]
+    return (actions, *more) if policy.memory_size else (actions, None, *more)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
         carried: JSON-able facts for ``metadata``, such as the training config and the certification.
     """
     from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
+    from mlflow.types import ParamSchema, ParamSpec, Schema, TensorSpec
 
     # MLflow's own progress bar would disturb rltune's console.
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -33,11 +33,12 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     policy = read_policy(folder)
     example, outputs = _make_example(policy)
     specs = [TensorSpec(values.dtype, (-1, *values.shape[1:]), name) for name, values in outputs.items()]
+    way = ParamSpec("deterministic", "boolean", policy.deterministic)
     return {
         "python_model": str(source / "served_model.py"),
         "artifacts": {"policy": str(folder)},
         "code_paths": [str(source / "bundle_reader.py")],
-        "signature": ModelSignature(outputs=Schema(specs)),
+        "signature": ModelSignature(outputs=Schema(specs), params=ParamSchema([way])),
         "input_example": example,
         # A torch version such as "2.9+cpu" is not on PyPI under its local tag, so the tag is removed.
         "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],

@@ -68,6 +68,8 @@ class MultiAgentPolicy:
         info: Where they came from, as for one agent's policy.
         owners: The name of each agent's policy.
         policies: The policies by name; each acts for one agent or more.
+        deterministic: As for one agent's policy; all of them act in the same way.
+        has_distribution: As for one agent's policy.
         spaces: ``observation`` and ``action``, by agent.
     """
 
@@ -77,7 +79,9 @@ class MultiAgentPolicy:
         self.owners = bundle_reader.read_owners(folder)
         names = dict.fromkeys(self.owners.values())
         self.policies = {name: Policy.load(folder / bundle_reader.POLICIES / name) for name in names}
-        self.info: dict[str, Any] = next(iter(self.policies.values())).info
+        first = next(iter(self.policies.values()))
+        self.info: dict[str, Any] = first.info
+        self.deterministic, self.has_distribution = first.deterministic, first.has_distribution
         self.network = torch.nn.ModuleDict({name: policy.network for name, policy in self.policies.items()})
         self.spaces = {
             key: {agent: self.policies[owner].spaces[key] for agent, owner in self.owners.items()}
@@ -87,7 +91,8 @@ class MultiAgentPolicy:
     def __repr__(self) -> str:
         """Describe the policies in one line: algorithm, environment and the names of the agents."""
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
-        return f"<MultiAgentPolicy {self.info.get('algo', '?')} for {env}: {', '.join(self.owners)}>"
+        way = "" if self.deterministic else ", sampled"
+        return f"<MultiAgentPolicy {self.info.get('algo', '?')} for {env}: {', '.join(self.owners)}{way}>"
 
     @property
     def observation_space(self) -> Any:
@@ -105,7 +110,7 @@ class MultiAgentPolicy:
         return Dict({agent: bundle_reader.build_space(space) for agent, space in self.spaces[key].items()})
 
     def act(
-        self, obs: Mapping[str, Any], deterministic: bool = True, rng: np.random.Generator | int | None = None
+        self, obs: Mapping[str, Any], deterministic: bool | None = None, rng: np.random.Generator | int | None = None
     ) -> dict[str, Any]:
         """Choose an action for each agent whose observation is given.
 
@@ -131,8 +136,8 @@ class MultiAgentPolicy:
         obs: Sequence[Mapping[str, Any]],
         state: Any = None,
         episode_start: Any = None,
-        deterministic: bool = True,
-        rng: np.random.Generator | int | None = None,
+        deterministic: bool | None = None,
+        rng: bundle_reader.Rng = None,
     ) -> tuple[list[dict[str, Any]], None]:
         """Choose the actions of all agents in several environments, with one forward pass per policy.
 
@@ -141,7 +146,7 @@ class MultiAgentPolicy:
             state: Not used: these policies have no memory.
             episode_start: Not used.
             deterministic: As for `act`.
-            rng: As for `act`.
+            rng: As for `act`, or a generator for each environment.
 
         Returns:
             For each environment, the actions by agent; and no state.
@@ -153,7 +158,8 @@ class MultiAgentPolicy:
         actions: list[dict[str, Any]] = [{} for _ in obs]
         for name, pairs in groups.items():
             batch = np.stack([obs[i][agent] for i, agent in pairs])
-            for (i, agent), action in zip(pairs, self.policies[name].act(batch, deterministic, rng), strict=True):
+            draws = [rng[i] for i, _ in pairs] if isinstance(rng, Sequence) else rng
+            for (i, agent), action in zip(pairs, self.policies[name].act(batch, deterministic, draws), strict=True):
                 actions[i][agent] = action
         return actions, None
 

@@ -11,17 +11,21 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rltune.cluster.ray_cluster import prepare_environment
 from rltune.compat.rllib_internals import freeze_filters
+from rltune.config.capabilities import network_of
 from rltune.envs.build import make_flat_env
 from rltune.envs.closing import close_env
 from rltune.errors import PolicyError
+
+if TYPE_CHECKING:
+    from rltune.policies.bundle_reader import Rng
 
 REASON_FILE, INFO_FILE = "policy-missing.txt", "policy-missing.json"
 BEFORE, AFTER = "algorithm/env_runner/env_to_module_connector", "algorithm/env_runner/module_to_env_connector"
@@ -72,6 +76,8 @@ class RLlibPolicy:
         from ray.rllib.connectors.module_to_env import ModuleToEnvPipeline
         from ray.rllib.core.rl_module import RLModule
 
+        from rltune.policies.bundle_reader import HEADS  # The import of torch is slow, and others do not need it.
+
         for name in ("ray.rllib", "ray._common.deprecation"):
             logging.getLogger(name).setLevel(logging.ERROR)
         whole = folder.absolute()
@@ -83,6 +89,9 @@ class RLlibPolicy:
         self.network.eval()
         freeze_filters(self._before)
         self.info: dict[str, Any] = json.loads((folder / INFO_FILE).read_text())
+        self.deterministic = self.info.pop("acting", None) is None
+        known = network_of(type(self.network))
+        self.has_distribution = known is None or HEADS[known.kind].is_distribution
         env = make_flat_env(self.info["env"], disable_env_checker=True)
         self.observation_space, self.action_space = env.observation_space, env.action_space
         close_env(env)
@@ -92,16 +101,16 @@ class RLlibPolicy:
         obs: Any,
         state: Any = None,
         episode_start: Any = None,
-        deterministic: bool = True,
-        rng: np.random.Generator | int | None = None,
+        deterministic: bool | None = None,
+        rng: Rng = None,
     ) -> tuple[np.ndarray, Any]:
         """Choose the actions in several episodes at once, as `rltune.policies.policy.Policy.predict` does.
 
         Args:
             state: As the last call returned it, to be used once; None where all episodes begin.
             episode_start: Which episodes begin with their observation.
-            deterministic: Take the mode of the distribution of actions.
-            rng: Seeds the draws.
+            deterministic: Take the mode of the distribution of actions; None: as the policy acts.
+            rng: Seeds the draws; of several generators, the first one does.
 
         Returns:
             The actions, and the state for the next call: one object an episode.
@@ -113,9 +122,11 @@ class RLlibPolicy:
             self._begin(row) if begin else _continue(state[i], row)
             for i, (row, begin) in enumerate(zip(obs, begins, strict=True))
         ]
+        deterministic = self.deterministic if deterministic is None else deterministic
         common = {"episodes": episodes, "rl_module": self.network, "explore": not deterministic, "shared_data": {}}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(int(np.random.default_rng(rng).integers(2**31)))
+            generator = np.random.default_rng(rng[0] if isinstance(rng, Sequence) else rng)
+            torch.manual_seed(int(generator.integers(2**31)))
             forward = self.network.forward_inference if deterministic else self.network.forward_exploration
             decided = self._after(batch=forward(self._before(batch={}, **common)), **common)
         actions = decided.pop("actions")

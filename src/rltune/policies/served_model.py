@@ -54,11 +54,12 @@ def _describe_space(space: dict[str, Any]) -> str:
     return f"finite numbers of shape {tuple(space['shape'])}, or (n, ...), from {space['low']} to {space['high']}"
 
 
-def act(policy: Any, model_input: Any, agent: str = "") -> Any:
+def act(policy: Any, model_input: Any, deterministic: bool | None = None, agent: str = "") -> Any:
     """Choose actions for observations, or for a dict with the key ``obs``; a recurrent policy adds its state.
 
     Args:
         model_input: As for `PolicyModel.predict`.
+        deterministic: Whether to choose the best action or to sample; None: as the policy acts.
         agent: The agent's name for the error, if there are several.
 
     Raises:
@@ -75,27 +76,30 @@ def act(policy: Any, model_input: Any, agent: str = "") -> Any:
             # A data frame has only flat rows, so each row is reshaped to the observation space.
             obs = obs.reshape(-1, *shape)
         policy.check_range(obs)
-        actions, state = policy.predict(obs, inputs.get("state"), inputs.get("episode_start"))
+        actions, state = policy.predict(obs, inputs.get("state"), inputs.get("episode_start"), deterministic)
         return {"actions": actions, "state": state} if policy.memory_size else np.asarray(actions)
 
 
-def act_together(policies: Mapping[str, Any], model_input: Mapping[str, Any]) -> dict[str, Any]:
+def act_together(
+    policies: Mapping[str, Any], model_input: Mapping[str, Any], deterministic: bool | None = None
+) -> dict[str, Any]:
     """Choose actions for a mapping from agents to observations.
 
     Args:
         policies: The policy of each agent.
         model_input: Observations by agent, of all agents or some.
+        deterministic: As for `act`.
 
     Raises:
         MlflowException: There is no such agent, or they are no observations of its policy.
     """
     with _refuse_by_mlflow(f"observations by agent, of {', '.join(policies)}"):
         acting = {agent: policies[agent] for agent in model_input}
-    return {agent: act(policy, model_input[agent], agent) for agent, policy in acting.items()}
+    return {agent: act(policy, model_input[agent], deterministic, agent) for agent, policy in acting.items()}
 
 
-def load_model(folder: Path) -> Callable[[Any], Any]:
-    """Load the packaged policy, and return the function that maps a model's input to actions.
+def load_model(folder: Path) -> Callable[..., Any]:
+    """Load the packaged policy, and return the function that maps a model's input to actions; see `act`.
 
     Args:
         folder: A bundle, or the policies of several agents as `rltune.policies.bundle_writer` writes them.
@@ -109,7 +113,7 @@ def load_model(folder: Path) -> Callable[[Any], Any]:
 
 
 class PolicyModel(PythonModel):
-    """The MLflow model of a policy: maps observations to deterministic actions, and keeps no state between calls."""
+    """The MLflow model of a policy: maps observations to actions, and keeps no state between calls."""
 
     def load_context(self, context: Any) -> None:
         """Load the policy from the model's artifacts."""
@@ -118,7 +122,7 @@ class PolicyModel(PythonModel):
     # The type hint names only np.ndarray, because MLflow (3.17) prints a red warning for no hint, for dicts and for
     # Any.
     def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> Any:
-        """Choose deterministic actions for a batch of observations.
+        """Choose actions for a batch of observations, in the policy's own way of acting.
 
         Args:
             model_input: Observations (n, ...) as an array or nested lists, the same under the key ``obs``,
@@ -126,6 +130,7 @@ class PolicyModel(PythonModel):
                 batch of one. For a recurrent policy also ``state`` (n, memory_size), as the last call returned it,
                 and ``episode_start`` (n): where it is true, or without a state, an episode begins.
                 Of several agents, a dict of observations by agent, any of them.
+            params: ``deterministic`` for the other way of acting.
 
         Raises:
             MlflowException: What came in is no observation: text, NaN, infinite numbers, another shape, values that
@@ -135,7 +140,7 @@ class PolicyModel(PythonModel):
             Actions (n, ...); of a recurrent policy ``actions`` and the ``state`` for the next call, by these names;
             of several agents a dict by agent.
         """
-        return self._act(model_input)
+        return self._act(model_input, (params or {}).get("deterministic"))
 
 
 mlflow.models.set_model(PolicyModel())

@@ -24,7 +24,7 @@ from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
-from rltune.policies.evaluation import Evaluation, environment_of
+from rltune.policies.evaluation import Evaluation, environment_of, find_step_limit, make_generator
 from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
@@ -98,7 +98,7 @@ def film_episodes(
     """Replay the best, median and worst episode of an evaluation, and film each.
 
     Args:
-        policy: As it was evaluated: deterministic.
+        policy: As it was evaluated.
         folder: The folder of all films; each policy, and each evaluation of it, gets a folder of its own in it.
         seed: The evaluation's.
         env: The evaluation's.
@@ -116,16 +116,19 @@ def film_episodes(
     films = []
     for which, episode in {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}.items():
         path = folder / f"{which}-seed-{seed + episode}.mp4"
-        films.append(Film(path, which, seed + episode, _film_episode(player, spec, seed + episode, path)))
+        films.append(
+            Film(path, which, seed + episode, _film_episode(player, spec, result.deterministic, seed + episode, path))
+        )
     return films
 
 
-def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], seed: int, path: Path) -> float:
+def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], deterministic: bool, seed: int, path: Path) -> float:
     """Replay and encode one episode frame by frame, without keeping its frames in memory; return its return."""
     from imageio.v2 import get_writer
 
-    draft, total, state, over = path.with_name(f".{path.name}"), 0.0, None, False
+    draft, total, length, state, over = path.with_name(f".{path.name}"), 0.0, 0, None, False
     with _open_stage(spec) as stage:
+        limit, rng = find_step_limit(stage), make_generator(seed)
         fps = stage.metadata.get("render_fps") or FPS
         writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
         with writer as mp4:
@@ -133,10 +136,11 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], seed: int, path
             begins = np.array([True])
             mp4.append_data(_draw_frame(stage))
             while not over:
-                action, state = policy.predict(obs, state, begins, deterministic=True)
+                action, state = policy.predict(obs, state, begins, deterministic, rng)
                 obs, reward, terminated, truncated, _ = stage.step(action[()])
                 mp4.append_data(_draw_frame(stage))
-                total, over, begins = total + float(reward), terminated or truncated, np.array([False])
+                total, length, begins = total + float(reward), length + 1, np.array([False])
+                over = terminated or truncated or length >= limit
     draft.replace(path)
     return total
 

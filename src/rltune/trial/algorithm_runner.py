@@ -37,10 +37,9 @@ from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import leave_reason
 from rltune.trial.gpu_memory import cap_memory, free_memory
 from rltune.trial.metrics import Progress, read_result
-from rltune.trial.recent_episodes import Episode, RecentEpisodes
+from rltune.trial.recent_episodes import EPISODES_FILE, Episode, RecentEpisodes
 
 ANSWER_S = 5.0  # At the end of a trial, an env runner that is still sampling gets at most this long to stop.
-EPISODES_FILE = "episodes.json"
 OFFLINE_EPISODES = 10  # An offline algorithm is evaluated on this many episodes after each iteration.
 
 

@@ -37,7 +37,7 @@ class Assignment:
         tags: What else the policy's info names: sweep, env_name, trial and run.
         kind: TRIALS for a trial of the search, CERTIFY for a run of the certification. Also the folder in the sweep's
             that holds this trial's own.
-        episodes: Episodes that the best policy plays deterministically after the whole budget; 0: none.
+        episodes: Episodes that the best policy plays after the whole budget; 0: none.
         evaluation_seed: The environment seed of the first of them.
         attempt: A name that no other attempt at this trial has. Its checkpoints have a folder of that name: a worker
             that was cut off may still write those of an earlier attempt.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rltune.records import SCORED_EPISODES
+
+EPISODES_FILE = "episodes.json"  # The file in a checkpoint with the recent episodes.
 
 
 class Episode(NamedTuple):
@@ -71,3 +75,16 @@ class RecentEpisodes:
     def load(self, state: Iterable[Sequence[float]]) -> None:
         """Restore the episodes that `state` has returned."""
         self._ended = deque((int(at), Episode(total, int(length), score)) for at, total, length, score in state)
+
+
+def read_training_scores(checkpoint: Path) -> list[float]:
+    """Read the scores of a checkpoint's recent training episodes, in which actions were sampled.
+
+    Returns:
+        The scores; empty without the file, and of an offline algorithm, whose episodes are deterministic evaluations.
+    """
+    try:
+        kept = json.loads((checkpoint / EPISODES_FILE).read_text())
+    except FileNotFoundError:
+        return []
+    return [] if kept["evaluated"] else [Episode(*episode).score for _, *episode in kept["recent"]]

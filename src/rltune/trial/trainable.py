@@ -24,11 +24,13 @@ from rltune.checkpoints.clients import UnsharedStoreError
 from rltune.checkpoints.store import open_store
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import NonFiniteError, RewardError
+from rltune.policies.acting import choose_acting, describe_acting, save_acting
 from rltune.records import OUT_OF_MEMORY
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
 from rltune.trial.metrics import CPU, MEMORY, merge_seeds
+from rltune.trial.recent_episodes import read_training_scores
 from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
 from rltune.trial.supervisor import STACK_FILE, Supervisor
@@ -125,8 +127,8 @@ class Trial(tune.Trainable):
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
             episodes) of the episodes played, ``failed``, ``traceback``, ``diverged`` and ``out_of_memory`` (of its
-            share of a GPU) of what went wrong, ``notes`` (in the first) of the restore. Without ``nominal_steps`` it is
-            no report: it brings a checkpoint that was due before, an interruption or a failure.
+            share of a GPU) of what went wrong, ``notes`` of the restore and of the episodes. Without ``nominal_steps``
+            it is no report: it brings a checkpoint that was due before, an interruption or a failure.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
@@ -171,7 +173,7 @@ class Trial(tune.Trainable):
         records = self._checkpoints.save_if_due(state, self._runners, report["score"])
         report |= {"records": records, "began": began, "ended": time.time(), "done": mark == self.task.env_steps}
         if report["done"] and self.task.episodes:
-            report["returns"] = self._play_best()
+            report |= self._play_best(records)
         return report
 
     def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
@@ -184,25 +186,37 @@ class Trial(tune.Trainable):
             report["env_steps"] = max(report["env_steps"], sampled)
         return report | {"records": records, "done": interrupted, "interrupted": interrupted}
 
-    def _play_best(self) -> list[float]:
-        """Evaluate the best checkpoint's policy at the end of a trial; return one return per episode."""
+    def _play_best(self, records: Mapping[str, Any]) -> dict[str, Any]:
+        """Decide how the best checkpoint's policy acts, and evaluate it so, at the end of a trial.
+
+        Args:
+            records: Of the checkpoints written since the last report.
+
+        Returns:
+            The report's ``returns``, one per episode, and its ``records``.
+        """
         best = self._checkpoints.best
         if best is None:
             raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
         if (folder := self._store.open(best)) is None:
             raise RuntimeError(f"checkpoint {best.path} is damaged")
-        return self.play(folder)
+        if acting := choose_acting(folder, read_training_scores(folder), self._report_episode):
+            self._checkpoints.notes.append(describe_acting(acting))
+            best = save_acting(self._store, best, acting)
+            records = {**records, "best": best.to_dict()}
+            folder = self._store.open(best) or folder
+        return {"records": records, "returns": self.play(folder)}
 
     def play(self, folder: Path) -> list[float]:
         """Play the task's evaluation episodes with a checkpoint's policy; tests override this method."""
         from rltune.policies.evaluation import evaluate_checkpoint
 
-        result = evaluate_checkpoint(
-            folder, self.task.episodes, self.task.evaluation_seed, lambda done, total: self._report_episode()
-        )
+        result = evaluate_checkpoint(folder, self.task.episodes, self.task.evaluation_seed, self._report_episode)
+        if result.cut:
+            self._checkpoints.notes.append(f"at its end: {result.explain_cut()}")
         return list(result.returns)
 
-    def _report_episode(self) -> None:
+    def _report_episode(self, done: int, total: int) -> None:
         """Report to the supervisor that an evaluation is progressing.
 
         Raises:

@@ -25,6 +25,7 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.ledger.outcome import Outcome, explain_no_winner
+from rltune.policies.acting import describe_acting
 from rltune.records import BASELINE, Direction
 from rltune.views.analysis import build_space
 from rltune.views.sweep_view import ORIGINS, SweepView
@@ -186,8 +187,8 @@ def _explain_scores(is_certified: bool) -> str:
     """
     other = "certified = retrained on fresh seeds" if is_certified else "fresh episodes = the trained policy"
     return (
-        f"score = mean training return with exploration (last twentieth of the steps); {other}, acting greedily. "
-        "The second is usually better."
+        f"score = mean training return with exploration (last twentieth of the steps); {other}, acting greedily unless "
+        "sampling does better. The second is usually better."
     )
 
 
@@ -195,7 +196,9 @@ def describe_verdict(view: SweepView) -> str:
     """Describe in a few sentences which configuration won, by how much and how certainly, and who proposed it."""
     winner = view.record.winner or ({"origin": view.best.record.origin} if view.best else {})
     origin = None if winner.get("name") == BASELINE else ORIGINS.get(str(winner.get("origin")))
-    return _describe_winner(view) + (f" Its values come from {origin}." if origin else "")
+    verdict = _describe_winner(view) + (f" Its values come from {origin}." if origin else "")
+    acting = winner.get("acting")
+    return verdict + (f" Its policy {describe_acting(acting)}." if acting else "")
 
 
 def _describe_winner(view: SweepView) -> str:

@@ -121,22 +121,23 @@ def show_sweep(view: SweepView, stream: TextIO | None = None) -> None:
 
 
 def show_evaluation(
-    uri: str, info: Mapping[str, Any], result: Evaluation, env: str | None = None, stream: TextIO | None = None
+    uri: str, info: Mapping[str, Any], result: Evaluation, env: Mapping[str, Any], stream: TextIO | None = None
 ) -> None:
     """Print the result of a policy's evaluation.
 
     Args:
         uri: The policy's URI, as the user typed it.
         info: What the policy's files say about its origin.
-        env: The id of the environment, where it was not the one in which the policy was trained.
+        env: The specification of the environment in which it was evaluated.
         stream: Where to print; None is standard output.
     """
     table = Table.grid(padding=(0, 2))
     run = info.get("run") or f"trial {info.get('trial', '?')}"
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, {run})")
-    table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
+    table.add_row("environment", " ".join([env["id"], *(f"{key}={value}" for key, value in env["kwargs"].items())]))
     table.add_row("episodes", str(len(result.returns)))
-    objective = Objective.from_settings((info.get("env") or {}).get("objective"))
+    table.add_row("actions", "deterministic" if result.deterministic else "sampled")
+    objective = Objective.from_settings(env.get("objective"))
     has_interval = result.low is not None  # None below five episodes, and of equal returns.
     interval = f"  (95% interval {format_interval(vars(result))})" if has_interval else ""
     table.add_row(f"mean {objective.label}", f"{format_objective(result.mean)}{interval}")
@@ -144,4 +145,6 @@ def show_evaluation(
     table.add_row("least, greatest", f"{format_objective(result.min)} and {format_objective(result.max)}")
     mean_length = sum(result.lengths) / len(result.lengths)
     table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
+    if result.cut:
+        table.add_row("cut", result.explain_cut())
     open_console(stream).print(table)

@@ -1,0 +1,64 @@
+"""What is typed about the environment of an evaluation is applied or refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.policies.bundles import BOX, write_linear
+
+WALK = """
+import gymnasium, numpy
+
+class Walk(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, split="train"):
+        self.length = {"train": 40, "test": 15}[split]
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return numpy.zeros(4, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return numpy.zeros(4, numpy.float32), 1.0, self.steps == self.length, False, {}
+
+class Doubled(gymnasium.Wrapper):
+    def step(self, action):
+        obs, reward, *rest = self.env.step(action)
+        return obs, 2 * reward, *rest
+
+gymnasium.register("Walk-v0", Walk)
+"""
+
+
+@pytest.mark.slow
+def test_evaluate_applies_or_refuses_each_word_about_env(tmp_path: Path) -> None:
+    (tmp_path / "walks.py").write_text(WALK)
+    write_linear(tmp_path / "policy", BOX, {"id": "walks:Walk-v0", "wrappers": [{"entry_point": "walks:Doubled"}]})
+
+    def evaluate(*words: str) -> tuple[int, dict[str, object]]:
+        command = [sys.executable, "-m", "sweeps.evaluate", "policy=policy", "trust=true", "episodes=5", "json=true"]
+        done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, json.loads(done.stdout)
+
+    def play(*words: str) -> tuple[object, object]:
+        code, answer = evaluate(*words)
+        assert code == 0, answer
+        return answer["mean"], answer["lengths"][0]  # type: ignore[index]
+
+    assert play() == (80, 40)
+    assert play("+env.kwargs.split=test") == (30, 15)
+    assert play("env.id=walks:Walk-v0", "+env.kwargs.split=test") == (30, 15)
+    assert play("+env.kwargs.max_episode_steps=10") == (20, 10)
+    assert play("env.wrappers=[]") == (40, 40)
+    for word in ("+env.nonsense=3", "+env.rewards=3", "+env.kwargs.nonsense=3"):
+        code, answer = evaluate(word)
+        assert code == 2
+        assert word.lstrip("+").partition("=")[0].rpartition(".")[2] in str(answer["error"])
