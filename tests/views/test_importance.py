@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks.importance import simulate_ppo_sweep, simulate_sweep
+from benchmarks.records import read_record
 from rltune.algorithms.arguments import build_search_space
 from rltune.records import Direction, TrialRecord
 from rltune.search.space import Space
-from rltune.views.importance import MAX_TRIALS, MIN_TRIALS, measure_importance
+from rltune.views.importance import MAX_TRIALS, MIN_TRIALS, POWER, explain_silence, measure_importance
 
 Simulated = tuple[Space, list[TrialRecord]]
 
@@ -49,6 +50,24 @@ def test_parameters_that_act_only_together_stand_out() -> None:
 def test_the_shipped_sweep_names_what_decides() -> None:
     """PPO's nine parameters, its portfolio, searcher and halving."""
     assert sum(name(simulate_ppo_sweep("lr", seed)) == ["lr"] for seed in range(4)) >= 3
+
+
+def test_the_page_says_what_the_record_has() -> None:
+    record = read_record("importance")
+    assert record
+    for size, share in POWER.items():
+        named = record["results"][f"PPO as shipped, {size} trials"]["lr"].get("lr", 0)
+        assert share == pytest.approx(named / record["rounds"], abs=0.05), size
+    assert {f"{POWER[48]:.0%}", "48"} <= set(explain_silence(50).split())
+    assert "24" in explain_silence(47).split()
+    assert "12" in explain_silence(MIN_TRIALS).split()
+
+
+def test_few_sweeps_of_the_record_name_what_does_not_matter() -> None:
+    record = read_record("importance")
+    assert record
+    for kinds in record["results"].values():
+        assert kinds["nothing"].get("any", 0) <= 0.05 * record["rounds"]
 
 
 def test_the_same_sweep_has_the_same_importance() -> None:

@@ -31,7 +31,7 @@ NUM_NULL_SWEEPS = 499  # Copies of the sweep with shuffled scores.
 # A parameter must beat all but nine of these copies. If none matters, one does so by chance in 10 of 500 sweeps.
 NUM_ABOVE = 10
 LENGTH = 0.5  # The kernel's length scale, as a fraction of a parameter's range on its own scale.
-POWER = {12: 0.0, 24: 0.0, 48: 0.9}
+POWER = {12: 0.0, 24: 0.04, 48: 0.85}
 """How many of the simulated PPO sweeps name the learning rate where it alone decides, by the number of trials. From
 ``benchmarks/results/importance.json``."""
 INTERACTIONS = (0.2, 2.0)  # Kernels of which the first is nearly additive, and the second has parameters act together.
