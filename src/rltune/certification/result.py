@@ -142,7 +142,7 @@ class CertifiedPolicy:
         checkpoint: The path of the checkpoint, relative to the sweep's folder.
         episodes: The number of episodes, whose environment seeds no other sweep uses.
         mean: Mean of their returns.
-        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None below five episodes.
+        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None if it has none.
         high: Upper end of this interval.
     """
 
