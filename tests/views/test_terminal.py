@@ -57,7 +57,8 @@ def test_only_what_is_copied_is_never_broken_over_lines(terminal, is_long):
 
 
 def test_a_table_fits_a_terminal_of_eighty_columns(terminal):
-    row = ("trial 3", "-1,234", "-1,334 to -1,133", "-1,334", "+999.4 (-100 to 2,100)", "5, 1 failed", "winner, better")
+    wins = ("10 of 10, 9 needed", "+999.4", "1 of 10, up to 39%", "winner, better")
+    row = ("trial 3", "-1,234", "-1,334 to -1,133", "-1,334", *wins)
     table = TextTable((*COLUMNS, "verdict"), (row,), 0)
     print_sections(open_console(terminal), [Section("certification", "Certified", table)])
     assert max(map(len, terminal.getvalue().splitlines())) <= 80
