@@ -188,7 +188,7 @@ def _explain_scores(is_certified: bool) -> str:
     other = "certified = retrained on fresh seeds" if is_certified else "fresh episodes = the trained policy"
     return (
         f"score = mean training return with exploration (last twentieth of the steps); {other}, acting greedily unless "
-        "sampling does better. The second is usually better."
+        "sampling does better"
     )
 
 
