@@ -9,6 +9,7 @@ from ray.rllib.algorithms.sac import SACConfig
 
 from rltune.algorithms.sac import PlainSACConfig, use_plain_critics
 from rltune.compat.sac_catalog import ConcatEncoder
+from rltune.compat.sac_learner import SquaredErrorSACLearner
 
 
 @pytest.mark.parametrize("make", [PlainSACConfig, lambda: use_plain_critics(SACConfig())])
@@ -26,3 +27,11 @@ def test_each_critic_reads_observation_and_action_side_by_side(make):
     given = {"obs": torch.ones(1, 3), "actions": torch.zeros(1, 1)}
     still = module.qf_twin_encoder(given)["encoder_out"]
     assert not torch.equal(module.qf_twin_encoder({**given, "actions": torch.ones(1, 1)})["encoder_out"], still)
+
+
+def test_rllibs_own_learner_has_its_own_loss():
+    config = PlainSACConfig()
+    assert config.get_default_learner_class() is SACConfig().get_default_learner_class()
+    assert config.training(td_error_loss_fn="mse").get_default_learner_class() is SquaredErrorSACLearner
+    with pytest.raises(ValueError, match="td_error_loss_fn=squared"):
+        config.training(td_error_loss_fn="squared").validate()

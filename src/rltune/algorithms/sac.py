@@ -31,8 +31,9 @@ class PlainSACConfig(SACConfig):
         use_plain_critics(self)
 
     def get_default_learner_class(self) -> type:
-        """Return the learner class, which knows both losses."""
-        return SquaredErrorSACLearner
+        """Return the learner class with the config's loss: RLlib's own for ``huber``."""
+        stock: type = super().get_default_learner_class()
+        return SquaredErrorSACLearner if self.td_error_loss_fn == "mse" else stock
 
     def training(self, *, td_error_loss_fn: str | None = None, **kwargs: Any) -> PlainSACConfig:
         """Set the arguments of SAC's ``training()`` and the loss of the critics.

@@ -13,21 +13,19 @@ from torch import Tensor
 
 
 class SquaredErrorSACLearner(SACTorchLearner):
-    """RLlib's SAC learner for continuous actions, where ``td_error_loss_fn`` chooses the loss of the critics.
+    """RLlib's SAC learner for continuous actions, with half the squared error as the critics' loss.
 
-    RLlib's critics have Huber losses (ray 2.60), whose slope is at most 1: where returns are large, the critics learn
-    their scale slowly. With ``mse`` the loss is half the squared error, as in the paper's equation 5.
+    That is equation 5 of the paper. RLlib's critics have Huber losses (ray 2.60), whose slope is at most 1: where
+    returns are large, the critics learn their scale slowly.
     """
 
     def compute_loss_for_module(
         self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> Tensor:
-        """Compute RLlib's losses, then replace those of the critics where the config says so."""
+        """Compute RLlib's losses, then replace those of the critics."""
         total: Tensor = super().compute_loss_for_module(
             module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
         )
-        if config.td_error_loss_fn == "huber":
-            return total
         alpha = self.curr_log_alpha[module_id].exp().detach()
         after = fwd_out["q_target_next"] - alpha * fwd_out["logp_next_resampled"]
         discounts = config.gamma ** batch["n_step"] * (1.0 - batch[Columns.TERMINATEDS].float())
