@@ -103,6 +103,6 @@ def test_runs_of_the_certification_are_counted(make_mine, stream):
             watched = pool.submit(watch_sweep, mine.ref, stream=stream)
             wait_for(stream, "started before")
             mine.ledger.runs.end(0, "COMPLETE", "whole budget", returns=(4.0, 6.0))
-            wait_for(stream, "certified seed 1 of trial 0: 5 (1 of up to 4 runs)")
+            wait_for(stream, "certified seed 1 of trial 0: 5 (1 of up to 5 runs)")
             mine.end("complete")
         assert watched.result(30) == 0
