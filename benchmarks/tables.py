@@ -94,7 +94,7 @@ def make_speed_table(folder: Path) -> str:
         lines.append(f"| {words} | {_compare(speeds, 'ours', 'sb3')} | {_compare(speeds, 'ours', 'rllib')} |")
     for size in swept["results"] if swept else ():
         walls = {kind: [each["wall_s"] for each in rounds] for kind, rounds in size["contenders"].items()}
-        trials = f"a sweep of {size['trials']} PPO trials of {size['env_steps']:,} steps"
+        trials = f"a search of {size['trials']} PPO trials of {size['env_steps']:,} steps"
         lines.append(f"| {trials} | {_compare([walls], 'zoo', 'ours')} | {_compare([walls], 'plain', 'ours')} |")
         halving = _compare([walls], "zoo_halving", "ours")
         lines.append(f"| the same, where rl_zoo3 evaluates ten times and stops by halving | {halving} | |")

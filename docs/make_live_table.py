@@ -61,7 +61,7 @@ def draw(folder: Path, share: float = 0.75) -> str:
     )
     for line in lines[-LINES_BEFORE:]:
         paper.print(Text(line.text, line.style), no_wrap=True, overflow="ellipsis")
-    paper.print(render_live_table(view, HEIGHT))
+    paper.print(render_live_table(view, HEIGHT, WIDTH))
     picture = paper.export_svg(title=f"sweep {folder.name}", unique_id="rltune")
     return re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # rich has it load fonts from a server
 

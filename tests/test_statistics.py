@@ -73,6 +73,8 @@ def test_a_mean_is_better_where_scipys_interval_excludes_zero(shift, stats):
         assert is_mean_better((-ours).tolist(), (-theirs).tolist(), Direction.MIN) is bool(low > 0)
     assert not is_mean_better([0.1] * 3, [0.1] * 5, Direction.MAX), "rounding makes no difference"
     assert is_mean_better([0.2] * 3, [0.1] * 5, Direction.MAX)
+    for scale in (1e-160, 1e160):
+        assert is_mean_better([3.0 * scale, 3.1 * scale] * 5, [1.0 * scale, 1.1 * scale] * 5, Direction.MAX)
 
 
 @pytest.mark.parametrize(("num_failed", "num_runs"), [(0, 3), (0, 5), (1, 5), (4, 10), (5, 5)])

@@ -102,10 +102,11 @@ def format_difference(difference: float | None) -> str:
     return "-" if difference is None else f"{'+' * (difference > 0)}{format_objective(difference)}"
 
 
-def format_wins(num_wins: int, num_pairs: int, wins_needed: int | None) -> str:
-    """Format how many pairs were won and have to be, as in ``4 of 5, 5 needed``; ``-`` without pairs."""
+def format_wins(num_wins: int, num_pairs: int, wins_needed: int | None, num_ties: int = 0) -> str:
+    """Format how many pairs were won and have to be, as in ``3 of 5, 1 tie, 5 needed``; ``-`` without pairs."""
+    ties = f", {format_number(num_ties, 'tie')}" if num_ties else ""
     needed = f", {wins_needed} needed" if wins_needed else ""
-    return f"{num_wins} of {num_pairs}{needed}" if num_pairs else "-"
+    return f"{num_wins} of {num_pairs}{ties}{needed}" if num_pairs else "-"
 
 
 def format_state(state: str, is_live: bool) -> str:

@@ -138,6 +138,8 @@ def is_mean_better(ours: Sequence[float], theirs: Sequence[float], direction: Di
 
     # The subtraction turns equal values into exact zeros, which have no variance.
     samples = [np.asarray(values, dtype=np.float64) - theirs[0] for values in (ours, theirs)]
+    largest = max(float(np.abs(values).max()) for values in samples) or 1.0
+    samples = [values / largest for values in samples]  # The squares of huge returns are infinite, of tiny ones zero.
     errors = [float(values.var(ddof=1)) / len(values) for values in samples]
     difference = direction.sign * float(samples[0].mean() - samples[1].mean())
     if not sum(errors):

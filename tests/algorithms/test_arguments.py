@@ -203,7 +203,7 @@ READ_WITH = [
     ("ppo", "training.train_batch_size", 128, "training.train_batch_size_per_learner", None),
     ("ppo", "rl_module.model_config.lstm_cell_size", 32, "rl_module.model_config.use_lstm", True),
     ("a2c", "training.kl_coeff", 3.0, "training.use_kl_loss", True),
-    ("appo", "rl_module.model_config.max_seq_len", 40, "rl_module.model_config.use_lstm", True),
+    ("appo", "rl_module.model_config.lstm_cell_size", 40, "rl_module.model_config.use_lstm", True),
     ("dqn", "training.v_max", 5.0, "training.num_atoms", 51),
     ("dqn", "training.burn_in_len", 5, "rl_module.model_config.use_lstm", True),
     ("dqn", "training.replay_buffer_config.alpha", 0.9, "training.replay_buffer_config.type", "Prioritized"),

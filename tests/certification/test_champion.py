@@ -160,7 +160,7 @@ def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
     assert [row[0] for row in table] == ["trial 0 = baseline", "trial 1"]
     assert [[row[1], *row[4:7]] for row in table] == [
         ["320", "-", "-", "0 of 5, up to 45%"],
-        ["319", "0 of 5, 5 needed", "-0.8", "4 of 5, up to 99%"],
+        ["319", "0 of 5, 1 tie, 5 needed", "-0.8", "4 of 5, up to 99%"],
     ]
     assert _make_tags(certified)["rltune.failed_seeds"] == "0 of 5"
 

@@ -103,12 +103,13 @@ def test_of_finalists_with_costs_the_lowest_wins(tmp_path: Path, aside: Aside, t
     assert (winner.trial, winner.objective) == (0, 3.0)
 
 
-def test_a_finalist_whose_process_died_costs_the_others_nothing(
-    tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [RltuneError("the process ended without an answer"), ConnectionResetError("gone")])
+def test_a_finalist_that_cannot_play_costs_the_others_nothing(
+    tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str], error: Exception
 ) -> None:
     def call(function: Callable[..., Evaluation], folder: Path, *more: Any, **named: Any) -> Evaluation:
         if folder.parent.parent.name == "1":
-            raise RltuneError("the process ended without an answer")
+            raise error
         return Aside.__call__(aside, function, folder, *more, **named)
 
     finals = FinalEvaluation(tmp_path, top=3, episodes=2, player=Player(2, call))

@@ -30,6 +30,11 @@ class NoWindow(gymnasium.Env):
         raise AttributeError("no attribute 'window'")
 
 
+class Leaves(NoWindow):
+    def close(self) -> None:
+        raise SystemExit(3)
+
+
 @pytest.fixture(autouse=True)
 def env_id(monkeypatch: pytest.MonkeyPatch) -> str:
     spec = gymnasium.envs.registration.EnvSpec("NoWindow-v0", NoWindow)
@@ -69,3 +74,8 @@ def test_an_evaluation_keeps_its_episodes() -> None:
     returns, lengths, _ = _play(Idle(), NoWindow, 2, 5, 0, True, lambda *made: None, lambda total, *last: total)
     assert returns.tolist() == [1.0] * 5
     assert lengths.tolist() == [1] * 5
+
+
+def test_a_close_that_ends_the_program_does_not_end_ours(caplog: pytest.LogCaptureFixture) -> None:
+    close_env(Leaves())
+    assert "close()" in caplog.text

@@ -10,7 +10,13 @@ import pytest
 
 from rltune.algorithms.rllib_env import name_for_rllib
 from rltune.envs.build import find_spaces, make_env, make_flat_env
-from rltune.envs.spaces import find_network_spaces, flatten_action, has_plain_actions, has_plain_observations
+from rltune.envs.spaces import (
+    find_network_spaces,
+    flatten_action,
+    flatten_observation,
+    has_plain_actions,
+    has_plain_observations,
+)
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
@@ -211,3 +217,17 @@ def test_a_listed_wrapper_makes_a_vector_of_an_image(register):
 def test_an_id_that_is_registered_again_has_its_new_spaces(register):
     assert find_spaces(register(S.Discrete(5), S.Discrete(2)))[0].n == 5
     assert find_spaces(register(S.Discrete(6), S.Discrete(2)))[0].n == 6
+
+
+def test_a_state_outside_of_its_space_is_refused():
+    """The one-hot vector of -1 would be that of the last state."""
+    for state in (-1, 5):
+        with pytest.raises(ConfigError) as refused:
+            flatten_observation(gymnasium.spaces.Discrete(5), state)
+        assert str(state) in refused.value.what
+
+
+def test_an_action_of_few_bits_becomes_the_networks_choice():
+    space = gymnasium.spaces.Box(-128, 127, (1,), np.int8)
+    for action in (-128, 0, 127):
+        assert flatten_action(space, np.array([action], np.int8)) == action + 128

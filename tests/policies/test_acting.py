@@ -54,6 +54,26 @@ def write_policy(folder: Path, env: dict[str, Any] | None = None, **more: Any) -
     return folder
 
 
+class Silent(Corridor):
+    """Only the info of an episode's last step says what the episode is worth."""
+
+    def step(self, action):
+        obs, reward, over, truncated, _ = super().step(action)
+        return obs, reward, over, truncated, {"score": 1.0} if over else {}
+
+
+gymnasium.register("SilentCorridor-v0", Silent)
+
+
+def test_sampling_wins_where_cut_episodes_have_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltune.policies.evaluation.MAX_EPISODE_STEPS", 300)
+    env = {"id": "SilentCorridor-v0", "objective": {"kind": "info", "key": "score", "direction": "max"}}
+    decision = choose_acting(write_policy(tmp_path, env), [1.0, 1.0])
+    assert decision is not None
+    assert (decision["deterministic"], decision["deterministic_mean"], decision["sampled_mean"]) == (False, None, 1.0)
+    assert "max_episode_steps" in describe_acting(decision)
+
+
 def test_sampling_wins_where_the_best_action_never_arrives(tmp_path: Path) -> None:
     decision = choose_acting(write_policy(tmp_path), [-12.0, -9.0, -15.0])
     assert decision is not None

@@ -5,19 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
 
 from rltune.config.capabilities import TABLE, find_capabilities
 from rltune.policies.bundle_reader import HEADS, BundlePolicy, Head
-from rltune.policies.bundle_writer import write_bundle
+from rltune.policies.bundle_writer import describe_space, write_bundle
 from rltune.policies.export import Graph
+from rltune.policies.policy import load_policy
 from tests.policies.bundles import BOX, DISCRETE, IMAGE, write_linear
 from tests.policies.rllib_modules import runner_of, some_observations
 
@@ -261,3 +264,11 @@ def test_a_range_is_checked_where_it_is_asked_for(tmp_path):
     for value in (-1, 256):
         with pytest.raises(ValueError, match="0 to 255"):
             image.check_range([0, 0, 0, value])
+
+
+@pytest.mark.parametrize("space", [Discrete(2, dtype=np.int32), Discrete(2, start=10, dtype=np.int16), Discrete(2)])
+def test_a_choice_has_the_type_of_its_space(tmp_path: Path, space: Discrete) -> None:
+    policy = load_policy(write_linear(tmp_path, BOX, action_space=describe_space(space)))
+    actions, _ = policy.predict(np.zeros((3, 4), np.float32))
+    assert all(space.contains(action) for action in actions)
+    assert policy.action_space == space

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from gymnasium.spaces import Discrete
 
 from rltune.envs.closing import close_env
 from rltune.envs.spaces import encode_observation, flatten_action
@@ -53,7 +54,7 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         rng = make_generator(seed + episode)
         while not done:
             action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
-            action = action[()] if policy.spaces["action"]["type"] == "Discrete" else action  # A scalar, no 0-d array.
+            action = action[()] if isinstance(env.action_space, Discrete) else action  # A scalar, no 0-d array.
             following, reward, terminated, truncated, _ = env.step(action)
             length += 1
             if length >= limit and not (terminated or truncated):

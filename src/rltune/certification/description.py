@@ -37,7 +37,7 @@ COLUMNS: dict[str, Callable[[Configuration], str]] = {
     "median": lambda row: format_objective(row.median),
     "its interval": lambda row: format_interval(vars(row)),
     "worst run": lambda row: format_objective(row.worst),
-    "seeds won": lambda row: format_wins(row.num_wins, row.num_pairs, row.wins_needed),
+    "seeds won": lambda row: format_wins(row.num_wins, row.num_pairs, row.wins_needed, row.num_ties),
     "difference": lambda row: format_difference(row.difference),
     "failed": _format_failures,
 }
@@ -118,7 +118,9 @@ def describe_result(certification: Certification, objective: Objective) -> str:
             text += f"; the baseline's is {_format_median(baseline)}"
             text += f", but it cannot win: {baseline.broken}" if baseline.broken else ""
         text += f".{_compare_with_baseline(best)}"
-    if best.num_seeds > 1:
+    if 1 < best.num_seeds < MIN_RUNS:
+        text += f" Its runs reached {', '.join(map(format_objective, best.scores))}."
+    elif best.num_seeds > 1:
         text += f" Train it once and expect about {format_objective(best.median)}"
         worst = f"; the worst of the {best.num_seeds} runs reached {format_objective(best.worst)}"
         text += "." if best.failed_seeds else f"{worst}."
@@ -133,6 +135,7 @@ def _compare_with_baseline(best: Configuration) -> str:
     if not best.num_pairs:
         return ""
     wins = f"it did better than the baseline on {best.num_wins} of {format_number(best.num_pairs, 'seed')}"
+    wins += f" and as well on {best.num_ties}" if best.num_ties else ""
     if best.difference is not None:
         wins += f" (the means of these runs differ by {format_objective(best.difference)})"
     if best.better:

@@ -70,6 +70,7 @@ class Configuration:
             has no run that succeeded.
         num_pairs: How many seeds both it and the baseline were trained on.
         num_wins: On how many of these its run did better; neither a tie nor a failed run is won.
+        num_ties: On how many of these both did equally well.
         wins_needed: How many have to be won to be better; None for the baseline, and if there are too few pairs.
         better: Whether it won as many: trained again on another seed, it does better than the baseline more often than
             not.
@@ -90,6 +91,7 @@ class Configuration:
     difference: float | None = None
     num_pairs: int = 0
     num_wins: int = 0
+    num_ties: int = 0
     wins_needed: int | None = None
     better: bool = False
 
@@ -229,7 +231,7 @@ class Certification:
         """Return one flat dictionary of numbers for each configuration, without its parameters and single runs."""
         columns = ("name", "trial", "median", "low", "high", "worst", "difference", "num_pairs", "num_wins")
         return [
-            {key: getattr(row, key) for key in (*columns, "wins_needed")}
+            {key: getattr(row, key) for key in (*columns, "num_ties", "wins_needed")}
             | {"seeds": len(row.per_seed), "failed_seeds": len(row.failed_seeds), "verdict": self.verdict(row)}
             for row in self.configurations
         ]
@@ -405,7 +407,9 @@ def _compare_runs(configuration: Configuration, baseline: Configuration, directi
     ]
     has_both = seeds and configuration.per_seed and baseline.per_seed
     difference = fmean(ours[seed] - theirs[seed] for seed in seeds) if has_both else None
-    return replace(configuration, num_pairs=len(seeds), num_wins=sum(wins), difference=difference)
+    failed = {*configuration.failed_seeds, *baseline.failed_seeds}
+    num_ties = sum(ours[seed] == theirs[seed] and seed not in failed for seed in seeds)
+    return replace(configuration, num_pairs=len(seeds), num_wins=sum(wins), num_ties=num_ties, difference=difference)
 
 
 def _bound(configuration: Configuration, direction: Direction) -> Configuration:

@@ -27,7 +27,7 @@ from rltune.certification.finalists import (
 from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.checkpoints.store import find_store
 from rltune.envs.objective import Objective
-from rltune.errors import RltuneError
+from rltune.errors import PolicyError, RltuneError, describe_exception
 from rltune.formatting import format_number, format_objective
 from rltune.policies import acting
 from rltune.records import Direction, TrialRecord
@@ -100,12 +100,19 @@ class Player:
 
         Raises:
             EvaluationStoppedError: The sweep has to end.
+            RltuneError: The policy cannot be evaluated; also for any exception of the environment.
         """
         while not wait([future], PROGRESS_S).done:
             if self._is_urgent():
                 raise EvaluationStoppedError
             self._show(who, sum(self._played), self._total)
-        return future.result()
+        try:
+            return future.result()
+        except (RltuneError, EvaluationStoppedError):
+            raise
+        except Exception as error:  # The environment is a user's code, which may raise any exception.
+            allowed, fix = "an environment that plays its episodes to the end", "correct its reset and step"
+            raise PolicyError(describe_exception(error), allowed, fix) from error
 
     def _note_played(self, played: list[int], index: int, num_played: int, _: int) -> None:
         if self._is_urgent():  # Ends the evaluation itself: its thread, and its process by a broken connection.

@@ -105,7 +105,6 @@ _UNREAD_BY_ALL = (
         Unread(f"{_MODEL}.{name}", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM)
         for name in (
             "lstm_cell_size",
-            "max_seq_len",
             "lstm_kernel_initializer",
             "lstm_kernel_initializer_kwargs",
             "lstm_bias_initializer",

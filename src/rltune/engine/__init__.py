@@ -82,7 +82,8 @@ def prepare_kernels(config: AlgorithmConfig) -> tuple[str, ...]:
     if missing:
         return (missing,)
     took = time.monotonic() - start
-    return (f"the engine's kernels were compiled in {took:.0f} s, once for this version",) if took > 2.0 else ()
+    compiled = f"the algorithm's kernels were compiled in {took:.0f} s, once for this version"
+    return (compiled,) if took > 2.0 else ()
 
 
 def check_precision(config: AlgorithmConfig, engine: str, precision: str) -> None:

@@ -30,7 +30,7 @@ def close_quietly(env: Any) -> Any:
 def _close(env: Any, close: Callable[[], None]) -> None:
     try:
         close()
-    except Exception as error:  # The environment may be a user's code, which may raise any exception.
+    except (Exception, SystemExit) as error:  # The environment may be a user's code, which may raise any exception.
         _warn(f"close() of {type(getattr(env, 'unwrapped', env)).__name__} fails with {describe_exception(error)}")
 
 

@@ -165,9 +165,18 @@ def flatten_observation(space: gymnasium.Space[Any], observation: Any, images: b
         space: The space of the observation.
         observation: What the environment returned.
         images: Whether images stay images.
+
+    Raises:
+        ConfigError: A state lies outside of a Discrete space.
     """
     if images and is_image(space):
         return np.asarray(observation, np.float32) / np.float32(find_image_scale(space))
+    if isinstance(space, spaces.Discrete) and not 0 <= observation - space.start < space.n:
+        raise ConfigError(
+            f"observation {observation} lies outside of {space}",
+            f"{space.start} to {space.start + space.n - 1}",
+            "correct what reset and step return, or the observation_space",
+        )
     return spaces.utils.flatten(space, observation).astype(np.float32)
 
 
@@ -278,8 +287,8 @@ def flatten_action(space: spaces.Box | spaces.Discrete, action: Any) -> Any:
     sizes = list_choices(space)
     if sizes is None:
         return np.ravel(action)
-    least = space.start if isinstance(space, spaces.Discrete) else space.low
-    return np.ravel_multi_index(tuple(np.ravel(np.asarray(action) - least)), sizes)
+    least = np.asarray(space.start if isinstance(space, spaces.Discrete) else space.low, np.int64)
+    return np.ravel_multi_index(tuple(np.ravel(np.asarray(action, np.int64) - least)), sizes)
 
 
 class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):

@@ -7,6 +7,7 @@ Barto 2018, example 13.1). Runs wherever episodes are played.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 
 from rltune.checkpoints.store import MANIFEST, REPLAY, Store
 from rltune.envs.objective import Objective
+from rltune.errors import PolicyError
 from rltune.formatting import format_objective
 from rltune.records import CheckpointRecord
 from rltune.statistics import is_mean_better
@@ -47,7 +49,8 @@ def choose_acting(
     Returns:
         The entry ``acting`` of the policy's files, if sampling is better: ``deterministic``, which is False,
         ``episodes``, the means ``deterministic_mean`` and ``sampled_mean``, and ``cut``, the number of deterministic
-        episodes that did not end. None if the policy acts deterministically.
+        episodes that did not end; mean and number are None if an episode that did not end has no score. None if the
+        policy acts deterministically.
     """
     if len(training_scores) < 2:
         return None
@@ -59,24 +62,30 @@ def choose_acting(
     if not policy.has_distribution:
         return None
     direction = Objective.from_settings((policy.info.get("env") or {}).get("objective")).direction
-    greedy = evaluate(policy, NUM_EPISODES, FIRST_SEED, deterministic=True, progress=progress)
-    if not is_mean_better(training_scores, greedy.returns, direction):
+    greedy = None
+    # An episode that is cut may have no score, if the objective reads it from the last info.
+    with contextlib.suppress(PolicyError):
+        greedy = evaluate(policy, NUM_EPISODES, FIRST_SEED, deterministic=True, progress=progress)
+    if greedy and not is_mean_better(training_scores, greedy.returns, direction):
         return None
     sampled = evaluate(policy, NUM_EPISODES, FIRST_SEED, deterministic=False, progress=progress)
-    if not is_mean_better(sampled.returns, greedy.returns, direction):
+    if greedy and not is_mean_better(sampled.returns, greedy.returns, direction):
         return None
-    means = {"deterministic_mean": greedy.mean, "sampled_mean": sampled.mean}
-    return {"deterministic": False, "episodes": NUM_EPISODES, **means, "cut": len(greedy.cut)}
+    means = {"deterministic_mean": greedy and greedy.mean, "sampled_mean": sampled.mean}
+    return {"deterministic": False, "episodes": NUM_EPISODES, **means, "cut": len(greedy.cut) if greedy else None}
 
 
 def describe_acting(acting: Mapping[str, Any]) -> str:
     """Describe the decision of `choose_acting` for sampling, as the end of a sentence about the policy."""
     sampled, greedy = (format_objective(acting[f"{way}_mean"]) for way in ("sampled", "deterministic"))
-    cut = f", with {acting['cut']} episodes cut for want of a time limit (+env.kwargs.max_episode_steps=1000)"
-    return (
-        f"acts by sampling its actions: on {acting['episodes']} episodes each, that had a mean of {sampled}, and the "
-        f"deterministic policy one of {greedy}{cut if acting['cut'] else ''}"
-    )
+    limit = "for want of a time limit (+env.kwargs.max_episode_steps=1000)"
+    other = f"the deterministic policy one of {greedy}"
+    if acting["cut"] is None:
+        other = f"episodes of the deterministic policy were cut {limit}"
+    elif acting["cut"]:
+        other += f", with {acting['cut']} episodes cut {limit}"
+    start = f"acts by sampling its actions: on {acting['episodes']} episodes each"
+    return f"{start}, that had a mean of {sampled}, and {other}"
 
 
 def read_acting(folder: Path) -> dict[str, Any] | None:

@@ -521,8 +521,9 @@ class BundlePolicy:
         actions = head.choose_best(outputs) if is_deterministic else _sample(head, outputs, rng)
         if self.action_scaling is not None:
             actions = self.action_scaling.apply(actions)
-            if not np.can_cast(actions.dtype, self.action_scaling.low.dtype):  # A space of float16 has no float32.
-                actions = actions.astype(self.action_scaling.low.dtype)
+        dtype = self.spaces["action"].get("dtype", actions.dtype)
+        if not np.can_cast(actions.dtype, dtype):  # A space of float16 has no float32, one of int32 no int64.
+            actions = actions.astype(dtype)
         return np.asarray(actions[0] if single else actions), after.numpy() if self.memory_size else state
 
     def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -646,7 +647,8 @@ def build_space(description: dict[str, Any]) -> Any:
     from gymnasium import spaces
 
     if description["type"] == "Discrete":
-        return spaces.Discrete(description["n"], start=description["start"])
+        dtype = np.dtype(description.get("dtype", "int64")).type
+        return spaces.Discrete(description["n"], start=description["start"], dtype=dtype)
     low, high = (_read_bound(description, key) for key in ("low", "high"))
     return spaces.Box(low, high, tuple(description["shape"]), np.dtype(description["dtype"]).type)
 

@@ -237,7 +237,8 @@ def _describe_layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray
 def describe_space(space: Any) -> dict[str, Any]:
     """Describe a Box or Discrete space as JSON values; infinite bounds become ``"inf"`` and ``"-inf"``."""
     if isinstance(space, Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+        other = {} if space.dtype == np.int64 else {"dtype": str(np.dtype(space.dtype))}
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), **other}
     if not isinstance(space, Box):
         raise ValueError(f"a bundle cannot express the space {type(space).__name__}: known are Box and Discrete")
     bounds = {key: _describe_bound(getattr(space, key)) for key in ("low", "high")}

@@ -264,10 +264,11 @@ def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str)
     same_form = expected.shape == exported.shape
     gap = float(np.abs(expected.astype(np.float64) - exported.astype(np.float64)).max()) if same_form else float("inf")
     discrete = np.issubdtype(expected.dtype, np.integer)
-    if gap > 0 if discrete else not np.allclose(expected, exported, rtol=TOLERANCE, atol=TOLERANCE):
+    allowed = TOLERANCE if discrete else max(TOLERANCE, float(np.finfo(expected.dtype).eps))
+    if gap > 0 if discrete else not np.allclose(expected, exported, rtol=allowed, atol=allowed):
         raise PolicyError(
             f"format={format}: the exported policy's actions differ from the policy's own by up to {gap:.3g}",
-            "equal actions" if discrete else f"a difference of at most {TOLERANCE:g}",
+            "equal actions" if discrete else f"a difference of at most {allowed:g}",
             "nothing was written; use rltune.load_policy instead",
         )
     return gap

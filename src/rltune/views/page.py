@@ -111,7 +111,7 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
         notes.append(f"{num_more} more: {spell_command(f'show sweep={view.name}')}")
     if second:
         notes.append(f"* on the Pareto front: no other complete trial beats it in both score and {criteria.second}")
-    yield Section("trials", "Trials, the best first", TextTable(headings, tuple(rows), best), notes=notes)
+    yield Section("trials", "Trials, complete ones first", TextTable(headings, tuple(rows), best), notes=notes)
 
 
 def _describe_failures(view: SweepView) -> Iterator[Section]:
