@@ -40,6 +40,15 @@ def test_the_baseline_is_tuned_whatever_a_person_tries_first(make, typed):
     assert origins == ["warm_start"] * len(typed) + ["tuned"] * ("tuned" not in typed)
 
 
+def test_a_baseline_outside_its_range_is_said(make):
+    """The certification trains it, and the search does not."""
+    made = make(algo__training__lr=0.3)
+    (note,) = (note for note in made.notes if "lr=0.3" in note)
+    assert "space.lr=0.3" in note
+    assert made.baseline["lr"] == 0.3
+    assert "lr" not in made.fixed_values(0)[0]
+
+
 def test_the_baseline_has_what_the_space_fixes(make):
     assert make(space={**make().config.space, "lr": 3e-4}).baseline["lr"] == 3e-4
     assert make(space={"lr": 3e-4}).baseline == {"lr": 3e-4}
@@ -75,7 +84,8 @@ def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_fac
     settings = compose("run", *SAFE, "space=mine", "portfolio=off", f"hydra.searchpath=[{own}]")
     made = make_plan(parse_config(settings))
     assert made.config.space == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
-    assert made.notes == (), "nobody typed the value that lies outside of it"
+    (note,) = made.notes
+    assert "entropy_coeff=1e-08" in note, "the first trial is not quite the baseline"
     assert made.fixed_values(0)[0].keys() == {"lr"}
     typed = make(space={"entropy_coeff": ["loguniform", 1e-4, 1e-2]})
     assert typed.config.space == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"

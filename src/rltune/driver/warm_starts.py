@@ -14,7 +14,7 @@ from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import NORMALISABLE, parse_config
 from rltune.errors import ConfigError, StudyError
-from rltune.formatting import format_number, spell_command
+from rltune.formatting import format_number, format_value, spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.records import TrialRecord
 from rltune.search.samplers import get_traits
@@ -55,10 +55,16 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
                 continue
             notes.append(f"warm start {number}: {name}={value} {problem}")
         starts.append({**start, **space.fixed})
-    # Values outside of their ranges need no note here, because they come from a file and not from the user.
     baseline = find_baseline(config, space)
     if baseline.keys() - space.fixed.keys() and baseline not in starts:
         starts.append(baseline)
+        inside = space.encode(baseline)
+        for name, value in baseline.items():
+            if name in dimensions and dimensions[name].label not in inside:
+                notes.append(
+                    f"the baseline has {name}={value}, which lies outside {dimensions[name]}: the search draws another "
+                    f"value; space.{name}={format_value(value)} fixes it"
+                )
     return tuple(starts), tuple(notes)
 
 
