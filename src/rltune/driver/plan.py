@@ -31,7 +31,13 @@ from rltune.config.budget import fit_certification
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MEASURED, ResourcesConfig, RunConfig
-from rltune.driver.warm_starts import collect_earlier_trials, collect_portfolio, collect_warm_starts, find_baseline
+from rltune.driver.warm_starts import (
+    collect_earlier_trials,
+    collect_portfolio,
+    collect_warm_starts,
+    find_baseline,
+    note_values_outside,
+)
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
 from rltune.envs.validation import check_env, check_rewards, find_time_limit
@@ -204,8 +210,9 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     )
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable)
-    notes += tuple(optional_notes)
-    return Plan(config, space, build, warm_starts, find_baseline(config, space), request, notes, earlier, portfolio)
+    baseline = find_baseline(config, space)
+    notes = *notes, *note_values_outside(space, baseline), *optional_notes
+    return Plan(config, space, build, warm_starts, baseline, request, notes, earlier, portfolio)
 
 
 def _make_request(config: RunConfig) -> Request:

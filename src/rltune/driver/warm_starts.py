@@ -58,13 +58,6 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
     baseline = find_baseline(config, space)
     if baseline.keys() - space.fixed.keys() and baseline not in starts:
         starts.append(baseline)
-        inside = space.encode(baseline)
-        for name, value in baseline.items():
-            if name in dimensions and dimensions[name].label not in inside:
-                notes.append(
-                    f"the baseline has {name}={value}, which lies outside {dimensions[name]}: the search draws another "
-                    f"value; space.{name}={format_value(value)} fixes it"
-                )
     return tuple(starts), tuple(notes)
 
 
@@ -80,6 +73,17 @@ def find_baseline(config: RunConfig, space: Space) -> dict[str, Any]:
     in_file = values_of(config.algo, (*space.names, *space.idle))
     searched = {dimension.name for dimension in space.dimensions}
     return {**space.active_values({name: in_file[name] for name in in_file if name in searched}), **space.fixed}
+
+
+def note_values_outside(space: Space, baseline: Mapping[str, Any]) -> tuple[str, ...]:
+    """Note the values of the baseline that the space excludes, so that no trial of the search has them."""
+    inside = space.encode(baseline)
+    return tuple(
+        f"the baseline has {dimension.name}={baseline[dimension.name]}, outside of {dimension}: the search draws "
+        f"another value; space.{dimension.name}={format_value(baseline[dimension.name])} fixes it"
+        for dimension in space.dimensions
+        if dimension.name in baseline and dimension.label not in inside
+    )
 
 
 def collect_portfolio(
