@@ -8,9 +8,11 @@ import importlib
 import importlib.util
 import re
 import shlex
+import sqlite3
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +230,12 @@ def load_script(name: str) -> Any:
 
 
 def test_the_live_tables_picture_is_drawn_from_a_ledger(tmp_path: Path) -> None:
-    picture = load_script("make_live_table").draw(write_sweep(tmp_path / "s", 12), share=0.5)
+    folder = write_sweep(tmp_path / "s", 12)
+    with closing(sqlite3.connect(folder / "ledger.db")) as ledger, ledger:  # A second for each trial, one by one.
+        ledger.execute("UPDATE sweep_trials SET began_s = number, ended_s = number + 0.9")
+        began = "SELECT began_s FROM sweep_trials WHERE sweep_trials.id = reports.trial_id"
+        ledger.execute(f"UPDATE reports SET time_s = ({began}) + nominal_steps / 2000.0")
+    picture = load_script("make_live_table").draw(folder, share=0.5)
     shown = " ".join(html.unescape(text) for text in re.findall(r">([^<>]+)</text>", picture)).replace("\xa0", " ")
     counts = re.search(r"(?:\d+ [a-z]+, )*\d+ [a-z]+ of 24", shown)  # a state that no trial is in is left out
     assert counts, shown
