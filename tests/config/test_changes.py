@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -79,19 +78,6 @@ def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed)
     told = " ".join((ROOT / "CHANGELOG.md").read_text().split())
     (words,) = re.findall(r"`(searcher=tpe [^`]+)`", told)
     assert check_changes("mine", before, parse_config(compose("run", *words.split()))) is False
-
-
-@pytest.mark.slow
-def test_a_sweep_from_before_a_setting_could_be_open_is_resumed_by_the_same_command(request_of):
-    """It was begun when null was not allowed, and the file of its algorithm has never normalised anything."""
-    wanted = request_of("algo=dqn", "env=cartpole")
-    begun = asdict(wanted)
-    begun["env"]["normalise_observations"] = begun["env"]["rewards"]["normalise"] = False
-    assert check_changes("mine", begun, wanted) is False
-    begun["env"]["rewards"]["normalise"] = True
-    with pytest.raises(StudyError) as refused:
-        check_changes("mine", begun, wanted)
-    assert refused.value.what.startswith("env.rewards.normalise=False")
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def _list_clipped_by(default: Any) -> tuple[Unread, ...]:
 _UNREAD_BY_ALL = (
     Unread("training.model", "the same settings in algo.rl_module.model_config"),
     Unread("training.optimizer", "algo.training.lr and grad_clip, or your own algo.learners.learner_class"),
-    Unread("env_runners.observation_filter", "env.normalise_observations=true"),
+    Unread("env_runners.observation_filter", "algo.normalise=[observations]"),
     Unread("env_runners.compress_observations"),
     Unread("environment.clip_rewards", "env.rewards.clip=1.0"),
     Unread("reporting.metrics_num_episodes_for_smoothing", "nothing: a score has its window in the budget's steps"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from rltune.config.schema import MEASURED, RunConfig
@@ -57,7 +56,7 @@ def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> boo
         ConfigError: Another version of rltune wrote the settings, with keys that this one does not know, or without
             some that it needs.
     """
-    before, now = (_flatten(each) for each in (to_typed(RunConfig, begun), wanted))
+    before, now = (dict(flatten_settings(redact_config(each))) for each in (to_typed(RunConfig, begun), wanted))
     differing = [
         key
         for key in sorted(before.keys() | now.keys())
@@ -96,26 +95,6 @@ def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> Non
                 "a larger value, which extends the sweep, or none, which keeps the sweep's own",
                 spell_command(f"resume sweep={name}"),
             )
-
-
-def wanted_normalisation(config: RunConfig, params: Mapping[str, Any] = MappingProxyType({})) -> dict[str, bool]:
-    """Return whether observations and rewards are to be normalised in a sweep, or in a trial that has these values.
-
-    It is as the environment's settings say, else as the trial's values, else as the algorithm's file.
-    """
-    wanted, env = params.get("normalise", config.algo.get("normalise", ())), config.env
-    observations, rewards = env.normalise_observations, env.rewards.normalise
-    return {
-        "env.normalise_observations": "observations" in wanted if observations is None else observations,
-        "env.rewards.normalise": "rewards" in wanted if rewards is None else rewards,
-    }
-
-
-def _flatten(config: RunConfig) -> dict[str, Any]:
-    """Return settings by dotted key, with what is to be normalised in place of where that was written."""
-    flat = dict(flatten_settings(redact_config(config))) | wanted_normalisation(config)
-    flat.pop("algo.normalise", None)
-    return flat
 
 
 def _describe_change(name: str, key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import (
-    NORMALISE,
     build_search_space,
     check_values,
     count_env_runners,
@@ -22,7 +21,8 @@ from rltune.algorithms.arguments import (
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
-from rltune.algorithms.preflight import check_corners, check_spaces, find_normalisable
+from rltune.algorithms.normalising import find_obstacles, list_notes, remove_from_space, remove_from_values
+from rltune.algorithms.preflight import check_corners, check_spaces
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
@@ -80,6 +80,7 @@ class Plan:
         notes: Notes for the user, shown when the sweep starts.
         earlier: Trials of earlier sweeps from which the searcher learns.
         portfolio: Values by name for the trials after the warm starts.
+        not_normalised: What cannot be normalised in the environment, see `rltune.algorithms.normalising`.
     """
 
     config: RunConfig
@@ -91,6 +92,7 @@ class Plan:
     notes: tuple[str, ...]
     earlier: tuple[TrialRecord, ...] = ()
     portfolio: tuple[Mapping[str, Any], ...] = ()
+    not_normalised: tuple[str, ...] = ()
 
     @property
     def criteria(self) -> Criteria:
@@ -143,10 +145,13 @@ class Plan:
             return given, BASELINE if self.config.published.env_steps is None else TUNED
         return given, PORTFOLIO
 
+    def encode_request(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the searched quantities by label of a configuration that a user has enqueued."""
+        return self.space.encode(remove_from_values(values, self.not_normalised))
+
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain dictionaries, for the workers' assignments."""
-        plain = {"algo": dict(self.build.algo), "normalisable": list(self.build.normalisable)}
-        return {**vars(self.build), **plain, "env": self.build.env.to_dict()}
+        return {**vars(self.build), "algo": dict(self.build.algo), "env": self.build.env.to_dict()}
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
@@ -184,13 +189,17 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     check_criteria(read_criteria(asdict(config)), find_capabilities(config.algo), config.replicates)
     space = build_search_space(config.algo, config.space)
     check_values(config.algo, space)
-    searcher_notes = check_searcher(config.searcher.kind, space)
-    earlier, earlier_notes = collect_earlier_trials(config, space, resumed)
-    warm_starts, notes = collect_warm_starts(config, space)
+    check_searcher(config.searcher.kind, space)
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, normalisable, env_notes = _check_env(config)
+    spec, obstacles = _check_env(config)
+    env_notes = list_notes(obstacles, [config.algo, *space.corners()])
+    typed, config = config, _leave_out(config, obstacles)
+    space = build_search_space(config.algo, config.space)
+    searcher_notes = check_searcher(config.searcher.kind, space)
+    earlier, earlier_notes = collect_earlier_trials(config, space, resumed, obstacles)
+    warm_starts, notes = collect_warm_starts(config, space)
     from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config)
@@ -199,20 +208,19 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     portfolio, portfolio_notes = collect_portfolio(config, space, tried)
     own_learner = _describe_own_learner(config, space)
     budget_notes = [_describe_few_steps(config), _describe_late_episodes(config, spec, request.env_runners)]
-    config, grid_notes = fit_sizes(config)
+    fitted, grid_notes = fit_sizes(config)
     idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
     ledger_note = LOCAL_LEDGER if config.storage and not config.study.storage else None
-    if not normalisable and any(dimension.name == NORMALISE for dimension in space.dimensions):
-        env_notes += (f"{NORMALISE} is searched, but nothing here depends on it: '~space.{NORMALISE}' leaves it out",)
     search_notes = *portfolio_notes, *searcher_notes, *earlier_notes
     optional_notes = filter(
         None, [*env_notes, *budget_notes, *search_notes, own_learner, idle_gpu, *grid_notes, ledger_note]
     )
     algo = make_inputs_absolute(config.algo)
-    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable)
+    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision)
     baseline = find_baseline(config, space)
     notes = *notes, *note_values_outside(space, baseline), *optional_notes
-    return Plan(config, space, build, warm_starts, baseline, request, notes, earlier, portfolio)
+    settings = replace(typed, budget=fitted.budget, certify=fitted.certify)
+    return Plan(settings, space, build, warm_starts, baseline, request, notes, earlier, portfolio, tuple(obstacles))
 
 
 def _make_request(config: RunConfig) -> Request:
@@ -244,11 +252,11 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
-def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...], tuple[str, ...]]:
+def _check_env(config: RunConfig) -> tuple[EnvSpec, dict[str, str]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
 
     Returns:
-        Its specification, what ``algo.normalise`` decides, and notes on what cannot be normalised.
+        Its specification, and what cannot be normalised in it, with the reason.
     """
     spec = specify_env(config.env, config.objective)
     env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
@@ -257,7 +265,17 @@ def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...], tuple[str, 
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
     spaces = check_env(spec)
     check_spaces(config.algo, config.env.id, spaces)
-    return spec, *find_normalisable(config.algo, config.env, spec, spaces)
+    return spec, find_obstacles(config.algo, spec, vectorize, spaces)
+
+
+def _leave_out(config: RunConfig, obstacles: Collection[str]) -> RunConfig:
+    """Leave what cannot be normalised out of the algorithm's file, the space, warm starts and the portfolio."""
+    warm_start, portfolio = (
+        [remove_from_values(values, obstacles) if isinstance(values, Mapping) else values for values in starts]
+        for starts in (config.warm_start, config.portfolio)
+    )
+    algo, space = remove_from_values(config.algo, obstacles), remove_from_space(config.space, obstacles)
+    return replace(config, algo=algo, space=space, warm_start=warm_start, portfolio=portfolio)
 
 
 def _describe_own_learner(config: RunConfig, space: Space) -> str | None:

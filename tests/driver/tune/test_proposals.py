@@ -35,6 +35,9 @@ class Plan:
         is_given = number < len(self.warm_starts)
         return (self.space.encode(self.warm_starts[number]), PORTFOLIO) if is_given else ({}, SEARCHER)
 
+    def encode_request(self, values: Any) -> dict[str, Any]:
+        return self.space.encode(values)
+
     def seeds(self, number: int) -> list[int]:
         return [1000 + number]
 
