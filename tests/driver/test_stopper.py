@@ -13,7 +13,12 @@ from rltune.trial.supervisor import STOP_FILE
 
 @pytest.fixture
 def make_stopper(tmp_path, request_of):
-    return lambda *overrides, spent_steps=0: SweepStopper(open_store(tmp_path), request_of(*overrides), spent_steps)
+    def make(*overrides, spent_steps=0):
+        config = request_of(*overrides)
+        joined = config.cluster.address is not None
+        return SweepStopper(open_store(tmp_path), config.budget, spent_steps, waits_for_nodes=joined)
+
+    return make
 
 
 def test_the_first_request_is_the_one_that_counts(make_stopper, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from composing import compose
 
-from rltune.config.schema import RunConfig
+from rltune.config.schema import TrackingConfig
 from rltune.config.validation import parse_config
 from rltune.driver.trackers import check_trackers
 from rltune.errors import ConfigError
@@ -21,7 +21,7 @@ class Unchecked(Tracker):
     """A tracker whose check has a bug."""
 
     @classmethod
-    def check(cls, config: RunConfig) -> None:
+    def check(cls, tracking: TrackingConfig) -> None:
         raise ValueError("boom")
 
 

@@ -181,7 +181,8 @@ def test_a_sweep_is_asked_and_watched_by_its_address_alone(
     """As from a machine that has nothing of it but its ledger's address."""
     url = postgres.database(address, "asked")
     ref = SweepRef("mine", tmp_path / "nowhere", ledger_url=url)
-    ledger, stopper = Ledger(url, "mine", create=True), SweepStopper(open_store(tmp_path), request_of("name=mine"))
+    ledger = Ledger(url, "mine", create=True)
+    stopper = SweepStopper(open_store(tmp_path), request_of("name=mine").budget)
     ledger.change_sweep(status="running", config=format_settings(request_of("name=mine", "budget.trials=4")))
     with ThreadPoolExecutor(2) as pool:
         with take_lease(ledger), Housekeeping([(0.1, Inbox(ledger, stopper).read)]):

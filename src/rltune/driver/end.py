@@ -23,6 +23,7 @@ from rltune.certification.selection import EvaluationStoppedError, FinalEvaluati
 from rltune.checkpoints.clients import StoreError
 from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.config.budget import STEPS_SPENT
+from rltune.config.settings_file import format_settings
 from rltune.driver.folder import leave_folder, store_results
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
@@ -186,7 +187,16 @@ def register_winner(
         return None
     if not (sweep.config.tracking.register and sweep.tracker.has_mlflow):
         return None
-    candidate = Candidate(winner, certification, sweep.config, sweep.name)
+    candidate = Candidate(
+        winner,
+        certification,
+        sweep=sweep.name,
+        env_name=sweep.config.env.name,
+        algorithm=sweep.config.algo["name"],
+        env=sweep.plan.build.env,
+        num_episodes=sweep.config.certify.champion_episodes,
+        settings=format_settings(sweep.config),
+    )
     with contextlib.suppress(EvaluationStoppedError):
         return register_champion(candidate, sweep.tracker, sweep.console.note, _make_player(sweep))
     return None
@@ -204,14 +214,17 @@ def save_outcome(
     trials = count_states(records)
     failed = winner is None and not trials["interrupted"]
     runs = sweep.retraining.runs() if sweep.retraining else []
-    has_more = len(records) < sweep.config.budget.trials
+    budget = sweep.config.budget
+    has_more = len(records) < budget.trials
     outcome = Outcome(
         name=sweep.name,
         status=_describe_status(sweep, failed),
         trials=trials,
         winner=describe_winner(winner, folder, records),
         model=model,
-        cost=compute_cost(records, sweep.config, sweep.slots.mean(), sweep.note_wall_time(), runs),
+        cost=compute_cost(
+            records, budget.env_steps, sweep.config.replicates, sweep.slots.mean(), sweep.note_wall_time(), runs
+        ),
         certified=certification.summary() if certification else None,
         reason=stopper.reason
         or (explain_no_winner(records) if failed else None)

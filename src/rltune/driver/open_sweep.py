@@ -14,6 +14,7 @@ from rltune.checkpoints.retention import Retention
 from rltune.cluster.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
+from rltune.config.budget import SpentBudget
 from rltune.driver.display import Display, Heartbeats
 from rltune.driver.folder import SweepContext
 from rltune.driver.housekeeping import Housekeeping
@@ -79,11 +80,13 @@ class OpenSweep:
         self.study = self._open_study()
         records, certify = ledger.trials.records(), self.config.certify
         spent_steps = self.config.replicates * sum(record.env_steps for record in records)
-        self.stopper = SweepStopper(self.store, self.config, spent_steps, ledger.lease)
+        joined = self.config.cluster.address is not None
+        self.stopper = SweepStopper(self.store, self.config.budget, spent_steps, ledger.lease, waits_for_nodes=joined)
         self.retraining = None
         if certify.seeds:
             seeds = self.plan.certification_seeds()
-            self.retraining = Retraining(self.folder, self.config, seeds, self.plan.baseline, ledger)
+            env_steps, replicates = self.config.budget.env_steps, self.config.replicates
+            self.retraining = Retraining(self.folder, certify, env_steps, replicates, seeds, self.plan.baseline, ledger)
         self.tracker = open_trackers(self)
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.active_trial_dirs)
         self.console = Console(context.stream)
@@ -97,6 +100,10 @@ class OpenSweep:
         wall_s = self._earlier_wall_s + time.monotonic() - self.context.began
         self.ledger.change_sweep(wall_s=wall_s)
         return wall_s
+
+    def compute_spent(self, num_trials: int) -> SpentBudget:
+        """Return how much of the budget the search has used, with its number of trials."""
+        return SpentBudget(self.config.budget, self.config.replicates, num_trials, self.stopper.env_steps)
 
     def is_certified(self) -> bool:
         """Whether all certification runs have ended; also True without certification."""

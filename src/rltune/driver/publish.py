@@ -11,7 +11,6 @@ from urllib.parse import quote
 from rltune.certification.description import TABLE_NAME, write_table
 from rltune.certification.result import Certification
 from rltune.cluster.resources import count_on_gpu
-from rltune.config.budget import SpentBudget
 from rltune.config.uris import redact, redact_address, resolve_uri
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.provenance import list_versions
@@ -80,7 +79,7 @@ def publish_outcome(
     sweep.show_warnings()
     sweep.display.close()
     if waiting:
-        larger = SpentBudget(sweep.config, len(records), sweep.stopper.env_steps).spell_larger(waiting)
+        larger = sweep.compute_spent(len(records)).spell_larger(waiting)
         command = f"{make_resume_command(folder)} {larger}".rstrip()
         console.note(f"{format_number(waiting, 'enqueued configuration')} not begun: {command}")
     unfinished = outcome.trials["interrupted"] or interrupted or not is_certified

@@ -15,7 +15,7 @@ from rltune.search.conditions import format_yaml_value
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feeds
 from rltune.tracking.mlflow_tracker import NOTE_TAG
-from rltune.tracking.notification import NotificationTracker
+from rltune.tracking.notification import NotificationTracker, check_target
 from rltune.tracking.tracker import SweepDescription, Tracker
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def check_trackers(config: RunConfig) -> None:
         )
     for tracker in trackers:
         with _naming(tracker):
-            tracker.check(config)
+            tracker.check(config.tracking)
+    check_target(config.notify)
 
 
 @contextmanager

@@ -57,7 +57,8 @@ class SweepHandle:
     def compute_spent(self) -> SpentBudget:
         """Return the number of trials and environment steps that the search has used."""
         trials = self.ledger.trials.records()
-        return SpentBudget(self.config, len(trials), self.config.replicates * sum(trial.env_steps for trial in trials))
+        budget, replicates = self.config.budget, self.config.replicates
+        return SpentBudget(budget, replicates, len(trials), replicates * sum(trial.env_steps for trial in trials))
 
     @property
     def resume_command(self) -> str:
