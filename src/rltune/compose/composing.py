@@ -13,8 +13,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
-from rltune.compose.explaining import explain, explain_option, find_type
+from rltune.compose.explaining import explain, explain_option
 from rltune.compose.overrides import spell_value, spell_word
+from rltune.config.bounds import find_type
 from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings

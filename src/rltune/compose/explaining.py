@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.bounds import list_bounds, read_types
+from rltune.config.bounds import describe_allowed, find_type, list_bounds
 from rltune.config.schema import REMOVED, RunConfig
 from rltune.config.uris import redact_address
 from rltune.config.validation import find_meant
 from rltune.errors import ConfigError, RltuneError, choices, nearest
 from rltune.formatting import spell_command
-
-TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
@@ -28,14 +25,6 @@ FLAGS = {
     *("-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
     *("-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 }
-
-
-def find_type(schema: type, key: str) -> Any:
-    """Find a setting's type in the schema, such as ``float | None`` for ``budget.wall_time_s``; None for any type."""
-    kind: Any = schema
-    for part in key.split("."):
-        kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
-    return kind
 
 
 def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> RltuneError:
@@ -192,20 +181,3 @@ def _explain_fixed(override: str, changeable: Sequence[str]) -> ConfigError:
         f"a change of {', '.join(changeable)}",
         f"{spell_command('run')} with the same settings, {override} and another name",
     )
-
-
-def describe_allowed(schema: type, key: str) -> str:
-    """Describe the allowed values of a setting in words, such as ``a whole number, at least 1, or null``.
-
-    Returns:
-        The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
-    """
-    kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
-    if get_origin(kind) is list:
-        return "a list, such as [first,second]"
-    types = (kind, *get_args(kind))
-    name = next((TYPES[part] for part in types if part in TYPES), "")
-    if bounds is not None:
-        name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"
-    comma = "," if bounds is not None else ""
-    return f"{name}{comma} or null" if name and type(None) in types else name

@@ -16,9 +16,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from rltune.compose.composing import compose_with_choices, conf_dir, find_options, list_conf_dirs
-from rltune.compose.explaining import describe_allowed
 from rltune.compose.overrides import spell_value
-from rltune.config.bounds import list_bounds
+from rltune.config.bounds import describe_allowed, list_bounds
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import redact_address, redact_notify

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rltune.errors import ConfigError, choices, nearest
+
+TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
 
 
 @dataclass(frozen=True)
@@ -114,16 +117,76 @@ def list_bounds(schema: type) -> dict[str, Bounds]:
     return listed
 
 
-def check_bounds(schema: type, settings: Any) -> None:
-    """Refuse the first value outside of its bounds; settings that have no value yet are not checked.
+def find_type(schema: type, key: str) -> Any:
+    """Find a setting's type in the schema, such as ``float | None`` for ``budget.wall_time_s``; None for any type."""
+    kind: Any = schema
+    for part in key.split("."):
+        kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
+    return kind
+
+
+def describe_allowed(schema: type, key: str) -> str:
+    """Describe the allowed values of a setting in words, such as ``a whole number, at least 1, or null``.
+
+    Returns:
+        The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
+    """
+    kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
+    if get_origin(kind) is list:
+        return "a list, such as [first,second]"
+    types = (kind, *get_args(kind))
+    name = next((TYPES[part] for part in types if part in TYPES), "")
+    if bounds is not None:
+        name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"
+    comma = "," if bounds is not None else ""
+    return f"{name}{comma} or null" if name and type(None) in types else name
+
+
+@functools.cache
+def list_keys(schema: type) -> list[str]:
+    """List the dotted keys of all settings in a schema."""
+    keys: list[str] = []
+    for name, kind in read_types(schema).items():
+        keys += [f"{name}.{key}" for key in list_keys(kind)] if is_dataclass(kind) else [name]  # type: ignore[arg-type]  # a class can be hashed
+    return keys
+
+
+@dataclass
+class Checked:
+    """The base class of settings that are complete and within their bounds, however an instance was made."""
+
+    def __post_init__(self) -> None:
+        """Check this instance.
+
+        Raises:
+            ConfigError: A value is missing or lies outside of its bounds.
+        """
+        schema: type = type(self)
+        all_bounds = list_bounds(schema)
+        for key in list_keys(schema):
+            value = attrgetter(key)(self)
+            if isinstance(value, str) and value == MISSING:
+                raise make_missing_error(key)
+            if key in all_bounds:
+                all_bounds[key].check(key, value)
+
+
+def make_missing_error(key: str) -> ConfigError:
+    """Make the error for a setting that has no value."""
+    return ConfigError(f"{key} has no value", "a value for every key", f"add {EXAMPLES.get(key, f'{key}=...')}")
+
+
+def check_bounds(schema: type, settings: DictConfig) -> None:
+    """Refuse the first value of a command's composed settings that lies outside of its bounds.
+
+    Settings that have no value yet are not checked. `Checked` settings need no such check.
 
     Args:
         schema: A dataclass whose fields declare bounds.
-        settings: Composed settings of this schema, or an instance of it.
+        settings: Composed settings of this schema.
 
     Raises:
         ConfigError: Names the key and the value, what is allowed, and what to type.
     """
-    is_composed = isinstance(settings, DictConfig)
     for key, bounds in list_bounds(schema).items():
-        bounds.check(key, OmegaConf.select(settings, key) if is_composed else attrgetter(key)(settings))
+        bounds.check(key, OmegaConf.select(settings, key))

@@ -5,17 +5,17 @@ Imports nothing heavy, so that a typo on the command line is answered at once.
 
 from __future__ import annotations
 
-import functools
+import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.bounds import check_bounds, read_types
+from rltune.config.bounds import describe_allowed, list_bounds, make_missing_error, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
@@ -47,7 +47,7 @@ _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 # In these settings ${oc.env:NAME} is resolved only when the environment is built, so that no file contains the value.
 WITH_VARIABLES = ("env.kwargs", "env.wrappers")
 T = TypeVar("T")
-_EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
+SEE_KEYS = "add --cfg job to see all keys"
 
 
 def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
@@ -81,105 +81,103 @@ def _widen_ranges(config: RunConfig) -> RunConfig:
     return replace(config, space=space, wider={})
 
 
-def check_whole(config: RunConfig) -> None:
-    """Refuse a `RunConfig` with missing values, which are not filled in here: the defaults are in YAML files.
-
-    Raises:
-        ConfigError: It is not a `RunConfig`, or a value is missing, has another type or lies outside of its bounds.
-    """
-    if not isinstance(config, RunConfig):
-        raise ConfigError(
-            f"config={config!r} is not a RunConfig",
-            "the result of parse_config, which reads composed settings",
-            'rltune.sweep("algo=ppo", "env=cartpole") composes the settings and runs the sweep',
-        )
-    to_typed(RunConfig, vars(config))
-
-
 def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
-    """Convert composed settings to an instance of their dataclass, with checked types and bounds.
+    """Convert composed settings to an instance of their dataclass: the only conversion of settings.
 
     Args:
-        schema: A dataclass such as `RunConfig`, which declares the keys, their types and their bounds.
-        raw: The settings.
+        schema: `Checked` settings such as `RunConfig`, which declare the keys, their types and their bounds.
+        raw: The settings; each dictionary and list is copied.
 
     Raises:
         ConfigError: A key is unknown or missing, or its value has another type or lies outside of its bounds.
     """
-    # Converted to plain values, because merging a DictConfig that has another schema would fail.
-    plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw
-    try:
-        typed: T = _build(schema, plain)
-    except TypeError:
-        typed = _convert(schema, plain)
-    check_bounds(schema, typed)
-    return typed
+    plain = cast(dict[str, Any], OmegaConf.to_container(raw)) if isinstance(raw, DictConfig) else raw
+    if missing := next((key for key, value in flatten_settings(plain) if value == MISSING), None):
+        raise make_missing_error(missing)
+    return cast(T, _Conversion(schema, plain).build(schema, _resolve(plain), ""))
 
 
-def _build(kind: Any, value: Any) -> Any:
-    """Build an instance of a type without conversions, ten times as fast as OmegaConf.
+class _Conversion:
+    """Converts plain values to the types that a schema declares, as strictly as OmegaConf does.
 
     Args:
-        kind: A type of the schema: a dataclass, ``dict[str, Any]``, ``list[str]``, ``int | None``.
-        value: The settings; each dictionary and list is copied.
-
-    Raises:
-        TypeError: OmegaConf has to convert the value, resolve an interpolation or explain what is wrong.
+        schema: The dataclass of the settings.
+        settings: All settings, for errors.
     """
-    parts = get_args(kind)
-    if is_dataclass(kind):
-        types = read_types(cast(type, kind))
-        if isinstance(value, dict) and value.keys() == types.keys():
-            return cast(type, kind)(**{name: _build(types[name], nested) for name, nested in value.items()})
-    elif isinstance(kind, UnionType):
-        return _build(type(value) if type(value) in parts else parts[0], value)
-    elif isinstance(value, dict):
-        if kind in (dict[str, Any], Any) and all(isinstance(name, str) for name in value):
-            return {name: _build(Any, nested) for name, nested in value.items()}
-    elif isinstance(value, list):
-        if kind is Any or get_origin(kind) is list:
-            return [_build(parts[0] if parts else Any, element) for element in value]
-    elif isinstance(value, str) and ("${" in value or value == "???"):
-        pass
-    elif type(value) is kind or (kind is Any and type(value) in (bool, int, float, str, NoneType)):
-        return value
-    elif kind is float and type(value) is int:
-        return float(value)
-    raise TypeError(f"{value!r} is no {kind}")
 
+    def __init__(self, schema: type, settings: Mapping[str, Any]) -> None:
+        self._schema, self._settings = schema, settings
 
-def _convert(schema: type[T], plain: Any) -> T:
-    """Build an instance of the schema with OmegaConf, which converts types and resolves interpolations.
+    def build(self, kind: type, values: Any, above: str) -> Any:
+        """Build an instance of a dataclass; ``above`` is the dotted key of its settings, with a dot at its end."""
+        types, arguments = read_types(kind), dict[str, Any]()
+        for name, value in values.items():
+            if name not in types:
+                raise self._make_unknown_error(f"{above}{name}", value, list(types))
+            try:
+                arguments[name] = self._convert(types[name], value, f"{above}{name}")
+            except (TypeError, ValueError):
+                raise self._make_type_error(f"{above}{name}", value) from None
+        return kind(**arguments)
 
-    Raises:
-        ConfigError: See `to_typed`.
-    """
-    try:
-        merged = OmegaConf.merge(_make_structure(schema), _escape_variables(plain))  # type: ignore[arg-type]  # a class can be hashed
-        return cast(T, OmegaConf.to_object(merged))
-    except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
-        missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
-        key = missing[1] if missing else str(error.full_key)
-        raise ConfigError(
-            f"{key} has no value",
-            "a value for every key",
-            f"add {_EXAMPLES.get(key, f'{key}=...')}",
-        ) from None
-    except OmegaConfBaseException as error:
-        key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
-        value = dict(flatten_settings(plain)).get(key, "...")
-        shown = "..." if isinstance(value, list) else redact_address(str(value))
-        siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
+    def _convert(self, kind: Any, value: Any, key: str) -> Any:
+        """Convert one value; raise TypeError or ValueError if it has another type."""
+        parts = get_args(kind)
+        if isinstance(kind, UnionType):
+            if value is None and NoneType in parts:
+                return None
+            kind = next((part for part in parts if type(value) is part), parts[0])
+            return self._convert(kind, value, key)
+        if is_dataclass(kind) and isinstance(value, Mapping):
+            return self.build(cast(type, kind), value, f"{key}.")
+        if kind is Any or (get_origin(kind) is dict and isinstance(value, Mapping)):
+            return copy.deepcopy(value)
+        if get_origin(kind) is list and isinstance(value, list | tuple):
+            return [self._convert(parts[0], element, key) for element in value]
+        if type(value) is kind:
+            return value
+        if (kind in (int, float) and isinstance(value, str)) or (kind is float and type(value) is int):
+            return kind(value)
+        if kind is str and type(value) in (int, float):
+            return str(value)
+        raise TypeError(f"{key}={value!r} is no {kind}")
+
+    def _make_unknown_error(self, key: str, value: Any, siblings: list[str]) -> ConfigError:
         if key in REMOVED:
-            raise ConfigError(
-                f"{key}=...: not a setting any more", "the setting that replaces it", REMOVED[key]
-            ) from None
-        if str(error.key) not in siblings:
-            meant = find_meant(key, siblings, plain)
-            allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
-            if meant:
-                fix = f"{meant}={shown}"
-        raise ConfigError(f"{key}={shown}: {str(error).splitlines()[0]}", allowed, fix) from None
+            return ConfigError(f"{key}=...: not a setting any more", "the setting that replaces it", REMOVED[key])
+        above, _, last = key.rpartition(".")
+        meant = find_meant(key, siblings, self._settings)
+        allowed = choices(last, siblings, meant and meant.removeprefix(f"{above}."))
+        shown = _show(value)
+        return ConfigError(f"{key}={shown}: no such key", allowed, f"{meant}={shown}" if meant else SEE_KEYS)
+
+    def _make_type_error(self, key: str, value: Any) -> ConfigError:
+        bounds, allowed = list_bounds(self._schema).get(key), describe_allowed(self._schema, key)
+        fix = f"{key}={bounds.suggest(value)}" if bounds else SEE_KEYS
+        return ConfigError(f"{key}={_show(value)} has another type", allowed or "a mapping", fix)
+
+
+def _show(value: Any) -> str:
+    return "..." if isinstance(value, list | dict) else redact_address(str(value))
+
+
+def _resolve(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Resolve the interpolations of composed settings, except for variables in the environment's arguments.
+
+    Raises:
+        ConfigError: One of them cannot be resolved.
+    """
+    if not any("${" in text for _, text in _list_texts(plain)):
+        return plain
+    try:
+        composed = OmegaConf.create(_escape_variables(plain))
+        return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
+    except OmegaConfBaseException as error:
+        key = str(error.full_key)
+        value = _show(dict(flatten_settings(plain)).get(key, "..."))
+        raise ConfigError(
+            f"{key}={value}: {str(error).splitlines()[0]}", "a value of the key's type", SEE_KEYS
+        ) from None
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
@@ -219,11 +217,6 @@ def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
     if close is None or close not in siblings:
         return close and in_groups[close]
     return f"{group}.{close}" if group else close
-
-
-@functools.cache
-def _make_structure(schema: type) -> DictConfig:
-    return cast(DictConfig, OmegaConf.structured(schema))  # OmegaConf.merge copies the cached structure.
 
 
 def check_config(config: RunConfig) -> None:

@@ -22,7 +22,6 @@ from rltune.cluster.slots import Slots
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import require_own_sweep
 from rltune.config.uris import HIDDEN
-from rltune.config.validation import check_whole
 from rltune.driver import plan
 from rltune.driver.folder import SweepContext, hold_sweep, open_folder
 from rltune.driver.plan import make_plan
@@ -69,7 +68,6 @@ def run_sweep(
         RltuneError: The request cannot be carried out; nothing was written.
     """
     began = time.monotonic()
-    check_whole(config)
     # Printed first, because the next imports and the start of Ray take seconds.
     _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None

@@ -45,7 +45,7 @@ from rltune.compose.composing import (
     use_own_dir,
 )
 from rltune.compose.explaining import explain, refuse_flags
-from rltune.config.bounds import check_bounds, read_types
+from rltune.config.bounds import Checked, check_bounds, read_types
 from rltune.config.uris import redact, refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
 from rltune.driver.signals import INTERRUPTED, call_at_process_end, handle_signals
@@ -229,7 +229,8 @@ class Command:
             if added := [str(key) for key in job.settings if key not in keys]:
                 what = f"{added[0]}={job.settings[added[0]]}: no such key"
                 raise RltuneError(what, choices(added[0], keys), spell_command(f"{self.name} --help"))
-            check_bounds(self.schema, job.settings)
+            if not issubclass(self.schema, Checked):  # Those are checked when they are converted.
+                check_bounds(self.schema, job.settings)
         return jobs
 
     def _work(self, jobs: Sequence[Job], checks: bool) -> int | Answer:
