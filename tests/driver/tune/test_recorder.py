@@ -38,7 +38,13 @@ class Sweep:
     """A recorder over a real ledger."""
 
     def __init__(self, folder: Path, config: Any, ledger: Any = None) -> None:
-        self.folder, self.config, self.notes, self.told, self.retried = folder, config, [], [], []
+        self.folder, self.notes, self.told, self.retried = folder, [], [], []
+        self.plan = SimpleNamespace(
+            budget=config.budget,
+            failures=config.failures,
+            is_joined=config.cluster.address is not None,
+            build=SimpleNamespace(replicates=config.replicates),
+        )
         self.ledger = ledger or make_ledger(folder)
         self.stopper = SweepStopper(open_store(folder), config.budget)
         self.store = open_store(folder)
