@@ -8,6 +8,8 @@ import math
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rltune.errors import (
     ABSENT,
@@ -23,6 +25,7 @@ from rltune.errors import (
     choices,
     describe_exception,
     nearest,
+    spell,
 )
 
 
@@ -94,6 +97,21 @@ def test_a_value_is_printed_and_is_json(value, printed, in_json):
     assert error.what == f"some.key={printed} is wrong"
     assert (error.key, error.to_dict()["value"]) == ("some.key", in_json)
     json.dumps(error.to_dict(), allow_nan=False)
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+VALUES = st.recursive(PLAIN, lambda items: st.lists(items) | st.dictionaries(st.text(), items), max_leaves=5)
+
+
+@given(value=VALUES, problem=st.text())
+def test_no_value_and_no_problem_changes_another_part(value, problem):
+    error = ConfigError("some.key", value, problem, "allowed", "fix")
+    assert (error.key, error.problem, error.allowed, error.fix) == ("some.key", problem, "allowed", "fix")
+    assert error.what.startswith(f"some.key={spell(value)}")
+    if value is None or isinstance(value, bool | int) or (isinstance(value, str) and len(value) <= MAX_TEXT):
+        assert error.value == value
+    parts = json.loads(json.dumps(error.to_dict(), allow_nan=False))
+    assert ConfigError.from_dict(parts).to_dict() == pickle.loads(pickle.dumps(error)).to_dict() == parts
 
 
 def test_a_long_value_is_cut_where_it_is_kept_and_printed():

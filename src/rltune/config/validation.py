@@ -21,7 +21,7 @@ from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
-from rltune.errors import ABSENT, ConfigError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 
 NORMALISABLE = ("observations", "rewards")
 # The methods of RLlib's AlgorithmConfig for which an algo file may have a section with arguments.
@@ -172,7 +172,8 @@ def _convert(schema: type[T], plain: Any) -> T:
     except OmegaConfBaseException as error:
         key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
         value = dict(flatten_settings(plain)).get(key, "...")
-        shown = "..." if isinstance(value, list) else redact_address(str(value))
+        if isinstance(value, str | list):
+            value = redact_address(value) if isinstance(value, str) else "..."
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
         if key in REMOVED:
             raise ConfigError(
@@ -182,8 +183,8 @@ def _convert(schema: type[T], plain: Any) -> T:
             meant = find_meant(key, siblings, plain)
             allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
             if meant:
-                fix = f"{meant}={shown}"
-        raise ConfigError(key, shown, f": {str(error).splitlines()[0]}", allowed, fix) from None
+                fix = f"{meant}={spell(value)}"
+        raise ConfigError(key, value, f": {str(error).splitlines()[0]}", allowed, fix) from None
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
