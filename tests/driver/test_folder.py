@@ -41,7 +41,7 @@ def begin(folder: Path) -> None:
     """Leave what a driver leaves that has begun a sweep."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(start_ledger(None, folder, new=True)) as ledger:
-        ledger.change_sweep(config="format: 11")
+        ledger.change_sweep(config="format: 12")
 
 
 def test_one_driver_at_a_time_has_a_sweep(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rltune.config.uris import redact_notify, redact_settings
 from rltune.errors import StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
-FORMAT = 11
+FORMAT = 12
 """The version of a sweep's folder and its ledger, which this version of rltune writes and resumes."""
 OLDEST_FORMAT = 11
 """The oldest version that can still be shown and whose policies load. 0.1.0 wrote 11, which every 0.x reads."""

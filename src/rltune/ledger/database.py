@@ -28,7 +28,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from rltune.config.uris import hide_login, redact_address, redact_error
 from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.ledger.disk_full import is_disk_full
-from rltune.ledger.tables import SCHEMA
+from rltune.ledger.tables import SCHEMA, SWEEP_TRIALS
 
 # PostgreSQL rolls back a transaction that is idle this long. It is shorter than a lease, so no lock outlasts one.
 IDLE_S = 10.0
@@ -67,6 +67,7 @@ def connect_ledger(url: str) -> Engine:
     file = Path(make_url(url).database or "")
     engine = create_engine(url, creator=functools.partial(connect_file, file))
     event.listen(engine, "connect", set_pragmas)
+    event.listen(engine, "connect", _complete_older_table)
     event.listen(engine, "handle_error", functools.partial(_name_damaged_file, file))
     return engine
 
@@ -130,6 +131,19 @@ def set_pragmas(connection: Any, _: Any) -> None:
     if journal == "wal":  # With a rollback journal, synchronous=NORMAL could corrupt the file in a power failure.
         cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
+
+
+def _complete_older_table(connection: Any, _: Any) -> None:
+    """Let a ledger of an earlier format be read as if its trials had the columns of this format, all of them empty.
+
+    A temporary view, which is stored in no file, takes the table's place in this connection. Nobody writes to such a
+    table, because a sweep of another format is not resumed.
+    """
+    name = SWEEP_TRIALS.name
+    present = {row[1] for row in connection.execute(f"PRAGMA main.table_info({name})")}
+    missing = [f"NULL AS {column.name}" for column in SWEEP_TRIALS.c if column.name not in present]
+    if present and missing:
+        connection.execute(f"CREATE TEMP VIEW {name} AS SELECT *, {', '.join(missing)} FROM main.{name}")  # noqa: S608
 
 
 def file_of(url: str) -> Path | None:

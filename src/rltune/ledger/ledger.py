@@ -344,8 +344,9 @@ def _upsert(connection: Connection, table: Table, key: Mapping[str, Any], values
 
 
 def find_sweeps(engine: Engine, names: Iterable[str]) -> dict[str, int]:
-    """Return the row ids of sweeps by name; a missing sweep, or one of another ledger format, is left out."""
-    wanted = select(SWEEPS.c.name, SWEEPS.c.id).where(SWEEPS.c.name.in_(list(names)), SWEEPS.c.format == FORMAT)
+    """Return the row ids of sweeps by name; a missing sweep, or one of a format that cannot be read, is left out."""
+    wanted = select(SWEEPS.c.name, SWEEPS.c.id).where(SWEEPS.c.name.in_(list(names)))
+    wanted = wanted.where(SWEEPS.c.format.between(OLDEST_FORMAT, FORMAT))
     with engine.connect() as connection:
         return {str(row.name): int(row.id) for row in connection.execute(wanted)}
 

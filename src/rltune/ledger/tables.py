@@ -32,7 +32,7 @@ from sqlalchemy import (
     orm,  # noqa: F401
     text,
 )
-from sqlalchemy.schema import CreateSchema
+from sqlalchemy.schema import CreateColumn, CreateSchema
 
 SCHEMA = "rltune"  # In PostgreSQL, the tables are in this schema.
 # SQLite generates primary keys only for columns of the type INTEGER.
@@ -127,6 +127,10 @@ SWEEP_TRIALS = Table(
     Column("of_trial", Integer),
     Column("seed_index", Integer),
     Column("returns", _Json),
+    # Reserved for what no version records yet, so that the format need not be raised again.
+    Column("cause", String(32)),  # Who failed, as whoever saw it says: environment, diverged, out of memory and so on.
+    Column("parent", _Json),  # The trial and the checkpoint from which this trial was forked.
+    Column("schedule", _Json),  # Values that change during training, by parameter and environment steps.
     Column("revision", Integer, nullable=False, default=0),  # Grows with each change that trackers such as MLflow show.
     UniqueConstraint("sweep_id", "kind", "number"),
 )
@@ -195,6 +199,12 @@ def add_tables(connection: Connection, tables: MetaData = _metadata) -> None:
     if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
         connection.execute(CreateSchema(SCHEMA))
     tables.create_all(connection)
+    if connection.dialect.name == "postgresql" and SWEEP_TRIALS.metadata is tables:
+        # An earlier version may have created the table without the columns of this format, which are empty then.
+        present = {column["name"] for column in inspect(connection).get_columns(SWEEP_TRIALS.name, schema=SCHEMA)}
+        for column in (column for column in SWEEP_TRIALS.c if column.name not in present):
+            definition = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {SCHEMA}.{SWEEP_TRIALS.name} ADD COLUMN {definition}")
 
 
 @contextlib.contextmanager
