@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rltune.cluster.background_imports import worker_imports
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Machine
@@ -24,6 +23,7 @@ from rltune.config.settings_file import require_own_sweep
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import check_whole
 from rltune.driver import plan
+from rltune.driver.background_imports import LOADED_BEFORE_FORK, worker_imports
 from rltune.driver.folder import SweepContext, hold_sweep, open_folder
 from rltune.driver.plan import make_plan
 from rltune.driver.requests.inbox import withdraw_stops
@@ -198,7 +198,7 @@ def _start_ray(context: SweepContext) -> Iterator[tuple[SweepContext, Sequence[M
     # The order matters: closing the fork server ends the call that the thread may still wait for if Ray does not start.
     with (
         ThreadPoolExecutor(1) as thread,
-        acquire_fork_server(bool(modules) and can_fork_workers(cluster)) as server,
+        acquire_fork_server(bool(modules) and can_fork_workers(cluster), LOADED_BEFORE_FORK) as server,
     ):
         thread.submit(_import_modules)
         # The check registers classes with Ray, which while Ray is starting only another process can do safely.
