@@ -98,7 +98,9 @@ class Ledger:
                 f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", spell_command("list")
             )
         self.sweep_id, format_number = row
-        check_format(f"sweep={name}: its ledger", format_number, oldest=FORMAT if create else OLDEST_FORMAT)
+        # Tables on a server are not migrated, so that an earlier format is read in files only.
+        oldest = OLDEST_FORMAT if self.is_file and not create else FORMAT
+        check_format(f"sweep={name}: its ledger", format_number, oldest)
         self.fence = Fence(self._engine, self.sweep_id)
         self.trials = TrialTable(self.fence, TRIALS)
         self.runs = TrialTable(self.fence, CERTIFY)
@@ -344,9 +346,8 @@ def _upsert(connection: Connection, table: Table, key: Mapping[str, Any], values
 
 
 def find_sweeps(engine: Engine, names: Iterable[str]) -> dict[str, int]:
-    """Return the row ids of sweeps by name; a missing sweep, or one of a format that cannot be read, is left out."""
-    wanted = select(SWEEPS.c.name, SWEEPS.c.id).where(SWEEPS.c.name.in_(list(names)))
-    wanted = wanted.where(SWEEPS.c.format.between(OLDEST_FORMAT, FORMAT))
+    """Return the row ids of sweeps by name; a missing sweep, or one of another ledger format, is left out."""
+    wanted = select(SWEEPS.c.name, SWEEPS.c.id).where(SWEEPS.c.name.in_(list(names)), SWEEPS.c.format == FORMAT)
     with engine.connect() as connection:
         return {str(row.name): int(row.id) for row in connection.execute(wanted)}
 
