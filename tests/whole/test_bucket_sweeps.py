@@ -20,6 +20,7 @@ from toy import HURRY
 from rltune.algorithms.restore import load_algorithm
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import find_store, open_store
+from rltune.config.settings_file import read_identity
 from rltune.driver.run import resume_sweep
 from rltune.driver.starting import check_request
 from rltune.errors import PolicyError, RltuneError, StudyError
@@ -95,7 +96,7 @@ def test_a_ledger_that_is_a_file_elsewhere_is_not_begun_anew(
     tmp_path: Path, s3: str, toy_run: Callable[..., Any]
 ) -> None:
     outcome = toy_run("name=elsewhere", f"storage={s3!r}", "budget.trials=1", "tracking=off")
-    store = find_store(outcome.folder)
+    store = find_store(read_identity(outcome.folder))
     history = json.loads(store.read("driver.json") or b"")
     begun, stored = history["states"]
     assert stored.startswith(begun)

@@ -83,7 +83,7 @@ class OpenSweep:
         self.retraining = None
         if certify.seeds:
             seeds = self.plan.certification_seeds()
-            self.retraining = Retraining(self.folder, self.config, seeds, self.plan.baseline, ledger)
+            self.retraining = Retraining(self.store, self.config, seeds, self.plan.baseline, ledger)
         self.tracker = open_trackers(self)
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.active_trial_dirs)
         self.console = Console(context.stream)

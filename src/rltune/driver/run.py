@@ -20,7 +20,7 @@ from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_en
 from rltune.cluster.resources import Machine
 from rltune.cluster.slots import Slots
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import require_own_sweep
+from rltune.config.settings_file import read_identity, require_own_sweep
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import check_whole
 from rltune.driver import plan
@@ -77,7 +77,7 @@ def run_sweep(
     if folder is None:
         checked, folder = check_request(config)
         return drive(SweepContext(checked, folder, False, began, stream, trainable, typed))
-    fetch_sweep(find_store(folder), for_driver=True)
+    fetch_sweep(find_store(read_identity(folder)), for_driver=True)
     config, grows = compare_with_begun(folder, config)
     if not grows and (outcome := find_end(folder, config)):
         summary = folder / "summary.json"
@@ -113,7 +113,7 @@ def resume_sweep(
     require_changeable(changes or {})
     folder = ref.folder()
     _print(stream, f"resuming {folder.name}: reading its ledger, starting Ray ...")
-    fetch_sweep(find_store(folder), for_driver=True)
+    fetch_sweep(find_store(read_identity(folder)), for_driver=True)
     if not trust:
         require_own_sweep(folder, make_resume_command(folder))
     config = change_settings(folder, ref, changes or {})

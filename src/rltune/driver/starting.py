@@ -17,7 +17,7 @@ from rltune.config.budget import size_certification
 from rltune.config.changes import RESUME_KEYS, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import REMOVED, RunConfig
-from rltune.config.settings_file import read_settings
+from rltune.config.settings_file import read_identity, read_settings
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import parse_config
 from rltune.driver.folder import make_name_taken_error
@@ -132,7 +132,7 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
     except StudyError:
         # The driver, which opens the ledger later, reports what is wrong with it.
         return None
-    stored = read_stored_history(find_store(folder))
+    stored = read_stored_history(find_store(read_identity(folder)))
     if stored and not stored.is_stored:
         return None
     outcome = load_outcome(folder) if status in ENDED else None

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rltune.checkpoints.store import Store
-from rltune.config.settings_file import read_settings
+from rltune.config.settings_file import read_identity
 from rltune.errors import StudyError
 from rltune.ledger.sweep_folder import LEDGER, SETTINGS
 
@@ -141,7 +141,7 @@ def fetch_sweep(store: Store, *, for_driver: bool = False) -> None:
         store.fetch(PUBLISHED)
     if not for_driver or stored is None or stored.is_stored:
         return
-    if (read_settings(folder).get("study") or {}).get("storage") is None:
+    if read_identity(folder).ledger_url is None:
         raise make_distant_ledger_error(folder, stored.host)
 
 

@@ -1,4 +1,4 @@
-"""Define the ledger's tables for SQLAlchemy, and create them in the database.
+"""Define the ledger's tables for SQLAlchemy.
 
 A SQLite file holds nothing else. In PostgreSQL the tables are in a schema of their own, apart from Optuna's tables and
 the user's. Runs anywhere.
@@ -6,17 +6,13 @@ the user's. Runs anywhere.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Connection,
-    Engine,
     Float,
     ForeignKey,
     Integer,
@@ -26,18 +22,15 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
-    inspect,
     # While the ORM is imported, it registers itself with the core module by module, and a statement of the ledger in
     # another thread would meet a half-imported one. Optuna and MLflow import it in threads, so it is imported here.
     orm,  # noqa: F401
-    text,
 )
-from sqlalchemy.schema import CreateColumn, CreateSchema
 
 SCHEMA = "rltune"  # In PostgreSQL, the tables are in this schema.
 # SQLite generates primary keys only for columns of the type INTEGER.
 _ID = BigInteger().with_variant(Integer(), "sqlite")
-_metadata = MetaData()
+METADATA = MetaData()
 
 
 class _PlainText(TypeDecorator[str]):
@@ -68,7 +61,7 @@ class _Json(TypeDecorator[Any]):
 
 SWEEPS = Table(
     "sweeps",
-    _metadata,
+    METADATA,
     Column("id", _ID, primary_key=True),
     Column("name", String(255), nullable=False, unique=True),
     Column("format", Integer, nullable=False),
@@ -90,7 +83,7 @@ SWEEPS = Table(
 
 LEASES = Table(
     "leases",
-    _metadata,
+    METADATA,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
     Column("driver_id", String(32)),  # The last driver, kept after the lease is released; NULL before the first one.
     Column("driver", _Json),  # The fields of `rltune.ledger.lease.DriverRecord` as JSON.
@@ -100,7 +93,7 @@ LEASES = Table(
 
 SWEEP_TRIALS = Table(
     "sweep_trials",
-    _metadata,
+    METADATA,
     Column("id", _ID, primary_key=True),
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), nullable=False),
     Column("kind", String(16), nullable=False),
@@ -137,7 +130,7 @@ SWEEP_TRIALS = Table(
 
 REPORTS = Table(
     "reports",
-    _metadata,
+    METADATA,
     Column("id", _ID, primary_key=True),
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), nullable=False),
     Column("nominal_steps", BigInteger, nullable=False),  # The step of the budget at which trials are compared.
@@ -152,7 +145,7 @@ REPORTS = Table(
 
 DELIVERIES = Table(  # Which reports of each sweep a tracker, such as MLflow, has received.
     "deliveries",
-    _metadata,
+    METADATA,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
     Column("report", _ID, nullable=False),  # All reports up to this id were delivered to the tracker.
@@ -160,7 +153,7 @@ DELIVERIES = Table(  # Which reports of each sweep a tracker, such as MLflow, ha
 
 TRIAL_DELIVERIES = Table(  # Which state and checkpoint of each trial a tracker has received.
     "trial_deliveries",
-    _metadata,
+    METADATA,
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
     Column("revision", Integer, nullable=False, default=0),
@@ -169,7 +162,7 @@ TRIAL_DELIVERIES = Table(  # Which state and checkpoint of each trial a tracker 
 
 REQUESTS = Table(
     "requests",
-    _metadata,
+    METADATA,
     Column("id", _ID, primary_key=True),
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), nullable=False),
     Column("kind", String(16), nullable=False),
@@ -179,40 +172,3 @@ REQUESTS = Table(
     Column("taken_s", Float),  # The time at which a driver took the request; NULL until then.
     Column("trial", Integer),  # The number of the trial of an enqueued configuration.
 )
-
-
-def has_table(engine: Engine, table: Table) -> bool:
-    """Return whether the database has a table."""
-    schema = SCHEMA if engine.dialect.name == "postgresql" else None
-    return inspect(engine).has_table(table.name, schema=schema)
-
-
-def make_tables(engine: Engine, tables: MetaData = _metadata) -> None:
-    """Create those of the given tables that do not exist yet."""
-    with begin_alone(engine) as connection:
-        add_tables(connection, tables)
-
-
-def add_tables(connection: Connection, tables: MetaData = _metadata) -> None:
-    """Create missing tables in a transaction that `begin_alone` has begun."""
-    # Creating a schema needs a privilege, and using an existing one does not, so it is created only if missing.
-    if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
-        connection.execute(CreateSchema(SCHEMA))
-    tables.create_all(connection)
-    if connection.dialect.name == "postgresql" and SWEEP_TRIALS.metadata is tables:
-        # An earlier version may have created the table without the columns of this format, which are empty then.
-        present = {column["name"] for column in inspect(connection).get_columns(SWEEP_TRIALS.name, schema=SCHEMA)}
-        for column in (column for column in SWEEP_TRIALS.c if column.name not in present):
-            definition = CreateColumn(column).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {SCHEMA}.{SWEEP_TRIALS.name} ADD COLUMN {definition}")
-
-
-@contextlib.contextmanager
-def begin_alone(engine: Engine) -> Iterator[Connection]:
-    """Begin a transaction that creates tables or sweeps; a lock admits one such transaction at a time."""
-    with engine.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
-        else:  # Python's sqlite3 does not begin a transaction before CREATE TABLE, so BEGIN is sent explicitly.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        yield connection

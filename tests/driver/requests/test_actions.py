@@ -250,7 +250,7 @@ def test_a_retry_begins_with_the_state_of_the_machine_that_ran_last(mine, stream
         return Store(Client(lambda: filesystem), "/retried", folder, address="memory://retried")
 
     for module in (handle, actions):
-        monkeypatch.setattr(module, "find_store", open_in)
+        monkeypatch.setattr(module, "find_store", lambda sweep: open_in(sweep.folder))
     other = mine.folder.parent.parent / "other" / "mine"
     take(open_in(mine.folder), "d1")
     mine.begin()

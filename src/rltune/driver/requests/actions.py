@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import build_search_space
 from rltune.checkpoints.store import find_store
+from rltune.config.settings_file import read_identity
 from rltune.driver.requests.handle import SweepHandle, open_handle
 from rltune.errors import ConfigError, StudyError
 from rltune.formatting import format_number, format_params, spell_command
@@ -182,7 +183,7 @@ def retry_failed(
         sweep = stack.enter_context(open_handle(ref))
         if sweep.folder and sweep.is_outdated():
             stack.close()  # The ledger has to be closed before its file is replaced by a newer one.
-            fetch_sweep(find_store(sweep.folder), for_driver=True)
+            fetch_sweep(find_store(read_identity(sweep.folder)), for_driver=True)
             sweep = stack.enter_context(open_handle(ref))
         name, numbers = sweep.name, _choose_failed(sweep, trials)
         request = sweep.send(RETRY, numbers)
