@@ -170,20 +170,24 @@ def make_distant_ledger_error(folder: Path, host: str = "the machine where it ru
         host: That machine.
     """
     return StudyError(
-        f"sweep={folder.name}: its newest ledger is a file on {host}, whose driver has not ended",
+        f": its newest ledger is a file on {host}, whose driver has not ended",
         "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
         f"resume it on that machine; if the machine is gone, delete {DRIVER_FILE} of the sweep in the storage, and the "
         "ledger that an earlier driver has stored is continued",
+        key="sweep",
+        value=folder.name,
     )
 
 
 def _make_conflict_error(folder: Path) -> StudyError:
     """Make the error for a sweep that two machines have continued apart from each other."""
     return StudyError(
-        f"sweep={folder.name}: its ledger in {folder} and its ledger in the storage each have what the other lacks",
+        f": its ledger in {folder} and its ledger in the storage each have what the other lacks",
         "one ledger that is continued",
         f"mv {shlex.quote(str(folder))} {shlex.quote(f'{folder}-aside')} continues the one in the storage; without "
         f"{DRIVER_FILE} and {LEDGER} there, the one here is continued",
+        key="sweep",
+        value=folder.name,
     )
 
 

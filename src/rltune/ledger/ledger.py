@@ -96,7 +96,7 @@ class Ledger:
         self.sweep_id, self.name, format_number = row
         # Tables on a server are not migrated, so that an earlier format is read in files only.
         oldest = OLDEST_FORMAT if self.is_file and not create else FORMAT
-        check_format(f"sweep={self.name}: its ledger", format_number, oldest)
+        check_format(": its ledger", format_number, oldest, self.name)
         self.fence = Fence(self._engine, self.sweep_id)
         self.trials = TrialTable(self.fence, TRIALS)
         self.runs = TrialTable(self.fence, CERTIFY)
@@ -146,7 +146,9 @@ class Ledger:
         """
         if self.sweep().config is not None or self.trials.num_trials:
             name = self.name
-            raise StudyError(f"name={name}: a sweep of this name exists", "a new name", "choose another name=")
+            raise StudyError(
+                ": a sweep of this name exists", "a new name", "choose another name=", key="name", value=name
+            )
 
     @property
     def lease(self) -> Lease | None:

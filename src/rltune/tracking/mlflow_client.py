@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rltune.config.uris import redact_address, redact_error, resolve_uri
-from rltune.errors import ConfigError, RltuneError, UnavailableError
+from rltune.errors import ConfigError, UnavailableError
 
 CHECK_S = 2.0  # The time-out of the first request, which delays a sweep's start.
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
@@ -50,13 +50,12 @@ def check_uri(uri: str | None) -> None:
     """
     address = resolve_uri(uri)
     scheme = address.partition(":")[0].partition("+")[0] if ":" in address else ""
-    kind: type[RltuneError] = ConfigError
-    problem: str | None = None
+    problem, is_away = "", False
     try:
         if scheme in ("http", "https"):
             status = _request_experiments(address)
-            kind = UnavailableError if status >= 500 or status == 429 else ConfigError
-            problem = None if status == 200 else f"answers with status {status}"
+            problem = "" if status == 200 else f"answers with status {status}"
+            is_away = status >= 500 or status == 429
         elif scheme in PORTS:
             server = urlsplit(address)
             socket.create_connection((server.hostname or "localhost", server.port or PORTS[scheme]), CHECK_S).close()
@@ -69,13 +68,16 @@ def check_uri(uri: str | None) -> None:
     except sqlite3.Error as error:
         problem = str(error)
     except OSError as error:  # The errors of requests are OSErrors, too.
-        kind, problem = UnavailableError, f"cannot be reached ({str(error).rpartition(': ')[2].rstrip(')' + chr(34))})"
-    if problem:
-        raise kind(
-            f"tracking.uri={redact_address(address)}: {redact_error(address, problem)}",
-            "a server that answers, http(s)://host:port, or a database, such as sqlite:////absolute/path/mlflow.db",
-            "start it (mlflow server --port 5000), or type tracking=local (mlflow.db here) or tracking=off",
-        )
+        is_away, problem = True, f"cannot be reached ({str(error).rpartition(': ')[2].rstrip(')' + chr(34))})"
+    if not problem:
+        return
+    key, value = "tracking.uri", redact_address(address)
+    parts = (
+        f": {redact_error(address, problem)}",
+        "a server that answers, http(s)://host:port, or a database, such as sqlite:////absolute/path/mlflow.db",
+        "start it (mlflow server --port 5000), or type tracking=local (mlflow.db here) or tracking=off",
+    )
+    raise UnavailableError(*parts, key=key, value=value) if is_away else ConfigError(key, value, *parts)
 
 
 def _request_experiments(address: str) -> int:
