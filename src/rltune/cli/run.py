@@ -176,7 +176,6 @@ class ResumeConfig(RequestConfig):
     tracking: Tracking = field(default_factory=Tracking)
     notify: str | None = None
     trust: bool = MISSING
-    take_over: bool = MISSING
 
 
 @command("resume sweep=latest", ResumeConfig, prepare=start_fork_server)
@@ -192,7 +191,7 @@ def resume(settings: DictConfig) -> Answer:
     from rltune.driver.run import resume_sweep
 
     ref = make_sweep_ref(settings)
-    outcome = resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over)
+    outcome = resume_sweep(ref, changes=changes, trust=settings.trust)
     return answer_outcome(outcome, ref.ledger_url)
 
 

@@ -34,8 +34,7 @@ from sqlalchemy.exc import IntegrityError
 from rltune.config.uris import redact_address
 from rltune.errors import StudyError, choices
 from rltune.formatting import spell_command
-from rltune.ledger.database import connect_ledger, make_storage_error
-from rltune.ledger.tables import has_table, make_tables
+from rltune.ledger.database import connect_ledger, has_table, make_storage_error, make_tables
 
 QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "queued",
