@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
 from rltune.config.bounds import list_bounds, read_types
 from rltune.config.schema import REMOVED, RunConfig
@@ -65,45 +65,55 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     if isinstance(error, MissingConfigException) and error.options is not None:
         return explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
-        # For a name without its key, such as `show my-sweep`, suggest `sweep=my-sweep`.
-        subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
-        is_bare = subject and "=" not in error.override
-        fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
+        if "=" not in error.override:
+            return explain_bare_word(error.override, root, schema)
         redacted = redact_address(error.override)
         # Hydra's message is not shown if it would contain the login.
         if redacted != error.override:
             return RltuneError(f"{redacted}: not readable", "key=value, the value also quoted for Hydra", help_line)
-        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
+        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", help_line)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        return _explain_key(cause, root, schema, words)
+        return explain_key(cause, root, schema, words)
     if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # This group is another command's.
         keys = sorted(field.name for field in fields(schema))
         typed = next((word for word in words if word.startswith(f"{group[1]}=")), group[1])
-        if root == "resume":
-            return _explain_fixed(typed, keys)
         return RltuneError(f"{typed}: no such key", choices(group[1], keys), help_line)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:
         return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
 
 
-def refuse_flags(root: str, words: Sequence[str]) -> None:
+def explain_bare_word(word: str, root: str, schema: type) -> RltuneError:
+    """Explain that a word has no key; for the name of a sweep, as in ``show my-sweep``, suggest ``sweep=my-sweep``."""
+    subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
+    fix = spell_command(f"{root} {subject.pop()}={redact_address(word.lstrip('+~'))}" if subject else f"{root} --help")
+    return RltuneError(f"{redact_address(word)}: not a setting", "key=value, quoted where the shell needs it", fix)
+
+
+def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS) -> None:
     """Refuse settings that are typed as flags, such as ``--algo ppo`` or ``--algo=ppo``.
 
     Args:
         root: The command.
         words: The command line, as it was typed.
+        flags: The flags that the command has.
 
     Raises:
         ConfigError: Names the flags, and spells them as settings.
     """
-    flags = [word for word in words if word.startswith("-") and word.partition("=")[0] not in FLAGS]
-    if not flags:
+    refused = [word for word in words if word.startswith("-") and word.partition("=")[0] not in flags]
+    if not refused:
         return
+    if refused[0].partition("=")[0] in FLAGS:
+        raise ConfigError(
+            f"{refused[0]}: not a flag of {root}, which composes no groups",
+            "key=value, json=true and --help",
+            spell_command(f"{root} --help"),
+        )
     settings: list[str] = []
     for word in words:
         key, equals, value = word.partition("=")
-        if word in flags:
+        if word in refused:
             settings.append(f"{key.lstrip('-').replace('-', '_')}={value}")
         elif settings and settings[-1].endswith("=") and not equals:
             settings[-1] += word
@@ -111,7 +121,7 @@ def refuse_flags(root: str, words: Sequence[str]) -> None:
             settings.append(word)
     typed = " ".join(redact_address(word) for word in settings)
     raise ConfigError(
-        f"{redact_address(flags[0])}: no such flag",
+        f"{redact_address(refused[0])}: no such flag",
         "settings as key=value or group=option, without dashes",
         spell_command(f"{root} {typed}"),
     )
@@ -155,8 +165,13 @@ def explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneE
     return RltuneError(f"{group}={option}: no such file conf/{group}/{option}.yaml", choices(option, options), fix)
 
 
-def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: Sequence[str]) -> RltuneError:
+def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: Sequence[str]) -> RltuneError:
+    """Turn OmegaConf's error about a key, its type or its value into an `RltuneError`; see `explain`."""
     help_line = spell_command(f"{root} --help")
+    if isinstance(cause, GrammarParseError | InterpolationResolutionError):
+        word = next((word for word in words if "${" in word), str(cause.full_key))
+        what = redact_address(f"{word}: {str(cause).splitlines()[0]}")
+        return RltuneError(what, "${oc.env:NAME} for the value of an environment variable that is set", help_line)
     parent: Any = cause.parent_node
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
     # For an unknown config group, Hydra names only the group, although the user has typed a key in it.
@@ -201,9 +216,11 @@ def describe_allowed(schema: type, key: str) -> str:
         The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
     """
     kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
-    if get_origin(kind) is list:
-        return "a list, such as [first,second]"
     types = (kind, *get_args(kind))
+    if get_origin(kind) is dict:
+        return "{name: value}"
+    if any(get_origin(part) is list for part in types):
+        return "a list, such as [first,second]" + (", or null" if type(None) in types else "")
     name = next((TYPES[part] for part in types if part in TYPES), "")
     if bounds is not None:
         name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"

@@ -15,8 +15,9 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from rltune.compose.composing import compose_with_choices, conf_dir, find_options, list_conf_dirs
+from rltune.compose.composing import compose_with_choices, conf_dir
 from rltune.compose.explaining import describe_allowed
+from rltune.compose.groups import find_options, list_conf_dirs
 from rltune.compose.overrides import spell_value
 from rltune.config.bounds import list_bounds
 from rltune.config.schema import RunConfig

@@ -6,7 +6,8 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from rltune.compose.composing import conf_dir, find_options
+from rltune.compose.groups import find_options
+from rltune.config.names import conf_dir
 from rltune.formatting import spell_command
 
 # Matches a group in Hydra's defaults list whose options users choose, but none that follows from two other choices.
@@ -24,15 +25,15 @@ def write_help(root: str, width: int) -> str:
         width: The terminal's width in characters.
     """
     file = (conf_dir() / f"{root}.yaml").read_text().replace("python -m sweeps.", spell_command(""))
-    head, rest = file.removeprefix("# ").split("defaults:\n")
-    defaults, keys = rest.split("\n\n", 1)
+    above, keys = file.removeprefix("# ").split("\n\n", 1)
+    head, is_composed, defaults = above.partition("defaults:\n")
     parts = [f"Usage: {_wrap(head, width)}", "", _wrap(keys, width), ""]
     if groups := list(_list_groups(defaults, width)):
         parts += [*_hang("Groups ", "(group=option; group.key=value changes a value inside):", width), *groups, ""]
-    flags = (
-        "json=true prints one JSON document and nothing else · --cfg job shows the composed settings · --hydra-help. "
-        "conf/ here, and --config-dir DIR, add your own groups."
-    )
+    flags = "json=true prints one JSON document and nothing else"
+    if is_composed:
+        flags += " · --cfg job shows the composed settings · --hydra-help. "
+        flags += "conf/ here, and --config-dir DIR, add your own groups."
     return "\n".join([*parts, *_hang("Flags: ", flags, width)])
 
 
