@@ -23,7 +23,6 @@ from rltune.errors import RltuneError
         ("resources.max_concurrent=all", "a whole number, at least 1, or null", "resources.max_concurrent=1"),
         ("report=maybe", "true or false", "report=True"),
         ("tracking.kinds=wandb", "a list", "run --help"),
-        ("tracking.tensorboard=true", "the setting that replaces it", "tracking.kinds=[mlflow,tensorboard]"),
         ("budgett.trials=4", "one of: algo, budget", "budget.trials=4"),
         ("budget.trils=4", "one of: env_steps, reports, total_env_steps, trials", "budget.trials=4"),
         ("lr=0.001", "one of: algo, budget", "space.lr=0.001"),

@@ -11,7 +11,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
 from rltune.config.bounds import list_bounds, read_types
-from rltune.config.schema import REMOVED, RunConfig
+from rltune.config.schema import RunConfig
 from rltune.config.uris import redact_address
 from rltune.config.validation import find_meant
 from rltune.errors import ConfigError, RltuneError, choices, nearest
@@ -187,8 +187,6 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
         fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
-    if instead := REMOVED.get(str(cause.full_key)):
-        return RltuneError(f"{override}: not a setting any more", "the setting that replaces it", instead)
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
         return _explain_fixed(override, siblings)
     above, _, last = str(cause.full_key).rpartition(".")

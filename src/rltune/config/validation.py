@@ -18,7 +18,7 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 from rltune.config.bounds import check_bounds, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.criteria import parse_constraints
-from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
+from rltune.config.schema import MAX_ON_GPU, MEASURED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
 from rltune.errors import ConfigError, choices, nearest
@@ -173,10 +173,6 @@ def _convert(schema: type[T], plain: Any) -> T:
         value = dict(flatten_settings(plain)).get(key, "...")
         shown = "..." if isinstance(value, list) else redact_address(str(value))
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
-        if key in REMOVED:
-            raise ConfigError(
-                f"{key}=...: not a setting any more", "the setting that replaces it", REMOVED[key]
-            ) from None
         if str(error.key) not in siblings:
             meant = find_meant(key, siblings, plain)
             allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
