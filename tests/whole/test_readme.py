@@ -27,8 +27,10 @@ import rltune
 from rltune.algorithms.arguments import build_search_space, values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
+from rltune.cli.application.command import PolicyConfig
+from rltune.cli.application.composed import ComposedCommand
 from rltune.cli.application.program import load_commands
-from rltune.cli.requests import open_space
+from rltune.compose.command_settings import read_command_settings
 from rltune.compose.overrides import quote_free_text
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
@@ -69,9 +71,12 @@ MAKES = [line for line in commands() if re.match(r"make \w", line)]
 SNIPPETS = [block for block in blocks() if re.match(r"import |from ", block)]
 
 
-def composed(command: str, overrides: list[str], folder: Path | None = None) -> DictConfig:
-    """What Hydra makes of a command, on top of the real configs; ``folder`` adds a person's own."""
+def composed(command: str, overrides: list[str], folder: Path | None = None) -> Any:
+    """The settings of a command, on top of the real configs; ``folder`` adds a person's own."""
     schema = load_commands()[command].schema
+    if not isinstance(load_commands()[command], ComposedCommand):
+        needed = ["policy=sweep:latest"] if issubclass(schema, PolicyConfig) else []  # Where a page names the command.
+        return read_command_settings(command, schema, [*needed, *overrides])
     ConfigStore.instance().store("base_run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
     ConfigStore.instance().store(f"base_{command}", schema)
     if "-m" in overrides:  # the first of its jobs
@@ -79,9 +84,8 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     chosen = {word.rpartition("=")[2] for word in overrides}
     has_own = any(Path(path).stem in chosen for path in OWN_FILES)  # The rest composes from our files alone, once.
     added = [f"hydra.searchpath=[file://{folder}]"] if folder and has_own else []
-    prepare = open_space if command == "enqueue" else list
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
-    return compose(command, *map(quote_free_text, prepare(overrides)), *added)
+    return compose(command, *map(quote_free_text, overrides), *added)
 
 
 def check_request(settings: DictConfig) -> RunConfig:
