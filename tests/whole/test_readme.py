@@ -32,6 +32,7 @@ from rltune.cli.application.composed import ComposedCommand
 from rltune.cli.application.program import load_commands
 from rltune.compose.command_settings import read_command_settings
 from rltune.compose.overrides import quote_free_text
+from rltune.config.bounds import list_bounds
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
 from rltune.envs.build import make_env
@@ -260,6 +261,40 @@ def test_the_page_of_settings_says_what_each_key_is() -> None:
     groups = {path.parent.name for path in (ROOT / "conf").glob("*/*.yaml")} - {"recipe"}
     assert groups == set(module.GROUPS)
     assert {path.stem for path in (ROOT / "conf").glob("*.yaml")} == {*module.COMMANDS, "run", "hydra_settings"}
+
+
+COMMENTED = """\
+# the file's heading
+first: 1 # one
+section:
+  # above
+  second: [a, # inside
+    b]
+  third: 'x # y'
+fourth:
+  - 1
+  - 2
+"""
+
+
+def test_a_comment_behind_or_above_a_key_is_its_meaning(tmp_path: Path) -> None:
+    module = load_script("make_settings_page")
+    read_keys, Setting = module.read_keys, module.Setting
+    file = tmp_path / "some.yaml"
+    file.write_text(COMMENTED)
+    assert read_keys(file) == [
+        Setting("first", "1", "one"), Setting("section.second", "[a, b]", "above"),
+        Setting("section.third", "'x # y'", ""), Setting("fourth", "- 1 - 2", ""),
+    ]  # fmt: skip
+    assert read_keys(file, "certify.")[0].key == "certify.first"
+
+
+def test_the_comment_of_a_setting_names_its_choices() -> None:
+    """Help pages show the comments of conf/, and nothing else says which words a setting takes."""
+    for setting in load_script("make_settings_page").read_keys(ROOT / "conf" / "run.yaml"):
+        bounds = list_bounds(RunConfig).get(setting.key)
+        for choice in bounds.choices if bounds else ():
+            assert choice in f"{setting.value} {setting.meaning}", setting.key
 
 
 def test_the_architecture_names_every_room() -> None:

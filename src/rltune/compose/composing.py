@@ -126,13 +126,6 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     Raises:
         RltuneError: An override is wrong.
     """
-    return compose_with_choices(root, schema, words, config_dir)[0]
-
-
-def compose_with_choices(
-    root: str, schema: type, words: Sequence[str], config_dir: str | Path | None = None
-) -> tuple[DictConfig, dict[str, str]]:
-    """Compose a command's settings, and also return the chosen option of each group: ``{"certify": "on"}``."""
     import hydra
     from hydra.errors import HydraException
 
@@ -152,10 +145,9 @@ def compose_with_choices(
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise explain(error, root, schema, words) from None
     check_options(settings.hydra)
-    choices = {str(group): str(option) for group, option in settings.hydra.runtime.choices.items()}
     with open_dict(settings):
         del settings["hydra"]
-    return settings, choices
+    return settings
 
 
 def change_settings(settings: str, words: Sequence[str]) -> DictConfig:

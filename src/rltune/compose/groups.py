@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 from rltune.config.names import conf_dir
+
+# Matches a group in Hydra's defaults list whose options users choose, but none that follows from two other choices.
+_CHOSEN = re.compile(r'  - (?:optional )?(\w+): "?([^\s"_]+)"?(?: # (.+))?', re.MULTILINE)
+
+
+class Group(NamedTuple):
+    """A config group of a command: its name, its default option, and the comment beside it in ``conf/``, if any."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+def list_groups(root: str) -> list[Group]:
+    """List the config groups among whose options the users of a command choose, in the order of its defaults list."""
+    lines = (conf_dir() / f"{root}.yaml").read_text().splitlines()
+    return [Group(*match.groups("")) for match in map(_CHOSEN.fullmatch, lines) if match]
 
 
 def find_own_dir() -> Path | None:
