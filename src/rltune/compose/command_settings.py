@@ -89,7 +89,7 @@ def _parse_value(text: str, kind: Any) -> Any:
     if kind is str or (str in types and NoneType in types):
         quoted = re.fullmatch(r"(['\"])(.*)\1", text, re.DOTALL)
         return None if text == "null" and NoneType in types else quoted[2] if quoted else text
-    with contextlib.suppress(yaml.YAMLError):
+    with contextlib.suppress(yaml.YAMLError, ValueError):
         # An empty value is no YAML null, as it may come from an empty variable of the shell.
         return parse_yaml(text) if text else text
     return text
