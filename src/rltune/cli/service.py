@@ -16,7 +16,7 @@ from rltune.cli.application.multirun import Job, read_start
 from rltune.compose.composing import read_request, store_schema
 from rltune.config.bounds import bounded
 from rltune.config.schema import RunConfig
-from rltune.errors import ConfigError
+from rltune.errors import RltuneError
 from rltune.formatting import spell_command
 
 # Settings of the command `submit` itself, which are not passed to the sweep.
@@ -112,7 +112,7 @@ def check_job(job: Job) -> None:
         RltuneError: The sweep cannot be run.
     """
     if flags := [word for word in job.words if word.startswith("-")]:
-        raise ConfigError(
+        raise RltuneError(
             f"{flags[0]}: the service uses only the conf/ in its own folder", "groups there", f"leave {flags[0]} out"
         )
     settings = DictConfig(OmegaConf.to_container(job.settings))

@@ -16,7 +16,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.compose.explaining import explain_bare_word, explain_key, find_type, refuse_flags
+from rltune.compose.explaining import explain_bare_word, explain_key, find_type, refuse_flags, split_word
 from rltune.compose.overrides import write_whole_numbers
 from rltune.config.bounds import read_types
 from rltune.config.names import conf_dir
@@ -73,7 +73,8 @@ def _read_word(word: str, root: str, schema: type) -> dict[str, Any]:
     kind = find_type(schema, key)
     if is_dataclass(kind):
         settings = ", ".join(f"{key}.{name}" for name in read_types(cast(type, kind)))
-        raise ConfigError(f"{redact_address(word)}: a group of settings", settings, spell_command(f"{root} --help"))
+        typed = split_word(redact_address(word))
+        raise ConfigError(*typed, ": a group of settings", settings, spell_command(f"{root} --help"))
     value = _parse_value(text, kind)
     for part in reversed(key.split(".")):
         value = {part: value}

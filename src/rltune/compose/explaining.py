@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
@@ -14,7 +15,7 @@ from rltune.config.bounds import list_bounds, read_types
 from rltune.config.schema import RunConfig
 from rltune.config.uris import redact_address
 from rltune.config.validation import find_meant
-from rltune.errors import ConfigError, RltuneError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest
 from rltune.formatting import spell_command
 
 TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -36,6 +37,21 @@ def find_type(schema: type, key: str) -> Any:
     for part in key.split("."):
         kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
     return kind
+
+
+def split_word(word: str) -> tuple[str, object]:
+    """Split one setting, as users type it, into key and value for an error; ABSENT stands for no value.
+
+    A value that is no number, ``true``, ``false`` or ``null`` stays the text that was typed.
+    """
+    key, equals, text = word.partition("=")
+    words = {"true": True, "false": False, "null": None}
+    if not equals or text.lower() in words:
+        return key, words[text.lower()] if equals else ABSENT
+    for convert in (int, float):
+        with contextlib.suppress(ValueError):
+            return key, convert(text)
+    return key, text
 
 
 def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> RltuneError:
@@ -70,14 +86,16 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         redacted = redact_address(error.override)
         # Hydra's message is not shown if it would contain the login.
         if redacted != error.override:
-            return RltuneError(f"{redacted}: not readable", "key=value, the value also quoted for Hydra", help_line)
-        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", help_line)
+            key, value = split_word(redacted)
+            return ConfigError(key, value, ": not readable", "key=value, the value also quoted for Hydra", help_line)
+        key, value = split_word(error.override)
+        return ConfigError(key, value, f": {lines[0]}", "key=value, quoted where the shell needs it", help_line)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return explain_key(cause, root, schema, words)
     if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # This group is another command's.
         keys = sorted(field.name for field in fields(schema))
         typed = next((word for word in words if word.startswith(f"{group[1]}=")), group[1])
-        return RltuneError(f"{typed}: no such key", choices(group[1], keys), help_line)
+        return ConfigError(*split_word(typed), ": no such key", choices(group[1], keys), help_line)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:
         return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
@@ -85,9 +103,9 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
 
 def explain_bare_word(word: str, root: str, schema: type) -> RltuneError:
     """Explain that a word has no key; for the name of a sweep, as in ``show my-sweep``, suggest ``sweep=my-sweep``."""
-    subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
-    fix = spell_command(f"{root} {subject.pop()}={redact_address(word.lstrip('+~'))}" if subject else f"{root} --help")
-    return RltuneError(f"{redact_address(word)}: not a setting", "key=value, quoted where the shell needs it", fix)
+    subject, shown = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}, redact_address(word)
+    fix = spell_command(f"{root} {subject.pop()}={shown.lstrip('+~')}" if subject else f"{root} --help")
+    return ConfigError(shown, ABSENT, ": not a setting", "key=value, quoted where the shell needs it", fix)
 
 
 def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS) -> None:
@@ -106,7 +124,8 @@ def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS
         return
     if refused[0].partition("=")[0] in FLAGS:
         raise ConfigError(
-            f"{refused[0]}: not a flag of {root}, which composes no groups",
+            *split_word(refused[0]),
+            f": not a flag of {root}, which composes no groups",
             "key=value, json=true and --help",
             spell_command(f"{root} --help"),
         )
@@ -121,7 +140,8 @@ def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS
             settings.append(word)
     typed = " ".join(redact_address(word) for word in settings)
     raise ConfigError(
-        f"{redact_address(refused[0])}: no such flag",
+        *split_word(redact_address(refused[0])),
+        ": no such flag",
         "settings as key=value or group=option, without dashes",
         spell_command(f"{root} {typed}"),
     )
@@ -143,10 +163,12 @@ def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneErr
             continue
         if key.lstrip("+").startswith("space."):
             return ConfigError(
-                f"{word}: several values of a parameter", "a range or a choice", f"{key}=[choice,{values}]"
+                key, value, ": several values of a parameter", "a range or a choice", f"{key}=[choice,{values}]"
             )
         return ConfigError(
-            f"{redact_address(word)}: {key} takes one value",
+            key,
+            redact_address(value),
+            f": {key} takes one value",
             "a single value; -m runs a sweep for each of several, one after the other",
             spell_command(f"{root} -m {key}={redact_address(values)}"),
         )
@@ -162,7 +184,9 @@ def explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneE
         fix = f"env=gym env.id={option}"
     elif base or close:
         fix = f"{group}={base[1].lower() if base else close}"
-    return RltuneError(f"{group}={option}: no such file conf/{group}/{option}.yaml", choices(option, options), fix)
+    return RltuneError(
+        f": no such file conf/{group}/{option}.yaml", choices(option, options), fix, key=group, value=option
+    )
 
 
 def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: Sequence[str]) -> RltuneError:
@@ -170,8 +194,9 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
     help_line = spell_command(f"{root} --help")
     if isinstance(cause, GrammarParseError | InterpolationResolutionError):
         word = next((word for word in words if "${" in word), str(cause.full_key))
-        what = redact_address(f"{word}: {str(cause).splitlines()[0]}")
-        return RltuneError(what, "${oc.env:NAME} for the value of an environment variable that is set", help_line)
+        problem = redact_address(f": {str(cause).splitlines()[0]}")
+        allowed = "${oc.env:NAME} for the value of an environment variable that is set"
+        return ConfigError(*split_word(redact_address(word)), problem, allowed, help_line)
     parent: Any = cause.parent_node
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
     # For an unknown config group, Hydra names only the group, although the user has typed a key in it.
@@ -186,7 +211,7 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
             default = bounds.suggest(override.partition("=")[2])
         fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
-        return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
+        return ConfigError(*split_word(override), f": {str(cause).splitlines()[0]}", allowed, fix)
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
         return _explain_fixed(override, siblings)
     above, _, last = str(cause.full_key).rpartition(".")
@@ -196,12 +221,13 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
     if meant := find_meant(str(cause.full_key), siblings, settings):
         fix = override.replace(str(cause.full_key), meant, 1)
     allowed = choices(last, siblings, meant and meant.removeprefix(f"{above}."))
-    return RltuneError(f"{override}: no such key", allowed, fix)
+    return ConfigError(*split_word(override), ": no such key", allowed, fix)
 
 
 def _explain_fixed(override: str, changeable: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"{override}: this setting cannot change after a sweep's start",
+        *split_word(override),
+        ": this setting cannot change after a sweep's start",
         f"a change of {', '.join(changeable)}",
         f"{spell_command('run')} with the same settings, {override} and another name",
     )

@@ -149,8 +149,8 @@ class Command:
         except SystemExit as stop:
             if stop.code in INTERRUPTED:
                 fix = getattr(stop.__cause__, "__notes__", ["the same command again"])[-1]
-                what = f"interrupted by {signal.Signals(stop.code - 128).name}"
-                print_parts(sys.stdout, RltuneError(what, "", fix), stop.code)
+                problem = f"interrupted by {signal.Signals(stop.code - 128).name}"
+                print_parts(sys.stdout, RltuneError(problem, "", fix), stop.code)
             raise
         except BrokenPipeError:
             sys.exit(0)
@@ -158,7 +158,7 @@ class Command:
             if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:
                 leave(explain_crash(error))
             key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), self.name)
-            leave(ConfigError(f"{key}=...: longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
+            leave(ConfigError(key, "...", ": longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
         end_command(code)
 
     def wants_help(self, words: Sequence[str]) -> bool:

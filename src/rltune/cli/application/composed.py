@@ -22,7 +22,7 @@ from rltune.compose.composing import check_options, conf_dir, spell_words, store
 from rltune.compose.explaining import explain, refuse_flags
 from rltune.config.bounds import read_types
 from rltune.config.validation import to_typed
-from rltune.errors import ConfigError, RltuneError, choices
+from rltune.errors import ConfigError, choices
 from rltune.formatting import spell_command
 
 CHECK = "check"  # With check=true, a command checks its request without carrying it out.
@@ -99,8 +99,8 @@ class ComposedCommand(Command):
         for job in jobs:
             # Hydra's `+key=value` adds keys that the command does not know, so they are refused here.
             if added := [str(key) for key in job.settings if key not in keys]:
-                what = f"{added[0]}={job.settings[added[0]]}: no such key"
-                raise RltuneError(what, choices(added[0], keys), spell_command(f"{self.name} --help"))
+                key, fix = added[0], spell_command(f"{self.name} --help")
+                raise ConfigError(key, job.settings[key], ": no such key", choices(key, keys), fix)
         return jobs
 
     def _work(self, jobs: Sequence[Job], checks: bool) -> int | Answer:
@@ -108,7 +108,7 @@ class ComposedCommand(Command):
             # Without jobs, Hydra has only printed what a flag such as --cfg requests.
             if wants_json():
                 raise ConfigError(
-                    f"{JSON}=true: flags such as --cfg print no JSON", "a command without such flags", f"{JSON}=false"
+                    JSON, True, ": flags such as --cfg print no JSON", "a command without such flags", f"{JSON}=false"
                 )
             return Answer(None)
         if checks and self.check is not None:
