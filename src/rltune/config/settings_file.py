@@ -35,6 +35,15 @@ for _kind in (_Loader, _Dumper):
 _Dumper.ignore_aliases = lambda dumper, value: True  # Writes a list that occurs twice in full, without a YAML alias.
 
 
+def parse_yaml(text: str) -> Any:
+    """Parse YAML, with ``1e-3`` as a number.
+
+    Raises:
+        yaml.YAMLError: The text is not YAML.
+    """
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - the loader derives from SafeLoader
+
+
 def load_settings(text: str) -> dict[str, Any]:
     """Parse settings from YAML that rltune has written, without resolving interpolations; empty text gives {}.
 
@@ -42,7 +51,7 @@ def load_settings(text: str) -> dict[str, Any]:
         ValueError: The text is no mapping.
         yaml.YAMLError: It is not YAML.
     """
-    settings = yaml.load(text, Loader=_Loader) or {}  # noqa: S506 - the loader derives from SafeLoader
+    settings = parse_yaml(text) or {}
     if not isinstance(settings, dict):
         raise ValueError("it holds no settings")
     return settings

@@ -16,7 +16,7 @@ from rltune.checkpoints.store import find_store
 from rltune.config.budget import size_certification
 from rltune.config.changes import RESUME_KEYS, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
-from rltune.config.schema import REMOVED, RunConfig
+from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_identity, read_settings
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import parse_config
@@ -153,7 +153,7 @@ def require_changeable(changes: Mapping[str, Any]) -> None:
         raise StudyError(
             f": a sweep that is resumed keeps its own {key}",
             f"changes of {', '.join(RESUME_KEYS)}",
-            REMOVED.get(key) or spell_command("run name=... starts another sweep"),
+            spell_command("run name=... starts another sweep"),
             key=key,
             value=changes[key],
         )
