@@ -330,7 +330,7 @@ def run_done(trials: int) -> dict[str, Any]:
         (Ledger, "read_pending_trials", "sender"),
     ):  # fmt: skip
         times.watch(owner, method, name)
-    study = OptunaStudy(ledger.trials, choose_view(settings.searcher.kind), plan.space.distributions())
+    study = OptunaStudy(ledger.trials, choose_view(plan.traits), plan.space.distributions())
     # the forest with a model each time: half of its proposals take no more than random ones
     args: dict[str, dict[str, Any]] = {"tpe": {}, "rf": {"random_fraction": 0.0}, "random": {}}
     samplers = {name: partial(build_sampler, name, given) for name, given in args.items()}
@@ -343,7 +343,7 @@ def run_done(trials: int) -> dict[str, Any]:
             times.of[name].append(1000 * (time.thread_time() - began))
         ledger.read_reports_after(newest, 2000)
         ledger.read_pending_trials("MLflow", with_checkpoints=True)
-    ledger.change_sweep(config=format_settings(settings))
+    ledger.change_sweep(config=format_settings(plan.settings))
     console, view = Console(Terminal()), None
     times.watch(SweepView, "read", "view")
     for _ in range(6):

@@ -153,7 +153,11 @@ def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> N
 def first_seed_fails() -> tuple[int, tuple[str, ...]]:
     """The first seed of a certification under ``seed=1``, and settings that make every run on it diverge."""
     seed = int(np.random.SeedSequence([1, 0, 2]).generate_state(1)[0]) & 0x7FFFFFFF
-    return seed, (f"algo.training.learner_config_dict.fault=seed-{seed}", f"+space.fault=[choice,seed-{seed}]", "warm_start=[]")
+    return seed, (
+        f"algo.training.learner_config_dict.fault=seed-{seed}",
+        f"+space.fault=[choice,seed-{seed}]",
+        "warm_start=[]",
+    )
 
 
 def test_a_certification_whose_runs_all_fail_has_no_winner(

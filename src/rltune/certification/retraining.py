@@ -23,6 +23,7 @@ from rltune.certification.result import (
     list_choices,
     spell_params,
 )
+from rltune.checkpoints.store import Store
 from rltune.config.schema import CertifyConfig
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.ranking import rank_records
@@ -34,7 +35,7 @@ class Retraining:
     """Proposes the retraining runs of a sweep's certification, and compares the configurations by their results.
 
     Args:
-        folder: The sweep's folder.
+        store: The sweep's store.
         certify: How many configurations are retrained, and on how many episodes their policies are judged.
         env_steps: The environment steps of a run.
         replicates: The number of seeds of a trial of the search.
@@ -48,7 +49,7 @@ class Retraining:
 
     def __init__(
         self,
-        folder: Path,
+        store: Store,
         certify: CertifyConfig,
         env_steps: int,
         replicates: int,
@@ -56,7 +57,7 @@ class Retraining:
         baseline: Mapping[str, Any],
         ledger: Ledger,
     ) -> None:
-        self._folder, self._ledger = folder, ledger
+        self._store, self._ledger = store, ledger
         self._certify, self._env_steps, self._replicates = certify, env_steps, replicates
         self._baseline, self.table, self.seeds = baseline, ledger.runs, seeds
         self._chosen: list[Choice] | None = None
@@ -73,7 +74,7 @@ class Retraining:
         Args:
             searched: All trials of the search.
         """
-        ranked = rank_finalists(self._folder, searched, self._ledger.criteria.direction)
+        ranked = rank_finalists(self._store, searched, self._ledger.criteria.direction)
         finalists = (
             Configuration(finalist.name, finalist.trial, finalist.params, finalist.objective, ())
             for finalist in ranked

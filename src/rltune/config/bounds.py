@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, get_args, get_origin, get_type_hints
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 
 TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
+EXAMPLES = {
+    "env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder",
+    "policy": "policy=sweep:latest, or policy=models:/<name>@champion",
+}
 
 
 @dataclass(frozen=True)
@@ -133,9 +136,11 @@ def describe_allowed(schema: type, key: str) -> str:
         The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
     """
     kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
-    if get_origin(kind) is list:
-        return "a list, such as [first,second]"
     types = (kind, *get_args(kind))
+    if get_origin(kind) is dict:
+        return "{name: value}"
+    if any(get_origin(part) is list for part in types):
+        return "a list, such as [first,second]" + (", or null" if type(None) in types else "")
     name = next((TYPES[part] for part in types if part in TYPES), "")
     if bounds is not None:
         name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"
@@ -162,33 +167,26 @@ class Checked:
         Raises:
             ConfigError: A value is missing or lies outside of its bounds.
         """
-        schema: type = type(self)
-        all_bounds = list_bounds(schema)
-        for key in list_keys(schema):
-            value = attrgetter(key)(self)
-            if isinstance(value, str) and value == MISSING:
-                raise make_missing_error(key)
-            if key in all_bounds:
-                all_bounds[key].check(key, value)
+        check_settings(self)
+
+
+def check_settings(settings: Any) -> None:
+    """Refuse an instance of a schema with a value that is missing or lies outside of its bounds.
+
+    Raises:
+        ConfigError: Names the key and the value, what is allowed, and what to type.
+    """
+    schema: type = type(settings)
+    all_bounds = list_bounds(schema)
+    for key in list_keys(schema):
+        value = attrgetter(key)(settings)
+        if isinstance(value, str) and value == MISSING:
+            raise make_missing_error(key)
+        if key in all_bounds:
+            all_bounds[key].check(key, value)
 
 
 def make_missing_error(key: str) -> ConfigError:
     """Make the error for a setting that has no value."""
     fix = f"add {EXAMPLES.get(key, f'{key}=...')}"
     return ConfigError(key, ABSENT, "has no value", "a value for every key", fix)
-
-
-def check_bounds(schema: type, settings: DictConfig) -> None:
-    """Refuse the first value of a command's composed settings that lies outside of its bounds.
-
-    Settings that have no value yet are not checked. `Checked` settings need no such check.
-
-    Args:
-        schema: A dataclass whose fields declare bounds.
-        settings: Composed settings of this schema.
-
-    Raises:
-        ConfigError: Names the key and the value, what is allowed, and what to type.
-    """
-    for key, bounds in list_bounds(schema).items():
-        bounds.check(key, OmegaConf.select(settings, key))

@@ -14,13 +14,12 @@ from rltune.errors import StudyError, spell
 from rltune.formatting import spell_command
 
 LOCAL = "local"  # cluster.address=local stands for a local Ray in a resume, where null means no change.
-# Settings that a resume may change: the first two find the sweep, the next two say how it is resumed, and the others
+# Settings that a resume may change: the first two find the sweep, the next one says how it is resumed, and the others
 # are addresses and displays, which do not affect results.
 FREELY_CHANGEABLE = (
     "name",
     "output_dir",
     "resume",
-    "take_over",
     "cluster.",
     "study.storage",
     "tracking.kinds",

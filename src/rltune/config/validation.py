@@ -15,10 +15,10 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.bounds import describe_allowed, list_bounds, make_missing_error, read_types
+from rltune.config.bounds import Checked, check_settings, describe_allowed, list_bounds, make_missing_error, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.criteria import parse_constraints
-from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
+from rltune.config.schema import MAX_ON_GPU, MEASURED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
 from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
@@ -89,7 +89,7 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     """Convert composed settings to an instance of their dataclass: the only conversion of settings.
 
     Args:
-        schema: `Checked` settings such as `RunConfig`, which declare the keys, their types and their bounds.
+        schema: A dataclass such as `RunConfig`, which declares the keys, their types and their bounds.
         raw: The settings; each dictionary and list is copied.
 
     Raises:
@@ -98,7 +98,10 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     plain = cast(dict[str, Any], OmegaConf.to_container(raw)) if isinstance(raw, DictConfig) else raw
     if missing := next((key for key, value in flatten_settings(plain) if value == MISSING), None):
         raise make_missing_error(missing)
-    return cast(T, _Conversion(schema, plain).build(schema, _resolve(plain), ""))
+    typed: T = _Conversion(schema, plain).build(schema, _resolve(plain), "")
+    if not isinstance(typed, Checked):  # These have checked themselves.
+        check_settings(typed)
+    return typed
 
 
 class _Conversion:
@@ -147,9 +150,6 @@ class _Conversion:
         raise TypeError(f"{key}={value!r} is no {kind}")
 
     def _make_unknown_error(self, key: str, value: Any, siblings: list[str]) -> ConfigError:
-        if key in REMOVED:
-            problem, allowed = ": not a setting any more", "the setting that replaces it"
-            return ConfigError(key, "...", problem, allowed, REMOVED[key])
         above, _, last = key.rpartition(".")
         meant = find_meant(key, siblings, self._settings)
         allowed = choices(last, siblings, meant and meant.removeprefix(f"{above}."))

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from rltune.certification.retraining import Retraining
 from rltune.checkpoints.clients import QUICK_S
 from rltune.checkpoints.retention import Retention
-from rltune.cluster.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
 from rltune.config.budget import SpentBudget
+from rltune.driver.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.driver.display import Display, Heartbeats
 from rltune.driver.housekeeping import Housekeeping
 from rltune.driver.plan import Invocation, Plan
@@ -84,7 +84,7 @@ class OpenSweep:
         self.retraining = None
         if plan.certify.seeds:
             seeds, env_steps = plan.certification_seeds(), plan.budget.env_steps
-            self.retraining = Retraining(self.folder, plan.certify, env_steps, replicates, seeds, plan.baseline, ledger)
+            self.retraining = Retraining(self.store, plan.certify, env_steps, replicates, seeds, plan.baseline, ledger)
         self.tracker = open_trackers(self)
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.active_trial_dirs)
         self.console = Console(invocation.stream)

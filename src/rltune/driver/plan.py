@@ -321,7 +321,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
         folder=folder,
         resumed=begun is not None,
         # The name is stored, too, because a bucket keeps the sweep's files under it even if the folder is renamed.
-        asked=redact_config(replace(config, name=stored_name, take_over=False)),
+        asked=redact_config(replace(config, name=stored_name)),
         settings=redact_config(fitted),
         env_name=config.env.name,
         seed=config.seed,
