@@ -103,8 +103,26 @@ def spell_value(key: str, value: Any) -> str:
         return "{" + ",".join(f"{name}: {spell_value(key, nested)}" for name, nested in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(spell_value(key, element) for element in value) + "]"
+    of_another = _spell_range(value)
     raise ConfigError(
         f"{key}={value!r} is a {type(value).__name__}",
         "numbers, text, true or false, None, lists and mappings of them",
-        f"{key}= of one of these; a class is named by its text, 'package.module:Class'",
+        f"{key}={of_another}"
+        if of_another
+        else f"{key}= of one of these; a class is named by its text, 'package.module:Class'",
     )
+
+
+def _spell_range(value: Any) -> str:
+    """Write a range of Ray Tune's or a distribution of Optuna's as a range of ours; empty for anything else."""
+    parts = vars(value) if hasattr(value, "__dict__") else {}
+    if (values := parts.get("categories") or getattr(value, "choices", None)) is not None:
+        return str(["choice", *values])
+    low, high = (parts.get(name, getattr(value, other, None)) for name, other in (("lower", "low"), ("upper", "high")))
+    if low is None or high is None:
+        return ""
+    is_log = getattr(value, "log", "Log" in type(parts.get("sampler")).__name__)
+    if isinstance(low, int) and isinstance(high, int) and type(value).__name__.startswith("Int"):
+        last = high - ("upper" in parts)  # Ray Tune's ranges of integers end before their upper end.
+        return str(["lograndint" if is_log else "randint", low, last])
+    return str(["loguniform" if is_log else "uniform", low, high])

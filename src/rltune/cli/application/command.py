@@ -36,7 +36,7 @@ from rltune.cli.application.answer import (
     wants_json,
 )
 from rltune.cli.application.help_page import write_help
-from rltune.cli.application.multirun import Job, collect_job, refuse_launchers, run_jobs
+from rltune.cli.application.multirun import Job, collect_job, run_jobs
 from rltune.compose.composing import (
     check_options,
     conf_dir,
@@ -204,7 +204,6 @@ class Command:
         store_schema(self.name, self.schema)
         use_own_dir()
         refuse_typed_secrets(words)
-        refuse_launchers(words)
         refuse_flags(self.name, words)
         jobs: list[Job] = []
 
