@@ -182,7 +182,7 @@ def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
         raise source.make_error(
             f"{error.what.partition(': ')[2]}",
             error.allowed,
-            f"{error.fix}, from the folder that holds outputs/",
+            error.fix.replace("sweep=", "policy=sweep:") + ", from the folder that holds outputs/",
         ) from None
     if trial and not trial.isdigit():
         raise source.make_error(f"'{trial}' is no trial", "a number", f"policy=sweep:{name}/0")
