@@ -121,7 +121,10 @@ _SETTINGS = {
         "scheduler=asha",
     ),
     # RLlib, today's and earlier.
-    **_rename("env_config env_kwargs env_args", "env.kwargs"),
+    **dict.fromkeys(
+        ("env_config", "env_kwargs", "env_args"),
+        Answer(("env.kwargs",), "the environment's arguments, for training and evaluations alike"),
+    ),
     **_rename("env_id gym_id", "env.id"),
     **_rename("environment", "env"),
     **_rename("algorithm algorithm_class run_or_experiment trainable", "algo"),

@@ -17,7 +17,7 @@ from rltune.config.bounds import list_bounds, read_types
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
 from rltune.config.schema import REMOVED, RunConfig
 from rltune.config.uris import redact_address
-from rltune.errors import ConfigError, RltuneError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
 from rltune.search.samplers import list_sampler_arguments
@@ -44,6 +44,23 @@ def find_type(schema: type, key: str) -> Any:
     for part in key.split("."):
         kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
     return kind
+
+
+def split_word(word: str) -> tuple[str, object]:
+    """Split one setting, as users type it, into key and value for an error; ABSENT stands for no value.
+
+    A value that Hydra cannot read, or reads as several values, stays the text that was typed.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, equals, text = word.partition("=")
+    if not equals:
+        return key, ABSENT
+    with contextlib.suppress(HydraException):
+        override = OverridesParser.create().parse_override(f"key={text}")
+        return key, text if override.is_sweep_override() else override.value()
+    return key, text
 
 
 def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> RltuneError:
@@ -80,8 +97,10 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         redacted = redact_address(error.override)
         # Hydra's message is not shown if it would contain the login.
         if redacted != error.override:
-            return RltuneError(f"{redacted}: not readable", "key=value, the value also quoted for Hydra", help_line)
-        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
+            key, value = split_word(redacted)
+            return ConfigError(key, value, ": not readable", "key=value, the value also quoted for Hydra", help_line)
+        key, value = split_word(error.override)
+        return ConfigError(key, value, f": {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(cause, root, schema, words)
     if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # This group is another command's.
@@ -89,10 +108,11 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         typed = next((word for word in words if word.startswith(f"{group[1]}=")), group[1])
         if root == "resume":
             return _explain_fixed(typed, keys)
-        return RltuneError(f"{typed}: no such key", choices(group[1], keys), help_line)
+        return ConfigError(*split_word(typed), ": no such key", choices(group[1], keys), help_line)
     if lines and (group := re.match(r"Multiple values for ([\w/]+)\.", lines[0])):
         typed = next((word for word in words if word.lstrip("+").startswith(f"{group[1]}=")), f"+{group[1]}=")
-        return RltuneError(f"{typed}: this group has an option already", "one option", typed.lstrip("+"))
+        fix = typed.lstrip("+")
+        return ConfigError(*split_word(typed), ": + adds a group, and this one has an option", "one option", fix)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:
         return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
@@ -124,7 +144,8 @@ def refuse_flags(root: str, words: Sequence[str]) -> None:
     settings = [_translate_setting(setting) for setting in settings]
     typed = " ".join(redact_address(word) for word in settings)
     raise ConfigError(
-        f"{redact_address(flags[0])}: no such flag",
+        *split_word(redact_address(flags[0])),
+        ": no such flag",
         "settings as key=value or group=option, without dashes",
         spell_command(f"{root} {typed}"),
     )
@@ -158,7 +179,8 @@ def refuse_hydra_words(words: Sequence[str]) -> None:
         answer = find_answer("hydra", key[len("hydra.") :]) or Answer()
         fix = f"{answer.names[0]}={redact_address(value)}" if answer.names else f"leave {key} out"
         raise ConfigError(
-            f"{redact_address(word)}: Hydra only composes the settings here, so nothing reads this",
+            *split_word(redact_address(word)),
+            ": Hydra only composes the settings here, so nothing reads this",
             answer.note or f"{', '.join(ACTING)}; a sweep's files lie in output_dir, in a folder with its name",
             fix,
         )
@@ -180,10 +202,12 @@ def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneErr
             continue
         if key.lstrip("+").startswith("space."):
             return ConfigError(
-                f"{word}: several values of a parameter", "a range or a choice", f"{key}=[choice,{values}]"
+                key, value, ": several values of a parameter", "a range or a choice", f"{key}=[choice,{values}]"
             )
         return ConfigError(
-            f"{redact_address(word)}: {key} takes one value",
+            key,
+            redact_address(value),
+            f": {key} takes one value",
             "a single value; -m runs a sweep for each of several, one after the other",
             spell_command(f"{root} -m {key}={redact_address(values)}"),
         )
@@ -199,7 +223,7 @@ def explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneE
         fix = f"env=gym env.id={option}"
     elif base:
         fix = f"env={base[1].lower()}"
-    return RltuneError(f"{group}={option}: no such file conf/{group}/{option}.yaml", allowed, fix or help_line)
+    return RltuneError(f": no such file conf/{group}/{option}.yaml", allowed, fix or help_line, key=group, value=option)
 
 
 def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: Sequence[str]) -> RltuneError:
@@ -221,9 +245,9 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
             default = bounds.suggest(override.partition("=")[2])
         fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
-        return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
+        return ConfigError(*split_word(override), f": {str(cause).splitlines()[0]}", allowed, fix)
     if instead := REMOVED.get(str(cause.full_key)):
-        return RltuneError(f"{override}: not a setting any more", "the setting that replaces it", instead)
+        return ConfigError(*split_word(override), ": not a setting any more", "the setting that replaces it", instead)
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
         return _explain_fixed(override, siblings)
     return explain_unknown(override, str(cause.full_key), _read_settings(cause, schema), help_line)
@@ -274,7 +298,7 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
         fix = word.replace(key, fix.partition("=")[0], 1)
     elif not fix and key.startswith("algo.training."):
         fix = f"+{word} adds a key, if the algorithm has it"
-    return RltuneError(f"{word}: no such key", allowed, fix or help_line)
+    return ConfigError(*split_word(word), ": no such key", allowed, fix or help_line)
 
 
 def _list_addable(key: str, settings: Mapping[str, Any]) -> list[str]:
@@ -305,7 +329,8 @@ def _list_addable(key: str, settings: Mapping[str, Any]) -> list[str]:
 
 def _explain_fixed(override: str, changeable: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"{override}: this setting cannot change after a sweep's start",
+        *split_word(override),
+        ": this setting cannot change after a sweep's start",
         f"a change of {', '.join(changeable)}",
         f"{spell_command('run')} with the same settings, {override} and another name",
     )

@@ -105,7 +105,9 @@ def spell_value(key: str, value: Any) -> str:
         return "[" + ",".join(spell_value(key, element) for element in value) + "]"
     of_another = _spell_range(value)
     raise ConfigError(
-        f"{key}={value!r} is a {type(value).__name__}",
+        key,
+        value,
+        f"is a {type(value).__name__}",
         "numbers, text, true or false, None, lists and mappings of them",
         f"{key}={of_another}"
         if of_another

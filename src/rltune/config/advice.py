@@ -9,7 +9,7 @@ from rltune.config.bounds import list_bounds
 from rltune.config.buckets import is_bucket
 from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
-from rltune.errors import choices, nearest
+from rltune.errors import choices, nearest, spell
 from rltune.other_tools import Answer, find_answer
 
 FREE = ("env.kwargs", "env.wrappers")  # Arguments of a user's environment may have any name.
@@ -32,7 +32,8 @@ def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]
         return answer.note, answer.fix.format(key=key, name=last, value=value)
     meant = find_meant(key, settings)
     siblings = [name for name in _find_group(settings, group) if name != last]
-    allowed = choices(last, siblings, meant and meant.removeprefix(f"{group}."))
+    note = answer.note if answer is not None else ""
+    allowed = note or choices(last, siblings, meant and meant.removeprefix(f"{group}."))
     if not meant and key.startswith("env."):
         return allowed, f"+env.kwargs.{last}={value}, if the environment takes it"
     return allowed, translate(meant, value) if meant else ""
@@ -40,7 +41,7 @@ def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]
 
 def translate(key: str, value: Any) -> str:
     """Write a setting with a value that may be another tool's word: ``searcher=tpe`` for ``optuna``."""
-    word = str(value) if isinstance(value, str) else str(value).replace("'", "")
+    word = value if isinstance(value, str) else spell(value)
     if key == "output_dir" and is_bucket(word):
         key = "storage"
     if key == "env.kwargs":  # Only `+` adds keys to a mapping.

@@ -23,8 +23,7 @@ from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
-from rltune.errors import ConfigError, choices
-from rltune.formatting import format_value
+from rltune.errors import ABSENT, ConfigError, choices
 from rltune.other_tools import Answer, find_answer
 
 NORMALISABLE = ("observations", "rewards")
@@ -60,7 +59,11 @@ def _widen_ranges(config: RunConfig) -> RunConfig:
     for name, pair in config.wider.items():
         if not isinstance(pair, list) or len(pair) != 2:
             raise ConfigError(
-                f"wider.{name}={pair} is no pair", "[the space's range, a wider one]", "see conf/tuned/ppo_acrobot.yaml"
+                f"wider.{name}",
+                pair,
+                "is no pair",
+                "[the space's range, a wider one]",
+                "see conf/tuned/ppo_acrobot.yaml",
             )
         if space.get(name) == pair[0]:
             space[name] = pair[1]
@@ -75,7 +78,9 @@ def check_whole(config: RunConfig) -> None:
     """
     if not isinstance(config, RunConfig):
         raise ConfigError(
-            f"config={config!r} is not a RunConfig",
+            "config",
+            config,
+            "is not a RunConfig",
             "the result of parse_config, which reads composed settings",
             'rltune.sweep("algo=ppo", "env=cartpole") composes the settings and runs the sweep',
         )
@@ -147,23 +152,22 @@ def _convert(schema: type[T], plain: Any) -> T:
         missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
         key = missing[1] if missing else str(error.full_key)
         raise ConfigError(
-            f"{key} has no value",
-            "a value for every key",
-            f"add {_EXAMPLES.get(key, f'{key}=...')}",
+            key, ABSENT, "has no value", "a value for every key", f"add {_EXAMPLES.get(key, f'{key}=...')}"
         ) from None
     except OmegaConfBaseException as error:
         key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
         value = dict(flatten_settings(plain)).get(key, "...")
-        shown = "..." if isinstance(value, list) else redact_address(str(value))
+        if isinstance(value, str | list):
+            value = redact_address(value) if isinstance(value, str) else "..."
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
         if key in REMOVED:
             raise ConfigError(
-                f"{key}=...: not a setting any more", "the setting that replaces it", REMOVED[key]
+                key, "...", ": not a setting any more", "the setting that replaces it", REMOVED[key]
             ) from None
         if str(error.key) not in siblings:
-            allowed, advised = advise(key, shown, plain)
+            allowed, advised = advise(key, value, plain)
             fix = advised or fix
-        raise ConfigError(f"{key}={shown}: {str(error).splitlines()[0]}", allowed, fix) from None
+        raise ConfigError(key, value, f": {str(error).splitlines()[0]}", allowed, fix) from None
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
@@ -193,20 +197,26 @@ def check_config(config: RunConfig) -> None:
     """
     if config.budget.reports > config.budget.env_steps:
         raise ConfigError(
-            f"budget.reports={config.budget.reports} exceeds budget.env_steps={config.budget.env_steps}",
+            "budget.reports",
+            config.budget.reports,
+            f"exceeds budget.env_steps={config.budget.env_steps}",
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
     if config.cluster.autoscale and config.cluster.address is None:
         raise ConfigError(
-            "cluster.autoscale=true without a cluster",
+            "cluster.autoscale",
+            True,
+            "without a cluster",
             "the address of a running Ray cluster",
             "cluster=address cluster.autoscale=true",
         )
     for key in ("num_cpus", "num_gpus"):
         if config.cluster.address is not None and (number := getattr(config.cluster, key)) is not None:
             raise ConfigError(
-                f"cluster.{key}={number} with cluster.address={config.cluster.address}, whose nodes have their own",
+                f"cluster.{key}",
+                number,
+                f"with cluster.address={config.cluster.address}, whose nodes have their own",
                 "a number for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
                 f"leave cluster.{key} out, or cluster=local",
             )
@@ -215,7 +225,9 @@ def check_config(config: RunConfig) -> None:
     _check_name("name", config.name)
     if config.resume == "auto" and config.name is None:
         raise ConfigError(
-            "name=null with resume=auto: the same command would not find its sweep again",
+            "name",
+            None,
+            "with resume=auto: the same command would not find its sweep again",
             "a name under which the sweep is started, resumed and finished",
             "name=my-sweep resume=auto",
         )
@@ -224,7 +236,9 @@ def check_config(config: RunConfig) -> None:
     for key, text in _list_texts(asdict(config)):
         if key not in SECRET_VARIABLES and holds_plain_login(text):
             raise ConfigError(
-                f"{key}={redact_address(text)} holds a login, which every checkpoint and policy would keep",
+                key,
+                redact_address(text),
+                "holds a login, which every checkpoint and policy would keep",
                 f"logins only in {', '.join(SECRET_VARIABLES)}, which are written nowhere",
                 f"leave the login out of {key}; the code that needs it can read an environment variable",
             )
@@ -238,7 +252,9 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
     """
     if env.wrappers and env.vectorize == "vector_entry_point":
         raise ConfigError(
-            "env.vectorize=vector_entry_point: env.wrappers wrap single environments",
+            "env.vectorize",
+            "vector_entry_point",
+            ": env.wrappers wrap single environments",
             "auto, sync or async with wrappers",
             "env.vectorize=sync",
         )
@@ -255,13 +271,15 @@ def _check_storage(storage: str | None, output_dir: str) -> None:
     if is_bucket(output_dir):
         bucket = redact_address(output_dir)
         raise ConfigError(
-            f"output_dir={bucket} is a bucket's address", "a folder; the bucket is storage", f"storage={bucket}"
+            "output_dir", bucket, "is a bucket's address", "a folder; the bucket is storage", f"storage={bucket}"
         )
     if storage is not None and not is_bucket(storage):
         buckets = " or ".join(f"{kind.example} ({kind.name})" for kind in BUCKETS.values())
         is_database = re.match(r"(sqlite|postgresql)[+:]", storage)
         raise ConfigError(
-            f"storage={redact_address(storage)} is not the address of a bucket",
+            "storage",
+            redact_address(storage),
+            "is not the address of a bucket",
             f"null, {buckets}; a folder that all nodes share is output_dir, a ledger's database study.storage",
             f"study.storage={redact_address(storage)}" if is_database else "storage=s3://bucket/sweeps",
         )
@@ -286,7 +304,9 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
         return
     if resources.gpus_per_trial:
         raise ConfigError(
-            f"resources.trials_per_gpu={trials} with resources.gpus_per_trial={resources.gpus_per_trial:g}",
+            "resources.trials_per_gpu",
+            trials,
+            f"with resources.gpus_per_trial={resources.gpus_per_trial:g}",
             "either the number of trials that share a GPU, or each trial's share of it",
             f"resources.trials_per_gpu={trials} resources.gpus_per_trial=0",
         )
@@ -294,7 +314,9 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
     if trials == MEASURED and (config.cluster.address is not None or has_learners):
         reason = "remote learners" if config.cluster.address is None else "a cluster"
         raise ConfigError(
-            f"resources.trials_per_gpu=auto with {reason}: only a trial's own process on this machine is measured",
+            "resources.trials_per_gpu",
+            "auto",
+            f"with {reason}: only a trial's own process on this machine is measured",
             f"a whole number from 1 to {MAX_ON_GPU}",
             "resources.trials_per_gpu=4",
         )
@@ -305,7 +327,9 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
     for key in ("name", "class"):
         if not isinstance(algo.get(key), str):
             raise ConfigError(
-                f"algo.{key} is missing",
+                f"algo.{key}",
+                ABSENT,
+                "is missing",
                 "the name, and 'module:Class' of an AlgorithmConfig",
                 "see conf/algo/ppo.yaml",
             )
@@ -317,7 +341,7 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
             check_argument_name(f"algo.{key}", value)
         if not isinstance(value, Mapping):
             raise ConfigError(
-                f"algo.{key}={value} is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
+                f"algo.{key}", value, "is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
             )
         for name, argument in value.items():
             check_argument_name(f"algo.{key}.{name}", argument)
@@ -347,7 +371,9 @@ def check_argument_name(key: str, value: Any) -> None:
     answer = find_answer("setting", key.rpartition(".")[2]) or find_answer("setting", name) or Answer()
     elsewhere = next((translate(other, value) for other in answer.names if "." in other), "")
     raise ConfigError(
-        f"{key}={format_value(value)}: nothing in a sweep reads this",
+        key,
+        value,
+        ": nothing in a sweep reads this",
         answer.note or choices(name, known),
         answer.fix.format(key=key, name=name, value=value) or elsewhere or f"remove it: ~{removed}",
     )
@@ -357,7 +383,7 @@ def check_normalise(key: str, wanted: Any) -> None:
     """Refuse what is no list of things that can be normalised, in their order."""
     if not isinstance(wanted, list | tuple) or list(wanted) != [each for each in NORMALISABLE if each in wanted]:
         allowed = f"a list of {' and '.join(NORMALISABLE)}, in this order, or []"
-        raise ConfigError(f"{key}={wanted}", allowed, f"{key}=[observations,rewards]")
+        raise ConfigError(key, wanted, "", allowed, f"{key}=[observations,rewards]")
 
 
 def _check_name(key: str, name: str | None) -> None:
@@ -367,9 +393,10 @@ def _check_name(key: str, name: str | None) -> None:
     than a file name may be (255 bytes).
     """
     if name is not None and (not _NAME.fullmatch(name) or name == "latest"):
-        spelled = f"{name!r}" if len(name) <= MAX_NAME else f"{name[:20]!r}... ({len(name)} characters)"
         raise ConfigError(
-            f"{key}={spelled} cannot name a folder",
+            key,
+            name,
+            "cannot name a folder",
             f"a letter or a digit, then letters, digits, - _ . ({MAX_NAME} characters at most), and not 'latest'",
             f"{key}=my-{key.split('.')[0]}",
         )

@@ -84,14 +84,16 @@ class SweepRef:
             return refresh_sweep(folder, self.storage)
         if is_half_made(folder):
             raise StudyError(
-                f"{key}={name}: no sweep was started in {folder}",
+                f": no sweep was started in {folder}",
                 "a sweep whose folder holds its settings",
                 spell_command(f"run name={name}{spell_output_dir(self.root)} algo=... env=..."),
+                key=key,
+                value=name,
             )
         known = [*times, *([LATEST] if times else [])]
         close = nearest(name, known)
         fix = f"{key}={close}" if close else spell_command("list")
-        raise StudyError(f"{key}={name}: no such sweep in {self.root}", choices(name, known, close), fix)
+        raise StudyError(f": no such sweep in {self.root}", choices(name, known, close), fix, key=key, value=name)
 
     def list_folders(self) -> list[Path]:
         """List the folders of all sweeps in ``output_dir``, the newest last; the reference's own name plays no part.
@@ -137,7 +139,11 @@ class SweepRef:
             return {}
         if HIDDEN in self.storage:
             raise StudyError(
-                f"storage={self.storage}: the login is not saved in any file", "the whole address", "storage=..."
+                ": the login is not saved in any file",
+                "the whole address",
+                "storage=...",
+                key="storage",
+                value=self.storage,
             )
         store = open_store(self.root, make_address(self.storage))
         store.check()

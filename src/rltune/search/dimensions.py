@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rltune.errors import ConfigError, choices, nearest
-from rltune.other_tools import find_answer
+from rltune.errors import ConfigError, choices, nearest, spell
+from rltune.other_tools import Answer, find_answer
 from rltune.search.conditions import WHEN, format_condition, format_yaml_value
 
 if TYPE_CHECKING:
@@ -176,62 +176,55 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     Raises:
         ConfigError: The kind is unknown, or its arguments are invalid.
     """
-    setting = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
+    key, form = f"space.{name}", [kind, *args]
     if kind not in KINDS:
-        raise _unknown_kind_error(name, kind, args, setting)
+        raise _unknown_kind_error(name, kind, args)
     rule = KINDS[kind]
-    usual = f"space.{name}={_spell(kind, rule.example)}"
+    usual = f"{key}={spell([kind, *rule.example])}"
     if (rule.num_args is None and not args) or (rule.num_args is not None and len(args) != rule.num_args):
-        raise ConfigError(f"{setting}: wrong number of arguments", rule.usage, usual)
+        raise ConfigError(key, form, ": wrong number of arguments", rule.usage, usual)
     if kind == "choice":
         return Dimension(name, kind, args)
     if not all(isinstance(arg, int | float) and not isinstance(arg, bool) and math.isfinite(arg) for arg in args):
-        raise ConfigError(f"{setting}: arguments must be numbers", rule.usage, usual)
+        raise ConfigError(key, form, ": arguments must be numbers", rule.usage, usual)
     if rule.integer:
         if any(float(arg) != int(arg) for arg in args):
             rounded = [max(1, round(arg)) if rule.positive else round(arg) for arg in args]
-            fix = usual if kind == "pow2" or rounded[0] >= rounded[1] else f"space.{name}={_spell(kind, rounded)}"
-            raise ConfigError(f"{setting}: arguments must be integers", rule.usage, fix)
+            fix = usual if kind == "pow2" or rounded[0] >= rounded[1] else f"{key}={spell([kind, *rounded])}"
+            raise ConfigError(key, form, ": arguments must be integers", rule.usage, fix)
         args = tuple(int(arg) for arg in args)
     if rule.positive and min(args) <= 0:
         low = 1 if rule.integer else max(args) / 1000
-        fix = f"space.{name}={_spell(kind, (low, max(args)))}" if max(args) > low > 0 and kind != "pow2" else usual
-        raise ConfigError(f"{setting}: arguments must be above 0", rule.usage, fix)
+        fix = f"{key}={spell([kind, low, max(args)])}" if max(args) > low > 0 and kind != "pow2" else usual
+        raise ConfigError(key, form, ": arguments must be above 0", rule.usage, fix)
     if args[0] > args[1]:
-        turned = _spell(kind, (args[1], args[0], *args[2:]))
-        raise ConfigError(f"{setting}: its ends are in the wrong order", "low <= high", f"space.{name}={turned}")
+        turned = spell([kind, args[1], args[0], *args[2:]])
+        raise ConfigError(key, form, ": its ends are in the wrong order", "low <= high", f"{key}={turned}")
     if kind == "quniform" and args[2] <= 0:
-        fix = f"space.{name}={_spell(kind, (*args[:2], abs(args[2]) or 0.1))}"
-        raise ConfigError(f"{setting}: the range is empty", "step > 0", fix)
+        fix = f"{key}={spell([kind, *args[:2], abs(args[2]) or 0.1])}"
+        raise ConfigError(key, form, ": the range is empty", "step > 0", fix)
     # Optuna would round the upper end down to a multiple of the step itself, with a warning at every proposal.
     if kind == "quniform":
         low, high, step = args
         args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):
-        raise ConfigError(f"{setting}: not powers of two", rule.usage, usual)
+        raise ConfigError(key, form, ": not powers of two", rule.usage, usual)
     return Dimension(name, kind, args)
 
 
-def _unknown_kind_error(name: str, kind: str, args: Sequence[Any], setting: str) -> ConfigError:
+def _unknown_kind_error(name: str, kind: str, args: tuple[Any, ...]) -> ConfigError:
     """Make the error for a kind that does not exist, with the range that was probably meant."""
-    answer = find_answer("kind", kind)
-    if answer is not None and answer.fix:
-        values = format_yaml_value(list(args)).replace(" ", "")[1:-1]
-        fix = answer.fix.format(name=name, value=values)
-        return ConfigError(f"{setting}: unknown kind '{kind}'", answer.note, fix)
-    close = answer.names[0] if answer else nearest(kind, KINDS) or "loguniform"
-    rule = KINDS[close]
-    try:
-        fitting = args[: rule.num_args] if args else rule.example
-        fix = f"space.{name}={_spell(close, parse_dimension(name, close, tuple(fitting)).args)}"
-    except ConfigError:
-        fix = f"space.{name}={_spell(close, rule.example)}"
-    return ConfigError(f"{setting}: unknown kind '{kind}'", choices(kind, [*KINDS, WHEN], close), fix)
-
-
-def _spell(kind: str, args: Sequence[Any]) -> str:
-    """Write a range without blanks, so that it can be pasted into a shell without quotes."""
-    return format_yaml_value([kind, *args]).replace(" ", "")
+    answer = find_answer("kind", kind) or Answer()
+    close = answer.names[0] if answer.names else nearest(kind, KINDS) or "loguniform"
+    fix = answer.fix.format(name=name, value=spell(list(args))[1:-1])
+    if not fix:
+        try:
+            fitting = parse_dimension(name, close, args[: KINDS[close].num_args]).args
+        except ConfigError:
+            fitting = KINDS[close].example
+        fix = f"space.{name}={spell([close, *fitting])}"
+    allowed = answer.note or choices(kind, [*KINDS, WHEN], close)
+    return ConfigError(f"space.{name}", [kind, *args], f": unknown kind '{kind}'", allowed, fix)
 
 
 def guess_kind(values: Sequence[float]) -> str:
