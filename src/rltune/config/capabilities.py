@@ -397,7 +397,11 @@ TABLE: dict[str, Capabilities] = {
         replay_settings=("type", "capacity"),
         unread=(
             *_UNREAD_BY_ALL,
-            *_list_model("", "algo.training.model_size, the size of all its networks"),
+            *(
+                unread
+                for unread in _list_model("", "algo.training.model_size, the size of all its networks")
+                if "use_lstm" not in unread.path  # A message of its own says that it trains none.
+            ),
             *_list_unread("intrinsic_rewards_scale"),
             *_list_unread("lr", "algo.training.world_model_lr, actor_lr and critic_lr"),
             *_list_unread("minibatch_size num_epochs shuffle_batch_per_epoch", "algo.training.training_ratio"),
