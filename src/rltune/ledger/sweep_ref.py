@@ -92,7 +92,7 @@ class SweepRef:
             )
         known = [*times, *([LATEST] if times else [])]
         close = nearest(name, known)
-        fix = f"{key}={close}" if close else spell_command("list")
+        fix = f"{key}={close}" if close and key == "sweep" else spell_command("list")
         raise StudyError(f": no such sweep in {self.root}", choices(name, known, close), fix, key=key, value=name)
 
     def list_folders(self) -> list[Path]:
