@@ -65,6 +65,13 @@ def test_what_to_type_is_spelled_with_its_value(key, value, fix):
     assert advise(key, value, SETTINGS)[1] == fix
 
 
+def test_a_command_is_advised_what_it_has():
+    allowed, fix = advise("n_eval_episodes", "5", {"policy": None, "episodes": 10})
+    assert fix == "episodes=5"
+    assert "'episodes'" in allowed
+    assert advise("fmt", "onnx", {"format": "onnx", "out": None})[1] == "format=onnx"
+
+
 def test_another_tools_option_is_translated():
     assert translate("searcher", "optuna") == "searcher=tpe"
     assert translate("searcher", "rf") == "searcher=rf"

@@ -238,6 +238,18 @@ def test_folder_bucket_and_database_each_have_their_setting(key, value, fix, com
     assert error.fix.startswith(fix)
 
 
+def test_a_direction_needs_its_second_objective(composed):
+    objective = {**composed["objective"], "second": {"key": None, "direction": "max"}}
+    error = refusal({**composed, "objective": objective})
+    assert error.key == "objective.second.direction"
+    assert "objective.second.key=" in error.fix
+
+
+def test_a_dashboard_is_that_of_a_ray_of_ones_own(composed):
+    cluster = {**composed["cluster"], "address": "auto", "dashboard": True}
+    assert refusal({**composed, "cluster": cluster}).key == "cluster.dashboard"
+
+
 def test_an_algo_section_that_is_no_mapping_is_refused(composed):
     assert "algo.training" in refusal({**composed, "algo": {**composed["algo"], "training": 3}}).what
 

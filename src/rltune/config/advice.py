@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,15 +29,24 @@ def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]
     """
     group, _, last = key.rpartition(".")
     answer = None if key.startswith(FREE) else find_answer("setting", last)
-    if answer is not None and answer.fix:
+    if answer is not None and answer.fix and _applies(answer, settings):
         return answer.note, answer.fix.format(key=key, name=last, value=value)
     meant = find_meant(key, settings)
     siblings = [name for name in _find_group(settings, group) if name != last]
-    note = answer.note if answer is not None else ""
-    allowed = note or choices(last, siblings, meant and meant.removeprefix(f"{group}."))
+    allowed = choices(last, siblings, meant and meant.removeprefix(f"{group}."))
+    if answer is not None and answer.names and answer.note:
+        allowed = answer.note
     if not meant and key.startswith("env."):
         return allowed, f"+env.kwargs.{last}={value}, if the environment takes it"
     return allowed, translate(meant, value) if meant else ""
+
+
+def _applies(answer: Answer, settings: Mapping[str, Any]) -> bool:
+    """Return whether the command has the settings that an answer advises; other commands than ``run`` lack most."""
+    if answer.fix.startswith("rltune "):
+        return True
+    keys = re.findall(r"(?:^|[ '+~])(\w+)[\w.]*=", answer.fix)
+    return all(key in settings for key in keys)
 
 
 def translate(key: str, value: Any) -> str:
@@ -112,6 +122,7 @@ def find_meant(key: str, settings: Mapping[str, Any]) -> str | None:
         return places[last]
     # The groups have so many keys that some resemble any word. So an unknown key without a group needs a closer match.
     close = nearest(last, siblings if group else [*siblings, *places], 0.6 if group else 0.75)
+    close = close or nearest(last, [name for name in siblings if not isinstance(settings.get(name), Mapping)])
     if close is None or close in siblings:
         return close and (f"{group}.{close}" if group else close)
     return places[close]

@@ -211,15 +211,25 @@ def check_config(config: RunConfig) -> None:
             "the address of a running Ray cluster",
             "cluster=address cluster.autoscale=true",
         )
-    for key in ("num_cpus", "num_gpus"):
-        if config.cluster.address is not None and (number := getattr(config.cluster, key)) is not None:
+    for key in ("num_cpus", "num_gpus", "dashboard"):
+        value = getattr(config.cluster, key)
+        if config.cluster.address is not None and value is not None and value is not False:
             raise ConfigError(
                 f"cluster.{key}",
-                number,
-                f"with cluster.address={config.cluster.address}, whose nodes have their own",
-                "a number for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
+                value,
+                f"with cluster.address={config.cluster.address}, which has its own",
+                "a value for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
                 f"leave cluster.{key} out, or cluster=local",
             )
+    second = config.objective.second
+    if second.key is None and second.direction != "min":
+        raise ConfigError(
+            "objective.second.direction",
+            second.direction,
+            "without a second objective",
+            "a direction of objective.second.key",
+            f"objective.second.key=train_s objective.second.direction={second.direction}",
+        )
     check_pair(config.algo, config.env)
     _check_trials_per_gpu(config)
     _check_name("name", config.name)
