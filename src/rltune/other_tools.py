@@ -254,11 +254,11 @@ _SCHEDULERS = {
     **_rename("halving successivehalving sha asynchyperband ashascheduler successivehalvingpruner", "asha"),
     **_rename("bohb hb hyperbandforbohb hyperbandpruner", "hyperband"),
     **_rename("medianstopping medianstoppingrule medianpruner percentile", "median"),
-    **_rename("fifo nop noppruner off", "none"),
+    **_rename("fifo nop noppruner off null", "none"),
 }
 _TRACKING = {
     **_rename("mlflow on", "local"),
-    **_rename("none", "off"),
+    **_rename("none null false", "off"),
     **_rename("wb weightsandbiases", "wandb"),
     **_replace("tensorboard tb", "several trackers", "tracking.kinds=[mlflow,tensorboard]"),
     **_replace(
@@ -282,9 +282,7 @@ _KINDS = {
     **_rename("qlograndint loginteger", "lograndint"),
     **_rename("q_uniform suggest_discrete_uniform", "quniform"),
     **_rename("categorical values suggest_categorical one_of sample", "choice"),
-    **_replace(
-        "grid_search", "choices, and searcher=grid to try all of them", "space.{name}=[choice,{value}] searcher=grid"
-    ),
+    **_replace("grid_search", "choices; with searcher=grid, all are tried", "space.{name}=[choice,{value}]"),
     **_replace(
         "sample_from lambda",
         "ranges and choices; a condition is [when, {other: value}, range], see docs/search-spaces.md",

@@ -163,3 +163,7 @@ def test_a_name_that_looks_like_a_number_stays_text(name):
 def test_a_range_may_be_written_as_a_call():
     assert spell_word("space.lr=loguniform(1e-4,1e-2)", RunConfig) == "space.lr=[loguniform,1e-4,1e-2]"
     assert spell_word("space.lr=choice(1,2)", RunConfig) == "space.lr=choice(1,2)"  # This is Hydra's, for -m.
+    assert spell_word("space.lr=tune.loguniform(1e-4,1e-2)", RunConfig) == "space.lr=[loguniform,1e-4,1e-2]"
+    assert spell_word("space.lr=tune.choice([1,2])", RunConfig) == "space.lr=[choice,1,2]"
+    assert spell_word("space.lr=grid_search([1,2])", RunConfig) == "space.lr=[grid_search,1,2]"
+    assert spell_word("space.lr=sort([1,2])", RunConfig) == "space.lr=sort([1,2])"

@@ -15,11 +15,13 @@ from rltune.algorithms.arguments import list_arguments
 from rltune.config.advice import advise, advise_option, translate
 from rltune.config.bounds import list_bounds, read_types
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
+from rltune.config.names import conf_dir
 from rltune.config.schema import REMOVED, RunConfig
 from rltune.config.uris import redact_address
-from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, spell
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
+from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.samplers import list_sampler_arguments
 from rltune.search.schedulers import list_rule_arguments
 
@@ -27,6 +29,8 @@ TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
+_NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+QUOTED_PLUS = "'+"
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
 # Hydra's flags. Settings that are typed with dashes are refused.
 FLAGS = {
@@ -81,6 +85,13 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     help_line = spell_command(f"{root} --help")
     # Hydra's parser of config groups raises ValueError, for example for tuned=null.
     if not isinstance(error, HydraException | OmegaConfBaseException):
+        for key, _, option in (word.lstrip("+").partition("=") for word in words):
+            if re.match(r"space\.[^.]+\.", key):
+                return _explain_mapping(key, option)
+            if option in ("null", "true", "false") and (conf_dir() / key).is_dir():
+                options = sorted(path.stem for path in (conf_dir() / key).glob("*.yaml"))
+                allowed, fix = advise_option(key, option, options)
+                return ConfigError(key, option, "is no file of its group", allowed, fix or f"~{key}")
         return RltuneError(str(error), "group=option; ~group leaves it out", help_line)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     is_several = lines and _SEVERAL.match(lines[0])
@@ -245,6 +256,8 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
             default = bounds.suggest(override.partition("=")[2])
         fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
+        if isinstance(default, DictConfig) and (names := [str(name) for name in default]):
+            allowed, fix = f"one of its settings: {', '.join(names)}", override.replace("=", f".{names[0]}=", 1)
         return ConfigError(*split_word(override), f": {str(cause).splitlines()[0]}", allowed, fix)
     if instead := REMOVED.get(str(cause.full_key)):
         return ConfigError(*split_word(override), ": not a setting any more", "the setting that replaces it", instead)
@@ -278,27 +291,53 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
         help_line: What to type if nothing is close.
     """
     typed, _, value = word.lstrip("+~").partition("=")
+    if mapping := re.match(r"space\.[^.=]+=\{\s*(\w+)", word.lstrip("+")):
+        return _explain_mapping(f"{typed}.{mapping[1]}", value)
     is_section = key.startswith("algo.") and key.removeprefix("algo.") in SECTIONS
     if is_section or (key != typed and find_answer("setting", typed.rpartition(".")[2])):
         key = typed  # Hydra names the section, which only the algorithm's file lacks.
     known = _list_addable(key, settings)
     allowed, fix = advise(key, value, settings)
     last = key.rpartition(".")[2]
+    answer = find_answer("setting", last)
     if last in known:
         fix = f"+{word.lstrip('+')}"
         fix = f"'{fix}'" if " " in fix else fix
-    elif known and not find_answer("setting", last):
+    elif known and answer is None:
         close = nearest(last, known)
         if not close and key.startswith("space."):
             help_line = f"+algo.training.{last}=null +{word}, if the algorithm has it"
         allowed, meant = choices(last, known, close), f"{key.removesuffix(last)}{close}"
         is_new = OmegaConf.select(OmegaConf.create(dict(settings)), meant) is None
         fix = f"{'+' * is_new}{meant}={value}" if close else help_line
-    elif fix and key != typed:
+    elif fix.startswith(("+", "'+")) and key != typed:
+        fix = word.replace(key, f"+{fix.lstrip(QUOTED_PLUS).partition('=')[0]}", 1)
+    elif fix and key != typed and (answer is None or answer.names):
         fix = word.replace(key, fix.partition("=")[0], 1)
     elif not fix and key.startswith("algo.training."):
         fix = f"+{word} adds a key, if the algorithm has it"
     return ConfigError(*split_word(word), ": no such key", allowed, fix or help_line)
+
+
+def _explain_mapping(key: str, text: str) -> ConfigError:
+    """Explain that a range is a list, for a mapping as other tools have it: ``space.lr={grid_search: [1, 2]}``.
+
+    Args:
+        key: The key in the mapping, ``space.lr.grid_search``.
+        text: The mapping or its value, as it was typed.
+    """
+    _, name, word = key.split(".", 2)
+    numbers = [float(number) for number in _NUMBER.findall(text)]
+    is_choice = word in ("grid_search", "values", "value", "categories")
+    kind = "choice" if is_choice or len(numbers) < 2 else guess_kind(numbers)
+    fix = f"space.{name}={spell([kind, *(numbers or KINDS[kind].example)])}"
+    return ConfigError(
+        f"space.{name}",
+        ABSENT,
+        f": {word} is no kind of range, which is a list",
+        "[kind, ...], such as [loguniform,0.0001,0.01]; see docs/search-spaces.md",
+        fix,
+    )
 
 
 def _list_addable(key: str, settings: Mapping[str, Any]) -> list[str]:
