@@ -126,7 +126,7 @@ def run_ours(trials: int, tracking: str, meter: Meter) -> dict[str, float]:
     from rltune.driver.tune.recorder import Recorder
     from rltune.driver.tune.searcher import StageSearcher
 
-    plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
+    plan.preflight = lambda *_: ()  # RLlib's check has nothing to say about a quality
     for module in NEEDED_AT_END:
         importlib.import_module(module)
     if tracking != "off":

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-records
+records other_tools
 errors statistics formatting
 config envs
 compat
@@ -37,7 +37,14 @@ sweeps __main__
 RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for room in row.split()}
 ALONE = "rltune.policies.served_model"  # shipped inside every registered model, where there is no rltune
 
-LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is answered before heavy imports
+LIGHT = (
+    "config",
+    "search",
+    "other_tools",
+    "errors",
+    "formatting",
+    "records",
+)  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 # Who may ask for what `make_plan` resolves once: everybody behind it takes the plan, or a few of its fields.
 RESOLVED = {
@@ -47,7 +54,7 @@ RESOLVED = {
         *("driver.run", "driver.starting", "driver.plan", "driver.warm_starts"),  # They make the plan.
     ),
     "get_traits": ("search", "driver.plan"),
-    "find_capabilities": ("config", "algorithms", "driver.plan", "probe"),
+    "find_capabilities": ("config", "algorithms", "compose", "driver.plan", "probe"),
     "read_criteria": ("config", "ledger", "views", "driver.plan", "driver.warm_starts", "driver.requests.handle"),
     "fit_sizes": ("config", "driver.plan", "driver.starting"),
 }

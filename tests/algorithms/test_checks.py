@@ -26,39 +26,12 @@ def refusal(algo, several_agents=False, **space):
 
 
 @pytest.mark.parametrize(
-    ("section", "name", "value"),
-    [
-        ("env_runners", "num_cpus_per_env_runner", 2),
-        ("env_runners", "num_gpus_per_env_runner", 0.5),
-        ("learners", "num_cpus_per_learner", 2),
-        ("learners", "custom_resources_per_learner", {"big": 1}),
-        ("learners", "num_aggregator_actors_per_learner", 1),
-        ("evaluation", "evaluation_num_env_runners", 1),
-    ],
-)
-def test_resources_that_no_bundle_holds_are_refused(algo, section, name, value):
-    """Ray would wait for them for ever."""
-    own = algo()
-    own.setdefault(section, {})[name] = value
-    error = refusal(own)
-    assert error.what.startswith(f"algo.{section}.{name}=")
-    assert error.fix == f"~algo.{section}.{name}"
-
-
-@pytest.mark.parametrize("form", [["choice", 0, 1], 1])
-def test_resources_are_the_same_in_all_trials(algo, form):
-    assert refusal(algo(), num_env_runners=form).key == "space.num_env_runners"
-
-
-@pytest.mark.parametrize(
     ("name", "section", "argument", "value", "nearest"),
     [
         ("ppo", "training", "weight_decay", 0.1, ""),
         ("ppo", "training", "sgd_minibatch_size", 64, "minibatch_size"),
         ("dqn", "training", "n_steps", 3, "n_step"),
         ("sac", "training", "twin", True, "twin_q"),
-        ("ppo", "evaluation", "evaluation_intervall", 1, "evaluation_interval"),
-        ("ppo", "env_runners", "num_env_runner", 1, "num_env_runners"),
     ],
 )
 def test_an_argument_that_rllib_lacks_is_refused(algo, name, section, argument, value, nearest):
@@ -68,14 +41,6 @@ def test_an_argument_that_rllib_lacks_is_refused(algo, name, section, argument, 
     assert error.what.startswith(f"algo.{section}.{argument}=")
     assert nearest in error.allowed
     assert error.fix.endswith(f"~algo.{section}.{argument}")
-
-
-def test_a_model_setting_that_rllib_lacks_is_refused(algo):
-    own = algo()
-    own["rl_module"]["model_config"]["fcnet_hidden"] = [64]
-    error = refusal(own)
-    assert error.what.startswith("algo.rl_module.model_config.fcnet_hidden=")
-    assert "fcnet_hiddens" in error.allowed
 
 
 @pytest.mark.parametrize("kind", ["my_module:MyConfig", "json:JSONDecoder"])

@@ -98,8 +98,8 @@ def test_processes_beyond_a_trials_share_are_refused(settings):
 
 def test_processes_that_the_algo_file_counts_are_allowed(algo):
     own = algo()
-    own["env_runners"] |= {"num_env_runners": 2, "num_cpus_per_env_runner": 1}
-    own["learners"] |= {"num_learners": 2, "num_cpus_per_learner": "auto"}
+    own["env_runners"] |= {"num_env_runners": 2}
+    own["learners"] |= {"num_learners": 2}
     (config,) = check_corners(Build(own, CARTPOLE), parse_space({}))
     assert (config.num_env_runners, config.num_learners) == (2, 2)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rltune.algorithms.build import _list_keywords, import_config_class
-from rltune.algorithms.rllib_source import MODEL_CONFIG, list_fields, list_keywords
-from rltune.config.validation import SECTIONS
+from rltune.algorithms.rllib_source import list_keywords
+from rltune.config.capabilities import SECTIONS
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", "dqn", "sac", "rainbow", "appo", "impala"])
@@ -16,15 +16,8 @@ def test_the_keywords_are_those_of_the_imported_class(algo, name):
         assert list_keywords(algo(name)["class"], section) == (_list_keywords(cls, section) or None)
 
 
-def test_the_model_settings_are_those_of_the_imported_class():
-    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-
-    assert list_fields(MODEL_CONFIG) == list(DefaultModelConfig.__dataclass_fields__)
-
-
 @pytest.mark.parametrize(
     "target", ["no_such_module:Mine", "json:NoSuchClass", "ray.no_such.module:Mine", "json.tool:x"]
 )
 def test_of_a_class_without_source_nothing_is_known(target):
     assert list_keywords(target, "training") is None
-    assert list_fields(target) is None

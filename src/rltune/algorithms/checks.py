@@ -9,27 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rltune.algorithms.arguments import META, check_values, locate_argument, read_argument, read_shipped
-from rltune.algorithms.rllib_source import MODEL_CONFIG, list_fields, list_keywords
+from rltune.algorithms.arguments import check_values, locate_argument, read_argument, read_shipped
+from rltune.algorithms.rllib_source import list_keywords
 from rltune.config.capabilities import UNKNOWN, Capabilities, list_algos
 from rltune.errors import ConfigError, choices
 from rltune.search.space import Space
 
-# Arguments of the algo file that request a trial's CPUs and GPUs, with the values that request no more than it has.
-# Those with None may have any value in the file, but they cannot be searched.
-RESOURCES: tuple[tuple[str, str, tuple[Any, ...] | None], ...] = (
-    ("env_runners", "num_env_runners", None),
-    ("env_runners", "num_cpus_per_env_runner", (1,)),
-    ("env_runners", "num_gpus_per_env_runner", ()),
-    ("env_runners", "custom_resources_per_env_runner", ()),
-    ("learners", "num_learners", None),
-    ("learners", "num_cpus_per_learner", (1, "auto")),
-    ("learners", "num_gpus_per_learner", None),
-    ("learners", "custom_resources_per_learner", ()),
-    ("learners", "num_aggregator_actors_per_learner", ()),
-    ("evaluation", "evaluation_num_env_runners", ()),
-)
-OWN_ARGUMENTS = ("small_policy_init",)  # Arguments that rltune reads itself, so that RLlib does not know them.
 _MODEL = ("rl_module", "model_config")
 _MINIBATCH = ("training", "minibatch_size")
 _BATCH = ("training", "train_batch_size_per_learner")
@@ -49,7 +34,6 @@ def check_algorithm(algo: Mapping[str, Any], space: Space, row: Capabilities | N
     """
     check_values(algo, space, row or UNKNOWN)
     _check_names(algo, row or UNKNOWN)
-    _check_resources(algo, space)
     if row is not None:
         _check_agents(algo, row, several_agents)
         _check_lstm(algo, space, row, several_agents)
@@ -57,59 +41,28 @@ def check_algorithm(algo: Mapping[str, Any], space: Space, row: Capabilities | N
 
 
 def _check_names(algo: Mapping[str, Any], row: Capabilities) -> None:
-    """Refuse arguments that RLlib's config does not have. Those of the shipped file are known to it."""
-    shipped, target = read_shipped(algo, row), str(algo["class"])
-    for section, arguments in algo.items():
-        if section in META:
-            continue
-        own = [name for name in arguments if name not in (shipped.get(section) or {}) and name not in OWN_ARGUMENTS]
-        known = list_keywords(target, section) if own else None
-        if known and (unknown := [name for name in own if name not in known]):
-            raise make_unknown_error(target.rpartition(":")[2], (section, unknown[0]), arguments[unknown[0]], known)
-    model = read_argument(algo, _MODEL) or {}
-    own = [name for name in model if name not in (read_argument(shipped, _MODEL) or {})]
-    known = list_fields(MODEL_CONFIG) if own else None
+    """Refuse arguments of ``training`` that RLlib's config does not have. Those of the shipped file are known to it."""
+    shipped, target = read_shipped(algo, row).get("training") or {}, str(algo["class"])
+    arguments = algo.get("training") or {}
+    own = [name for name in arguments if name not in shipped]
+    known = list_keywords(target, "training") if own else None
     if known and (unknown := [name for name in own if name not in known]):
-        raise make_unknown_error(MODEL_CONFIG.rpartition(":")[2], (*_MODEL, unknown[0]), model[unknown[0]], known)
+        raise make_unknown_error(target.rpartition(":")[2], "training", unknown[0], arguments[unknown[0]], known)
 
 
-def make_unknown_error(config: str, path: tuple[str, ...], value: Any, known: list[str]) -> ConfigError:
+def make_unknown_error(config: str, section: str, name: str, value: Any, known: list[str]) -> ConfigError:
     """Make the error for an argument that RLlib's config does not have.
 
     Args:
         config: The config's class.
-        path: The section and the argument.
+        section: The argument's section of the algo file.
+        name: The argument.
         value: Its value.
         known: The arguments that the section has.
     """
-    key = f"algo.{'.'.join(path)}"
+    key = f"algo.{section}.{name}"
     problem, fix = f": {config} has no such argument", f"correct or remove it: ~{key}"
-    return ConfigError(key, value, problem, choices(path[-1], known), fix)
-
-
-def _check_resources(algo: Mapping[str, Any], space: Space) -> None:
-    """Refuse resources that a trial does not have, for which Ray would wait forever, and such as differ by trial."""
-    parameters = {locate_argument(algo, name): name for name in space.names}
-    for section, name, allowed in RESOURCES:
-        if parameter := parameters.get((section, name)):
-            searched = {dimension.name: str(dimension) for dimension in space.dimensions}
-            raise ConfigError(
-                f"space.{parameter}",
-                (searched | dict(space.fixed))[parameter],
-                ": all trials have the same resources",
-                "a number in the algo file; what is searched costs each trial the same",
-                f"~space.{parameter} ++algo.{section}.{name}=...",
-            )
-        value = (algo.get(section) or {}).get(name)
-        if allowed is not None and value and value not in allowed:
-            raise ConfigError(
-                f"algo.{section}.{name}",
-                value,
-                ": a trial cannot have these resources",
-                "one CPU for the trial's process (resources.cpus_per_trial) and for each env runner and learner; "
-                "GPUs (resources.gpus_per_trial) only for learners",
-                f"~algo.{section}.{name}",
-            )
+    return ConfigError(key, value, problem, choices(name, known), fix)
 
 
 def _check_agents(algo: Mapping[str, Any], row: Capabilities, several_agents: bool) -> None:

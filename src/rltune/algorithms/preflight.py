@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import NORMALISE, count_env_runners, count_learners
+from rltune.algorithms.arguments import NORMALISE, check_unread, count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
 from rltune.algorithms.checks import check_algorithm
 from rltune.config.capabilities import Capabilities, capabilities_of, find_capabilities, list_algos
@@ -136,11 +136,16 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
 
 
 def check_spaces(
-    algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] | None, row: Capabilities | None
+    algo: Mapping[str, Any],
+    env_id: str,
+    spaces: tuple[Any, Any] | None,
+    row: Capabilities | None,
+    space: Space | None = None,
 ) -> None:
     """Refuse an environment whose observations or actions the algorithm does not take; RLlib's own errors are obscure.
 
     Args:
+        space: The search space; with it, settings that are not read with these observations or actions are refused.
         spaces: The spaces of its observations and actions; None for several agents, each of which has its own.
         row: The algorithm's features; None if its class has to be imported to know them, for which `check_corners` is.
     """
@@ -154,7 +159,7 @@ def check_spaces(
             "algo",
             algo["name"],
             f"cannot act in env.id={env_id}, whose actions are {spaces[1]}",
-            f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind))}",
+            f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind), with_variants=True)}",
             "algo=ppo, or another env=",
         )
     if is_image(spaces[0]) and not row.images:
@@ -162,9 +167,11 @@ def check_spaces(
             "algo",
             algo["name"],
             f"cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
-            f"images are for {list_algos(lambda row: row.images)}",
+            f"images are for {list_algos(lambda row: row.images, with_variants=True)}",
             "algo=ppo, or a vector: env.wrappers=[{entry_point: 'rltune.envs.spaces:FlatObservation'}]",
         )
+    if space is not None:
+        check_unread(algo, space, row, {"is_image": is_image(spaces[0]), "is_discrete": kind == "discrete"})
 
 
 def find_normalisable(

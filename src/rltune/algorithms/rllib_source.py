@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = "AlgorithmConfig"  # The config from which all others derive.
-MODEL_CONFIG = "ray.rllib.core.rl_module.default_model_config:DefaultModelConfig"
 
 
 def list_keywords(target: str, section: str) -> list[str] | None:
@@ -32,16 +31,6 @@ def list_keywords(target: str, section: str) -> list[str] | None:
     except (LookupError, OSError, ValueError, SyntaxError):
         return None
     return sorted({argument.arg for method in methods for argument in method.args.kwonlyargs}) or None
-
-
-def list_fields(target: str) -> list[str] | None:
-    """List the fields of a dataclass; None if its source is not found."""
-    try:
-        cls = next(_list_classes(*target.split(":")))
-    except (LookupError, OSError, ValueError, SyntaxError):
-        return None
-    targets = [node.target for node in cls.body if isinstance(node, ast.AnnAssign)]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _list_classes(module: str, name: str) -> Iterator[ast.ClassDef]:
