@@ -92,7 +92,7 @@ def main() -> None:
     from rltune.ledger.sweep_ref import SweepRef
 
     timed()
-    plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
+    plan.preflight = lambda *_: ()  # RLlib's check has nothing to say about a quality
     # Named from the module, not from __main__, so that workers import it.
     from benchmarks.soak_sweep import SoakTrial as Trainable
 
