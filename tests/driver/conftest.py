@@ -8,6 +8,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from omegaconf import OmegaConf
 from rltune.cluster.resources import Machine, Share
 from rltune.cluster.slots import Slots
 from rltune.config.validation import parse_config
-from rltune.driver.folder import SweepContext, hold_sweep
+from rltune.driver.folder import hold_sweep
 from rltune.driver.open_sweep import OpenSweep, open_sweep
-from rltune.driver.plan import make_plan
+from rltune.driver.plan import Invocation, make_plan
 from rltune.driver.provenance import record_start
 
 Opener = Callable[..., AbstractContextManager[OpenSweep]]
@@ -32,12 +33,14 @@ def open_mine(request_of: Callable[..., Any], tmp_path: Path, stream: io.StringI
 
     @contextlib.contextmanager
     def make(*overrides: str, resumed: bool = False) -> Iterator[OpenSweep]:
-        plan = make_plan(request_of("tracking=off", "budget.trials=2", *overrides))
-        (tmp_path / "mine").mkdir(exist_ok=True)
-        context = SweepContext(plan, tmp_path / "mine", resumed, time.monotonic(), stream)
+        folder = tmp_path / "mine"
+        plan = make_plan(request_of("tracking=off", "budget.trials=2", *overrides), folder)
+        plan = replace(plan, resumed=resumed)
+        folder.mkdir(exist_ok=True)
+        invocation = Invocation(time.monotonic(), stream)
         share = Share(cpus=1.0, gpus=0.0, env_runners=0)
         slots = Slots(share.bundles, 2, [Machine(2, 0)])
-        with hold_sweep(context) as ledger, open_sweep(context, ledger, share, slots) as sweep:
+        with hold_sweep(plan) as ledger, open_sweep(plan, invocation, ledger, share, slots) as sweep:
             record_start(sweep)
             yield sweep
 

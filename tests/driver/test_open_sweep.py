@@ -16,7 +16,7 @@ from saved import write_checkpoint
 
 from rltune.checkpoints.clients import Client
 from rltune.checkpoints.store import REPLAY, Store
-from rltune.driver.folder import SweepContext
+from rltune.driver.plan import Plan
 from rltune.ledger.handover import take
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import start_ledger
@@ -65,7 +65,7 @@ def test_a_sweep_closes_whatever_happens(
         sweep.stopper.request("broken")
         raise error
     assert ends == [status]
-    assert not (sweep.context.folder / STOP_FILE).exists()
+    assert not (sweep.folder / STOP_FILE).exists()
 
 
 def test_a_driver_drops_nothing_once_another_machine_took_over(
@@ -79,7 +79,7 @@ def test_a_driver_drops_nothing_once_another_machine_took_over(
         return Store(Client(lambda: filesystem), "/taken-over", machine, address="memory://taken-over")
 
     other = open_store(tmp_path / "other")
-    monkeypatch.setattr(SweepContext, "open_store", lambda context: open_store(context.folder))
+    monkeypatch.setattr(Plan, "open_store", lambda plan: open_store(plan.folder))
     with open_mine("certify=off", resumed=True) as sweep:
         take(sweep.store, sweep.ledger.lease.id)
         for machine, is_dropped in ((sweep.store, True), (other, False)):

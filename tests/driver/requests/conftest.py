@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import format_settings, write_settings
+from rltune.config.settings_file import format_settings, redact_config, write_settings
 from rltune.driver.housekeeping import Housekeeping
 from rltune.driver.requests.inbox import Inbox
 from rltune.ledger.lease import take_lease
@@ -50,7 +50,7 @@ class Mine:
         stopper = Stopper()
         inbox = Inbox(self.ledger, stopper)  # type: ignore[arg-type]
         with take_lease(self.ledger), Housekeeping([(0.1, inbox.read)]):
-            self.ledger.change_sweep(status="running", config=format_settings(self.config))
+            self.ledger.change_sweep(status="running", config=format_settings(redact_config(self.config)))
             yield stopper
 
     def begin(self, **params: Any) -> TrialRecord:
@@ -86,11 +86,11 @@ def make_mine(request_of: Callable[..., Any], tmp_path: Path) -> Iterator[Callab
             config = request_of(*words, *overrides)
             folder = tmp_path / "outputs" / "mine"
             folder.mkdir(parents=True)
-            write_settings(folder, config)
+            write_settings(folder, redact_config(config))
             ledger = start_ledger(None, folder, new=True)
             set_journal(ledger, shared=False)
             stack.callback(ledger.close)
-            ledger.change_sweep(status="running", config=format_settings(config))
+            ledger.change_sweep(status="running", config=format_settings(redact_config(config)))
             return Mine(folder, config, ledger)
 
         yield make

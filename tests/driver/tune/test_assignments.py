@@ -36,7 +36,7 @@ def make_assignments(
     share: Share = Share(2.0, 0.0, 0),  # noqa: B008
 ) -> Assignments:
     sweep: Any = SimpleNamespace(
-        plan=plan, config=plan.config, name=name, folder=folder, store=open_store(folder),
+        plan=plan, name=name, folder=folder, store=open_store(folder),
         console=SimpleNamespace(note=notes.append), share=share,
     )  # fmt: skip
     return Assignments(sweep)

@@ -28,8 +28,8 @@ class Plan:
     seed: int = 0
 
     @property
-    def config(self) -> Any:
-        return SimpleNamespace(budget=SimpleNamespace(trials=self.trials))
+    def budget(self) -> Any:
+        return SimpleNamespace(trials=self.trials)
 
     def fixed_values(self, number: int) -> tuple[dict[str, Any], str]:
         is_given = number < len(self.warm_starts)

@@ -38,9 +38,15 @@ class Sweep:
     """A recorder over a real ledger."""
 
     def __init__(self, folder: Path, config: Any, ledger: Any = None) -> None:
-        self.folder, self.config, self.notes, self.told, self.retried = folder, config, [], [], []
+        self.folder, self.notes, self.told, self.retried = folder, [], [], []
+        self.plan = SimpleNamespace(
+            budget=config.budget,
+            failures=config.failures,
+            is_joined=config.cluster.address is not None,
+            build=SimpleNamespace(replicates=config.replicates),
+        )
         self.ledger = ledger or make_ledger(folder)
-        self.stopper = SweepStopper(open_store(folder), config)
+        self.stopper = SweepStopper(open_store(folder), config.budget)
         self.store = open_store(folder)
         self.scheduler = StoppingRuleScheduler(NoStopping(BUDGET))
         self.retention = Retention(open_store(folder), lambda: None)
@@ -346,7 +352,7 @@ def test_room_that_comes_back_too_late_leaves_no_hole(sweep, monkeypatch, how):
 def test_what_tune_keeps_of_the_stopper_holds_no_login(tmp_path: Path, request_of: Callable[..., Any]) -> None:
     config = request_of("tracking=server", "tracking.uri=http://me:s3cret@127.0.0.1:9")
     assert "s3cret" in config.tracking.uri
-    assert b"s3cret" not in pickle.dumps(SweepStopper(open_store(tmp_path), config))
+    assert b"s3cret" not in pickle.dumps(SweepStopper(open_store(tmp_path), config.budget))
 
 
 DIED = "Worker exit detail: SIGKILL\n\tip: 10.0.0.7\n"
