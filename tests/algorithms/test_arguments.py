@@ -172,6 +172,8 @@ UNREAD = {
         "training.minibatch_size": 256,
         "training.num_epochs": 7,
         "training.lr": 0.02,
+        "rl_module.model_config.log_std_clip_param": 3.0,
+        "rl_module.model_config.fusionnet_hiddens": [8],
     },
     "appo": {"training.use_gae": False, "training.lambda_": 0.1, "training.target_worker_clipping": 9.0},
     "impala": {"training.opt_type": "rmsprop", "training.decay": 0.9, "training.vtrace": False},

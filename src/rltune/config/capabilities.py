@@ -165,15 +165,23 @@ _UNREAD_BY_ALL = (
     *_list_unread("num_aggregator_actors_per_learner max_requests_in_flight_per_aggregator_actor"),
     *_list_model("lstm_", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM),
     *_list_model("max_seq_len", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM),
-    *_list_model("fcnet_", f"algo.{_MODEL}.conv_filters and head_fcnet_hiddens, for images", _SEES_VECTORS),
     *_list_model("conv_", f"algo.{_MODEL}.fcnet_hiddens: observations are no images", _SEES_IMAGES),
 )
 _UNREAD_IF_DISCRETE = tuple(
     Unread(f"{_MODEL}.{name}", "leave it out: actions are discrete", _ACTS_CONTINUOUSLY)
     for name in ("free_log_std", "log_std_clip_param")
 )
+# The critics of SAC and of its relatives encode actions by these layers, also beside images.
+_UNREAD_WITH_IMAGES = _list_model(
+    "fcnet_", f"algo.{_MODEL}.conv_filters and head_fcnet_hiddens, for images", _SEES_VECTORS
+)
 _UNREAD_INITIALIZERS = (*_list_model("head_fcnet_kernel"), *_list_model("head_fcnet_bias"))
-_UNREAD_BY_PPO_NETWORKS = (*_UNREAD_INITIALIZERS, *_list_model("fusionnet_"), *_UNREAD_IF_DISCRETE)
+_UNREAD_BY_PPO_NETWORKS = (
+    *_UNREAD_INITIALIZERS,
+    *_UNREAD_WITH_IMAGES,
+    *_list_model("fusionnet_"),
+    *_UNREAD_IF_DISCRETE,
+)
 # RLlib still takes the former name of num_epochs, which then decides.
 _UNREAD_WITH_EPOCHS = _list_unread("num_epochs", "one of the two, without algo.training.num_sgd_iter", _HAS_NO_ALIAS)
 _UNREAD_BY_PPO = (
@@ -187,6 +195,8 @@ _UNREAD_BY_PPO = (
 _UNREAD_BY_SAC_NETWORKS = (
     *_UNREAD_INITIALIZERS,
     *_list_model("head_fcnet_use"),
+    *_list_model("free_log_std", "leave it out: actions are squashed"),
+    *_list_model("log_std_clip_param", "leave it out: actions are squashed"),
     *_list_model("fusionnet_", f"algo.{_MODEL}.fcnet_hiddens, also for the critics", _HAS_LARGE_CRITICS),
 )
 # A replay memory or a dataset gives each update a batch of its own, which is not split.
@@ -227,6 +237,7 @@ _UNREAD_BY_DQN = (
     *_list_model("log_std_clip_param"),
     *_list_model("fusionnet_"),
     *_list_model("head_fcnet_use"),
+    *_UNREAD_WITH_IMAGES,
     *_list_unread("sigma0 adam_epsilon categorical_distribution_temperature before_learn_on_batch"),
     *_list_unread("v_min v_max", "algo.training.num_atoms=51, a distribution over returns", _HAS_ATOMS),
     *_list_unread("td_error_loss_fn", "algo.training.num_atoms=1: a distribution has a loss of its own", _HAS_NO_ATOMS),
