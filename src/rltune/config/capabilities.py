@@ -171,10 +171,8 @@ _UNREAD_IF_DISCRETE = tuple(
     Unread(f"{_MODEL}.{name}", "leave it out: actions are discrete", _ACTS_CONTINUOUSLY)
     for name in ("free_log_std", "log_std_clip_param")
 )
-# The critics of SAC and of its relatives encode actions by these layers, also beside images.
-_UNREAD_WITH_IMAGES = _list_model(
-    "fcnet_", f"algo.{_MODEL}.conv_filters and head_fcnet_hiddens, for images", _SEES_VECTORS
-)
+_FOR_IMAGES = f"algo.{_MODEL}.conv_filters and head_fcnet_hiddens, for images"
+_UNREAD_WITH_IMAGES = _list_model("fcnet_", _FOR_IMAGES, _SEES_VECTORS)
 _UNREAD_INITIALIZERS = (*_list_model("head_fcnet_kernel"), *_list_model("head_fcnet_bias"))
 _UNREAD_BY_PPO_NETWORKS = (
     *_UNREAD_INITIALIZERS,
@@ -192,8 +190,10 @@ _UNREAD_BY_PPO = (
     *_list_unread("vf_loss_coeff vf_clip_param", "algo.training.use_critic=true", _HAS_CRITIC),
     *_list_clipped_by(None),
 )
+# The critics of SAC's relatives encode actions by layers of fcnet_hiddens, also beside images.
 _UNREAD_BY_SAC_NETWORKS = (
     *_UNREAD_INITIALIZERS,
+    *(unread for unread in _UNREAD_WITH_IMAGES if not unread.path.endswith(("fcnet_hiddens", "fcnet_activation"))),
     *_list_model("head_fcnet_use"),
     *_list_model("free_log_std", "leave it out: actions are squashed"),
     *_list_model("log_std_clip_param", "leave it out: actions are squashed"),
