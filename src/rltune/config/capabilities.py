@@ -123,6 +123,8 @@ def _list_unread(names: str, instead: str = "leave it out", switch: Switch | Non
 
 
 _MODEL, _BUFFER = "rl_module.model_config", "training.replay_buffer_config"
+_HAS_ENV_RUNNERS = Switch("env_runners.num_env_runners", bool, default=0)
+_HAS_LEARNERS = Switch("learners.num_learners", bool, default=0)
 _SEES_IMAGES = Switch("env.is_image", bool, default=True)
 _SEES_VECTORS = Switch("env.is_image", lambda is_image: not is_image, default=False)
 _HAS_LARGE_CRITICS = Switch("class", lambda name: "PlainSAC" not in str(name), default="")
@@ -158,7 +160,20 @@ def _list_clipped_by(default: Any) -> tuple[Unread, ...]:
     return (Unread("training.grad_clip_by", "algo.training.grad_clip with a limit", switch),)
 
 
+_OF_ENV_RUNNERS = (
+    *(f"fault_tolerance.{name}" for name in SECTIONS["fault_tolerance"] or () if "sub_environments" not in name),
+    *(
+        f"env_runners.{name}"
+        for name in _split(
+            "sample_timeout_s max_requests_in_flight_per_env_runner merge_env_runner_states "
+            "broadcast_env_runner_states use_env_runner_state_server env_runner_state_server_max_concurrency "
+            "validate_env_runners_after_construction"
+        )
+    ),
+)
 _UNREAD_BY_ALL = (
+    *(Unread(path, "algo.env_runners.num_env_runners above 0", _HAS_ENV_RUNNERS) for path in _OF_ENV_RUNNERS),
+    Unread("learners.max_requests_in_flight_per_learner", "algo.learners.num_learners above 0", _HAS_LEARNERS),
     Unread("training.model", "the same settings in algo.rl_module.model_config"),
     Unread("training.optimizer", "algo.training.lr and grad_clip, or your own algo.learners.learner_class"),
     Unread("training.train_batch_size", "algo.training.train_batch_size_per_learner", _HAS_NO_OTHER_BATCH),
@@ -256,7 +271,7 @@ _UNREAD_BY_SAC = (
 )
 _REPLAY_SETTINGS = ("type", "capacity", "alpha", "beta")
 # What a trial's share of the machine follows from, which is the same for all trials.
-RESOURCES = ("env_runners.num_env_runners", *(f"learners.{name}" for name in SECTIONS["learners"] or ()))
+RESOURCES = ("env_runners.num_env_runners", "learners.num_learners", "learners.num_gpus_per_learner")
 REPLAY_BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
 """RLlib's replay buffers that store episodes of one agent, which its new API stack samples."""
 # Arguments of ``training`` for which RLlib's algorithms take a schedule: [[step, value], [step, value], ...].
