@@ -33,11 +33,11 @@ def open_mine(tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def make_sweep(tmp_path: Path) -> Iterator[Callable[..., OpenSweep]]:
-    """Make a sweep ``mine`` for the driver's modules from overrides; once more, it is resumed."""
+    """Make a sweep for the driver's modules from overrides; made once more, it is resumed."""
     with contextlib.ExitStack() as stack:
 
-        def make(*words: str, **options: Any) -> OpenSweep:
-            sweep = opened.make_sweep(tmp_path / "mine", *words, **options)
+        def make(*words: str, name: str = "mine", **options: Any) -> OpenSweep:
+            sweep = opened.make_sweep(tmp_path / name, *words, **options)
             stack.callback(sweep.ledger.close)
             return sweep
 

@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opened import plan_of
 
 from rltune.checkpoints.clients import StoreUnavailableError, make_address
 from rltune.checkpoints.store import open_store
@@ -31,10 +31,8 @@ from rltune.ledger.storage import start_ledger
 from rltune.ledger.sweep_ref import SweepRef
 
 
-def context_of(folder: Path, storage: str | None = None, resumed: bool = True) -> SweepContext:
-    cluster, study = SimpleNamespace(address=None), SimpleNamespace(storage=storage)
-    plan: Any = SimpleNamespace(config=SimpleNamespace(study=study, cluster=cluster, storage=None, name=None))
-    return SweepContext(plan, folder=folder, resumed=resumed, began=0.0)
+def context_of(folder: Path, resumed: bool = True) -> SweepContext:
+    return SweepContext(plan_of(), folder=folder, resumed=resumed, began=0.0)
 
 
 def begin(folder: Path) -> None:
