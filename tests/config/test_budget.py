@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltune.config.budget import SpentBudget, fit_certification
+from rltune.config.budget import SpentBudget, fit_sizes
 
 STEPS = ("budget.total_env_steps=5000", "budget.env_steps=1000")
 
@@ -60,5 +60,5 @@ def test_what_is_typed_has_room_for_as_many_as_are_wanted(request_of, words, num
     ],
 )
 def test_certification_grows_with_the_number_of_trials_unless_its_size_is_given(request_of, words, size):
-    certify = fit_certification(request_of("certify=on", *words)).certify
+    certify = fit_sizes(request_of("certify=on", *words))[0].certify
     assert (certify.top, certify.seeds) == size

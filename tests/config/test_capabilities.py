@@ -9,12 +9,12 @@ import gymnasium
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from plans import preflight
 
 from rltune.algorithms.build import import_config_class
 from rltune.compat.rllib_internals import read_part
 from rltune.compose.composing import conf_dir
 from rltune.config.capabilities import TABLE, UNKNOWN, capabilities_of, find_capabilities, list_algos, network_of
-from rltune.driver import plan
 from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
 
@@ -107,10 +107,10 @@ def test_preflight_builds_what_a_row_allows_and_nothing_else(algo: str, typed: s
     fitting = "env=pendulum" if row.actions == "continuous" else "env=cartpole"
     request = request_of(f"algo={algo}", *([] if "env=" in typed else [fitting]), typed, "~space", "~tuned")
     if able(row):
-        plan.preflight(make_plan(request))
+        preflight(make_plan(request))
         return
     with pytest.raises(ConfigError, match=refused) as error:
-        plan.preflight(make_plan(request))
+        preflight(make_plan(request))
     assert error.value.allowed
     assert error.value.fix
 

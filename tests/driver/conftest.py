@@ -14,7 +14,6 @@ import opened
 import pytest
 from composing import compose
 from omegaconf import OmegaConf
-from opened import drive_sweep, plan_of
 
 from rltune.config.validation import parse_config
 from rltune.driver.open_sweep import OpenSweep
@@ -28,7 +27,7 @@ def open_mine(tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPat
     """Open a sweep ``mine`` of a plain CartPole from overrides, as its driver does; its folder is there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return lambda *words, **options: drive_sweep(tmp_path / "mine", plan_of(*words), stream=stream, **options)
+    return lambda *words, **options: opened.drive_sweep(tmp_path / "mine", *words, stream=stream, **options)
 
 
 @pytest.fixture

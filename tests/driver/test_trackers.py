@@ -32,6 +32,11 @@ class Unmade(Tracker):
         raise ValueError("boom")
 
 
+def check(*words: str) -> None:
+    config = parse_config(compose("run", *words))
+    check_trackers(config.tracking, config.notify)
+
+
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A user's module ``own_tracker``."""
@@ -80,7 +85,7 @@ def test_each_tracker_of_the_settings_is_opened(
 )
 def test_a_tracker_that_cannot_work_is_refused(kinds: str, named: str, module: ModuleType) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_trackers(parse_config(compose("run", f"tracking.kinds=[{kinds}]")))
+        check(f"tracking.kinds=[{kinds}]")
     assert refused.value.key == "tracking.kinds"
     assert named in f"{refused.value.what} {refused.value.fix}"
 
@@ -90,7 +95,7 @@ def test_a_tracker_that_cannot_work_is_refused(kinds: str, named: str, module: M
 )
 def test_each_tracker_checks_the_settings(words: str, key: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_trackers(parse_config(compose("run", words)))
+        check(words)
     assert refused.value.key == key
     assert refused.value.fix
 

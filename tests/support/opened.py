@@ -7,7 +7,7 @@ import functools
 import io
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,9 +17,9 @@ from composing import compose
 from rltune.cluster.resources import Machine, Share
 from rltune.cluster.slots import Slots
 from rltune.config.validation import parse_config
-from rltune.driver.folder import SweepContext, hold_sweep
+from rltune.driver.folder import hold_sweep
 from rltune.driver.open_sweep import OpenSweep, open_sweep
-from rltune.driver.plan import Plan, make_plan
+from rltune.driver.plan import Invocation, Plan, make_plan
 from rltune.driver.provenance import record_start
 from rltune.ledger.storage import set_journal, start_ledger
 from rltune.ledger.sweep_folder import LEDGER
@@ -65,56 +65,64 @@ class TuneTrial:
     error_file: str | None = None
 
 
+def plan_of(folder: Path, *words: str) -> Plan:
+    """Make the plan of a small sweep without trackers, of two trials; if its folder has a ledger, it is resumed.
+
+    Args:
+        folder: The sweep's folder.
+        words: Overrides of PPO on CartPole.
+    """
+    plan, is_begun = _make_plan(*words), (folder / LEDGER).exists()
+    return replace(plan, folder=folder, resumed=is_begun, asked={**plan.asked, "name": folder.name})
+
+
 @functools.cache
-def plan_of(*words: str) -> Plan:
-    """Make the plan of a small sweep without trackers from overrides, once for all tests that ask for the same."""
+def _make_plan(*words: str) -> Plan:
+    """Make a plan once for all tests that ask for the same."""
     return make_plan(parse_config(compose("run", "tracking=off", "budget.trials=2", *words)))
 
 
-def make_sweep(
-    folder: Path, *words: str, plan: Plan | None = None, share: Share = SHARE, num_slots: int = 2
-) -> OpenSweep:
+def make_sweep(folder: Path, *words: str, share: Share = SHARE, num_slots: int = 2) -> OpenSweep:
     """Open a sweep for the modules of a driver: real but for its trackers, without a lease and without threads.
 
-    If the folder has a ledger, then the sweep is resumed. Close the ledger of the sweep at the end.
+    Close the sweep's ledger at the end.
 
     Args:
-        folder: The sweep's folder.
-        words: The overrides of a small PPO on CartPole.
-        plan: The sweep's plan, instead of one of the overrides.
+        folder: The sweep's folder, as for `plan_of`.
+        words: Overrides, as for `plan_of`.
         share: A trial's share of the machine.
         num_slots: How many trials run at once.
     """
-    resumed = (folder / LEDGER).exists()
+    plan = plan_of(folder, *words)
     folder.mkdir(exist_ok=True)
-    context = SweepContext(plan or plan_of(*words), folder, resumed, time.monotonic())
-    ledger = start_ledger(None, folder, new=not resumed)
+    ledger = start_ledger(None, folder, new=not plan.resumed)
     set_journal(ledger, shared=False)
     with _replace_parts():
-        return OpenSweep(context, ledger, share, Slots(share.bundles, 64, [Machine(num_slots, 0)]))
+        return OpenSweep(plan, Invocation(time.monotonic()), ledger, share, _make_slots(share, num_slots))
 
 
 @contextlib.contextmanager
-def drive_sweep(
-    folder: Path, plan: Plan, resumed: bool = False, stream: TextIO | None = None, trackers: bool = False
-) -> Iterator[OpenSweep]:
+def drive_sweep(folder: Path, *words: str, stream: TextIO | None = None, trackers: bool = False) -> Iterator[OpenSweep]:
     """Open a sweep and close it as its driver does, with a lease and with the driver's chores.
 
     Args:
-        folder: The sweep's folder.
-        plan: The sweep's plan.
-        resumed: Whether the sweep exists.
+        folder: The sweep's folder, as for `plan_of`.
+        words: Overrides, as for `plan_of`.
         stream: Where its console writes.
         trackers: Whether its trackers are opened, which takes a tenth of a second.
     """
+    plan = plan_of(folder, *words)
     folder.mkdir(exist_ok=True)
-    context = SweepContext(plan, folder, resumed, time.monotonic(), stream)
-    slots = Slots(SHARE.bundles, 2, [Machine(2, 0)])
-    with hold_sweep(context) as ledger, contextlib.ExitStack() as stack:
+    with hold_sweep(plan) as ledger, contextlib.ExitStack() as stack:
+        invocation = Invocation(time.monotonic(), stream)
         with _replace_parts(trackers):
-            sweep = stack.enter_context(open_sweep(context, ledger, SHARE, slots))
+            sweep = stack.enter_context(open_sweep(plan, invocation, ledger, SHARE, _make_slots(SHARE, 2)))
         record_start(sweep)
         yield sweep
+
+
+def _make_slots(share: Share, num_slots: int) -> Slots:
+    return Slots(share.bundles, 64, [Machine(num_slots * share.cpus, num_slots * share.gpus)])
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from toy import TOY, ToyTrial
 from rltune.checkpoints.store import open_store
 from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_logs
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import format_settings, redact_config
 from rltune.driver.housekeeping import Housekeeping
 from rltune.driver.requests.actions import enqueue_configuration, stop_sweep
 from rltune.driver.requests.inbox import Inbox
@@ -183,7 +183,9 @@ def test_a_sweep_is_asked_and_watched_by_its_address_alone(
     ref = SweepRef("mine", tmp_path / "nowhere", ledger_url=url)
     ledger = Ledger(url, "mine", create=True)
     stopper = SweepStopper(open_store(tmp_path), request_of("name=mine").budget)
-    ledger.change_sweep(status="running", config=format_settings(request_of("name=mine", "budget.trials=4")))
+    ledger.change_sweep(
+        status="running", config=format_settings(redact_config(request_of("name=mine", "budget.trials=4")))
+    )
     with ThreadPoolExecutor(2) as pool:
         with take_lease(ledger), Housekeeping([(0.1, Inbox(ledger, stopper).read)]):
             watched = pool.submit(watch_sweep, ref, stream=stream)

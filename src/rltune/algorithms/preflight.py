@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import NORMALISE, check_unread, count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
-from rltune.config.capabilities import capabilities_of, find_capabilities, list_algos
+from rltune.config.capabilities import Capabilities, capabilities_of, list_algos
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import make_parallel_env, policy_spaces
@@ -147,7 +146,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         close_env(env)
     else:
         pairs = {DEFAULT_MODULE: find_spaces(build.env)}
-        check_spaces(build.algo, build.env.id, pairs[DEFAULT_MODULE])
+        check_spaces(build.algo, build.env.id, pairs[DEFAULT_MODULE], capabilities_of(type(config)))
     spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
@@ -159,24 +158,20 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         ) from None
 
 
-def check_spaces(algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] | None) -> None:
+def check_spaces(
+    algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] | None, row: Capabilities | None
+) -> None:
     """Refuse an environment whose observations or actions the algorithm does not take; RLlib's own errors are obscure.
-
-    An algorithm that is not in our table is imported only if RLlib has been imported already.
 
     Args:
         spaces: The spaces of its observations and actions; None for several agents, each of which has its own.
+        row: The algorithm's features; None if its class has to be imported to know them, for which `check_corners` is.
     """
     from rltune.envs.spaces import is_discrete, is_image  # Imported here, because Gymnasium loads slowly.
 
-    if spaces is None:
+    if spaces is None or row is None:
         return
     kind = "discrete" if is_discrete(spaces[1]) else "continuous"
-    row = find_capabilities(algo)
-    if row is None and "ray.rllib" in sys.modules:
-        row = capabilities_of(import_config_class(algo))
-    if row is None:
-        return
     if row.actions not in ("both", kind):
         raise ConfigError(
             f"algo={algo['name']} cannot act in env.id={env_id}, whose actions are {spaces[1]}",

@@ -16,6 +16,7 @@ from rltune.algorithms.arguments import list_arguments
 from rltune.compose.explaining import explain, explain_option
 from rltune.compose.overrides import spell_value, spell_word
 from rltune.config.bounds import find_type
+from rltune.config.changes import LOCAL, drop_cluster_limits
 from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
@@ -195,21 +196,23 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    changed, parser = OmegaConf.create(load_settings(settings)), OverridesParser.create()
-    OmegaConf.set_struct(changed, True)
-    for word in words:
-        try:
-            override = parser.parse_override(spell_word(word, RunConfig))
-            key, is_new = override.key_or_group, override.is_add() or override.is_force_add()
+    parser = OverridesParser.create()
+    try:
+        overrides = [parser.parse_override(spell_word(word, RunConfig)) for word in words]
+        keys = [override.key_or_group for override in overrides]
+        changed = OmegaConf.create(drop_cluster_limits(load_settings(settings), keys))
+        OmegaConf.set_struct(changed, True)
+        for word, override, key in zip(words, overrides, keys, strict=True):
             if override.is_delete() or override.is_sweep_override() or (conf_dir() / key).is_dir():
                 raise ConfigError(
                     f"{redact_address(word)}: the settings were composed when the sweep was submitted",
                     "single keys, such as budget.trials; an option of a group needs a new submission",
                     "budget.trials=40",
                 )
-            OmegaConf.update(changed, key, override.value(), force_add=is_new)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise explain(error, "resume", RunConfig, words) from None
+            value = None if key == "cluster.address" and override.value() == LOCAL else override.value()
+            OmegaConf.update(changed, key, value, force_add=override.is_add() or override.is_force_add())
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, "resume", RunConfig, words) from None
     return changed
 
 

@@ -22,12 +22,31 @@ def size_certification(trials: int) -> tuple[int, int]:
     return (3 if trials >= THREE_FINALISTS_FROM else 1), (5 if trials >= FIVE_SEEDS_FROM else 3)
 
 
-def fit_certification(config: RunConfig) -> RunConfig:
-    """Fill in ``certify.top`` and ``certify.seeds`` from the number of trials where they are None."""
-    certify, (top, seeds) = config.certify, size_certification(config.budget.trials)
+def fit_sizes(config: RunConfig, num_points: int | None = None) -> tuple[RunConfig, tuple[str, ...]]:
+    """Fill in the settings that follow from others: the number of trials of a grid, the size of the certification.
+
+    Args:
+        config: The settings.
+        num_points: The number of points of the grid that is searched; None if the search is no grid.
+
+    Returns:
+        The settings, and notes on the difference to ``budget.trials``.
+    """
+    wanted, certify, notes = config.budget.trials, config.certify, tuple[str, ...]()
+    trials = wanted if num_points is None else min(wanted, num_points)
+    if num_points is not None and wanted < num_points:
+        notes = (
+            f"the grid has {num_points} points, of which {wanted} are tried; budget.trials={num_points} tries all",
+        )
+    elif num_points is not None and wanted > num_points:
+        notes = (f"the grid has {num_points} points, after which the search ends, before budget.trials={wanted}",)
+    top, seeds = size_certification(trials)
     top = top if certify.top is None else certify.top
     seeds = seeds if certify.seeds is None else certify.seeds
-    return replace(config, certify=replace(certify, top=top, seeds=seeds))
+    fitted = replace(
+        config, budget=replace(config.budget, trials=trials), certify=replace(certify, top=top, seeds=seeds)
+    )
+    return fitted, notes
 
 
 def has_spent_steps(budget: BudgetConfig, env_steps: int) -> bool:

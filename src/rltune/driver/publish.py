@@ -66,7 +66,7 @@ def publish_outcome(
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
     pages = None
-    if sweep.config.report and not is_urgent:  # A report takes seconds, too long after a signal.
+    if sweep.plan.report and not is_urgent:  # A report takes seconds, too long after a signal.
         pages = html.try_report(folder, sweep.ledger, console.note, outcome.status)
     if pages:
         tracker.artifact(pages, html.FOLDER)
@@ -143,4 +143,4 @@ def _find_mlflow_address(sweep: OpenSweep) -> str | None:
     """Return MLflow's address without a login, for the closing description; None without MLflow."""
     if not sweep.tracker.has_mlflow:
         return None
-    return redact_address(resolve_uri(sweep.config.tracking.uri))
+    return redact_address(resolve_uri(sweep.plan.tracking.uri))

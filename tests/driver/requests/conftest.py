@@ -12,7 +12,7 @@ import pytest
 
 from rltune.checkpoints.store import open_store
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import format_settings, write_settings
+from rltune.config.settings_file import format_settings, redact_config, write_settings
 from rltune.driver.housekeeping import Housekeeping
 from rltune.driver.requests.inbox import Inbox
 from rltune.driver.stopper import SweepStopper
@@ -45,7 +45,7 @@ class Mine:
         stopper = self.make_stopper()
         inbox = Inbox(self.ledger, stopper)
         with take_lease(self.ledger), Housekeeping([(0.1, inbox.read)]):
-            self.ledger.change_sweep(status="running", config=format_settings(self.config))
+            self.ledger.change_sweep(status="running", config=format_settings(redact_config(self.config)))
             yield stopper
 
     def begin(self, **params: Any) -> TrialRecord:
@@ -81,11 +81,11 @@ def make_mine(request_of: Callable[..., Any], tmp_path: Path) -> Iterator[Callab
             config = request_of(*words, *overrides)
             folder = tmp_path / "outputs" / "mine"
             folder.mkdir(parents=True)
-            write_settings(folder, config)
+            write_settings(folder, redact_config(config))
             ledger = start_ledger(None, folder, new=True)
             set_journal(ledger, shared=False)
             stack.callback(ledger.close)
-            ledger.change_sweep(status="running", config=format_settings(config))
+            ledger.change_sweep(status="running", config=format_settings(redact_config(config)))
             return Mine(folder, config, ledger)
 
         yield make

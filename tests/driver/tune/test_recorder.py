@@ -50,7 +50,7 @@ class Trials:
         self.sweep, self.ledger, self.stopper, self.folder = sweep, sweep.ledger, sweep.stopper, sweep.folder
         self.stages = {"trials": Retries(SearchProposals(sweep)), "certify": Retries(sweep.retraining)}
         self.scheduler = StoppingRuleScheduler(NoStopping(BUDGET))
-        attempts = Attempts(sweep.config.failures.max_retries, sweep.config.failures.stop_after)
+        attempts = Attempts(sweep.plan.failures.max_retries, sweep.plan.failures.stop_after)
         self.recorder = Recorder(sweep, [*self.stages.values()], self.scheduler, attempts, Assignments(sweep))
 
     @property
