@@ -73,7 +73,7 @@ def test_agents_see_and_do_what_networks_take():
     ("override", "what"),
     [
         ("algo=dqn", "algo=dqn is for one agent"),
-        ("++algo.rl_module.model_config.use_lstm=true", "is for one agent"),
+        ("++algo.rl_module.model_config.use_lstm=true", "several agents act with no LSTM"),
     ],
 )
 def test_what_trains_only_one_agent_is_refused(override, what, request_of):

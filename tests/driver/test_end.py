@@ -72,7 +72,7 @@ from saved import write_checkpoint
 from tests.policies.bundles import BOX, write_linear
 from toy import TOY
 
-rltune.driver.plan.preflight = lambda plan: None
+rltune.driver.plan.preflight = lambda *_: ()
 rltune.driver.run._start_ray = lambda *called: contextlib.nullcontext((*called, [Machine(2, 0)]))
 steps, *words = sys.argv[1:]
 

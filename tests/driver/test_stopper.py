@@ -61,7 +61,7 @@ def test_a_stop_file_of_an_earlier_driver_stops_nothing(make_stopper, tmp_path):
 
 @pytest.mark.parametrize(("more", "ends"), [(399, False), (400, True)])
 def test_steps_of_earlier_drivers_count_into_the_budget(make_stopper, more, ends):
-    stopper = make_stopper("budget.total_env_steps=1000", spent_steps=600)
+    stopper = make_stopper("budget.total_env_steps=1000", "budget.env_steps=100", spent_steps=600)
     stopper.env_steps += more
     stopper.check_wall_time()
     assert stopper.has_spent_steps() is ends

@@ -157,7 +157,7 @@ def run_toy(folder: Path, patch: pytest.MonkeyPatch, stream: io.StringIO, *overr
 
     patch.chdir(folder)
     patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    patch.setattr("rltune.driver.plan.preflight", lambda plan: None)
+    patch.setattr("rltune.driver.plan.preflight", lambda *_: ())
     if "tracking=off" not in overrides:
         put_store(folder)
     config = parse_config(compose("run", f"output_dir={folder / 'outputs'}", *TOY, *overrides))

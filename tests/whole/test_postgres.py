@@ -118,7 +118,7 @@ def test_a_policy_is_found_in_a_sweep_whose_ledger_is_there(
 def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_password(
     address: str, mlflow_server: Server, request_of: Callable[..., Any], monkeypatch: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("rltune.driver.plan.preflight", lambda plan: None)
+    monkeypatch.setattr("rltune.driver.plan.preflight", lambda *_: ())
     storage, stream = postgres.database(address, "studies"), io.StringIO()
     uri = mlflow_server.wait().uri.replace("://", f"://sweeper:{WORD}@")
     logins = (f"study.storage={storage}", "tracking=server", f"tracking.uri={uri}")

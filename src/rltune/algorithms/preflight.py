@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import NORMALISE, check_unread, count_env_runners, count_learners
+from rltune.algorithms.arguments import NORMALISE, count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
-from rltune.config.capabilities import Capabilities, capabilities_of, list_algos
+from rltune.algorithms.checks import check_algorithm
+from rltune.config.capabilities import Capabilities, capabilities_of, find_capabilities, list_algos
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import make_parallel_env, policy_spaces
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
 
 
 MAX_NAMED = 3  # Other values are tried for at most this many parameters that RLlib's error names.
-# Arguments of the algo file that may request more CPUs or GPUs than a trial has, with the values that do not.
-ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
-    ("env_runners", "num_cpus_per_env_runner", (1,)),
-    ("env_runners", "num_gpus_per_env_runner", ()),
-    ("env_runners", "custom_resources_per_env_runner", ()),
-    ("learners", "num_cpus_per_learner", (1, "auto")),
-    ("learners", "custom_resources_per_learner", ()),
-    ("learners", "num_aggregator_actors_per_learner", ()),
-    ("evaluation", "evaluation_num_env_runners", ()),
-)
 
 
 def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
@@ -43,7 +34,9 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
     Raises:
         ConfigError: A corner cannot be configured; the error has its values and RLlib's message.
     """
-    check_unread(build.algo, space, capabilities_of(import_config_class(build.algo)))
+    if find_capabilities(build.algo) is None:  # The others were checked before RLlib was imported.
+        row = capabilities_of(import_config_class(build.algo))
+        check_algorithm(build.algo, space, row, several_agents=build.env.policies is not None)
     networks: dict[str, AlgorithmConfig] = {}
     configs = []
     for corner in space.corners():
@@ -51,7 +44,6 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
         configs.append(config)
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
-        _check_lstm(config)
         if error := _find_fault(config):
             raise ConfigError(
                 f"algo '{build.algo['name']}' cannot be configured with {_format_corner(corner)}: {_first_line(error)}",
@@ -78,27 +70,6 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
                 "numbers of env runners and learners that the algo file itself sets",
                 f"+{key}={counted}",
             )
-    for section, name, allowed in ONE_CPU_EACH:
-        value = (algo.get(section) or {}).get(name)
-        if value and value not in allowed:
-            raise ConfigError(
-                f"algo.{section}.{name}={value}: a trial cannot have these resources",
-                "one CPU for the trial's process (resources.cpus_per_trial) and for each env runner and learner; "
-                "GPUs (resources.gpus_per_trial) only for learners",
-                f"~algo.{section}.{name}",
-            )
-
-
-def _check_lstm(config: AlgorithmConfig) -> None:
-    """Refuse an LSTM for algorithms that RLlib cannot train with it: they would fail at the first update (Ray 2.60)."""
-    able = capabilities_of(type(config)).lstm
-    if config.model_config.get("use_lstm") and (not able or config.is_multi_agent):
-        who = "policies of several agents act with" if able else f"RLlib 2.60's {type(config).__name__} trains"
-        raise ConfigError(
-            f"algo.rl_module.model_config.use_lstm=true: {who} no LSTM",
-            f"use_lstm with {list_algos(lambda row: row.lstm)} and one agent",
-            "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
-        )
 
 
 def _find_fault(config: AlgorithmConfig) -> Exception | None:

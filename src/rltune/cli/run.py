@@ -71,6 +71,7 @@ def check(jobs: Sequence[Job]) -> Answer:
             print(f"  searched: {searched or 'nothing'}")
             for note in sweep["notes"]:
                 print(f"  note: {note}")
+        print(f"  not checked: {LATER}")
 
     return Answer({"ok": True, "not_checked": [LATER], "sweeps": sweeps}, show)
 

@@ -236,19 +236,11 @@ def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
         words: The overrides, as they were typed.
 
     Raises:
-        ConfigError: A setting is wrong, the space belongs to another algorithm, the total budget is smaller than that
-            of one trial, or ``certify=off`` contradicts ``certify.seeds``.
+        ConfigError: A setting is wrong, the space belongs to another algorithm, or ``certify=off`` contradicts
+            ``certify.seeds``.
     """
     config = parse_config(settings)
     _check_space(config, words)
-    total, steps_per_trial = config.budget.total_env_steps, config.budget.env_steps * config.replicates
-    if total is not None and total < steps_per_trial:
-        raise ConfigError(
-            f"budget.total_env_steps={total} is less than one trial takes: budget.env_steps={config.budget.env_steps}"
-            + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
-            f"at least {steps_per_trial}, for all trials together, or null",
-            f"budget.total_env_steps={steps_per_trial * config.budget.trials}",
-        )
     if config.certify.seeds and "certify=off" in words:
         raise ConfigError(
             f"certify.seeds={config.certify.seeds} with certify=off, which retrains nothing",

@@ -231,6 +231,20 @@ def check_config(config: RunConfig) -> None:
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
+    total, steps_per_trial = config.budget.total_env_steps, config.budget.env_steps * config.replicates
+    if total is not None and total < steps_per_trial:
+        raise ConfigError(
+            f"budget.total_env_steps={total} is less than one trial takes: budget.env_steps={config.budget.env_steps}"
+            + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
+            f"at least {steps_per_trial}, for all trials together, or null",
+            f"budget.total_env_steps={steps_per_trial * config.budget.trials}",
+        )
+    if config.engine == "rllib" and config.precision != "float32":
+        raise ConfigError(
+            f"precision={config.precision} with engine=rllib, which trains in float32",
+            "PPO, A2C and DQN of the fast engine",
+            "precision=float32",
+        )
     if config.cluster.autoscale and config.cluster.address is None:
         raise ConfigError(
             "cluster.autoscale=true without a cluster",

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rltune.algorithms.arguments import (
     NORMALISE,
     build_search_space,
-    check_values,
     count_env_runners,
     count_gpus,
     count_learners,
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
+from rltune.algorithms.checks import check_algorithm
 from rltune.algorithms.preflight import check_corners, check_spaces, find_normalisable
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
@@ -280,7 +280,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     criteria = read_criteria(asdict(config))
     check_criteria(criteria, row, config.replicates)
     space = build_search_space(config.algo, config.space)
-    check_values(config.algo, space)
+    check_algorithm(config.algo, space, row, several_agents=config.env.policies is not None)
     searcher_notes = check_searcher(traits, space)
     earlier, earlier_notes = collect_earlier_trials(config, space, traits, resumed=begun is not None)
     baseline = find_baseline(config.algo, space)

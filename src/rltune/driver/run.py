@@ -22,8 +22,9 @@ from rltune.cluster.slots import Slots
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import require_own_sweep
 from rltune.config.uris import HIDDEN
+from rltune.driver import plan as planning
 from rltune.driver.folder import hold_sweep, open_folder
-from rltune.driver.plan import Invocation, Plan, make_plan, measure_share, preflight
+from rltune.driver.plan import Invocation, Plan, make_plan
 from rltune.driver.requests.inbox import withdraw_stops
 from rltune.driver.signals import end_process, stop_on_signals
 from rltune.driver.starting import (
@@ -138,7 +139,7 @@ def drive(plan: Plan, invocation: Invocation) -> Outcome:
         if plan.resumed:  # Taking the lease kills processes of a dead driver, before this driver starts its own.
             ledger = stack.enter_context(hold_sweep(plan))
             withdraw_stops(ledger)
-        plan = measure_share(plan)
+        plan = planning.measure_share(plan)
         plan, invocation, nodes = stack.enter_context(_start_ray(plan, invocation))
         # With an autoscaler, nodes that come later may be larger than the present ones.
         share = plan.share_of(*(() if plan.cluster.autoscale else nodes))
@@ -221,10 +222,10 @@ def _check(plan: Plan, server: ForkServer | None) -> tuple[tuple[str, ...], Call
     """
     request = plan.build, plan.space, plan.engine
     if server is None:
-        return preflight(*request), None
+        return planning.preflight(*request), None
     stall_s = plan.failures.stall_s
     # The time-out has to cover the import of RLlib, during which the call reports no progress.
-    notes = server.call(preflight, *request, patience_s=max(PREFLIGHT_S, stall_s)) or ()
+    notes = server.call(planning.preflight, *request, patience_s=max(PREFLIGHT_S, stall_s))
     return notes, functools.partial(server.call, patience_s=stall_s)
 
 

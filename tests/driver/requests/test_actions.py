@@ -166,7 +166,7 @@ def test_a_sweep_with_nothing_left_to_begin_says_what_extends_it(mine, stream):
 
 @pytest.mark.parametrize(("replicates", "larger"), [(1, 2100), (2, 4200)])
 def test_a_sweep_whose_steps_are_spent_says_what_extends_it(replicates, larger, make_mine, stream):
-    mine = make_mine("budget.total_env_steps=1000", f"replicates={replicates}")
+    mine = make_mine(f"budget.total_env_steps={1000 * replicates}", f"replicates={replicates}")
     mine.begin()
     mine.train(0, 1100)
     with mine.drive(), pytest.raises(StudyError) as refused:

@@ -36,7 +36,7 @@ def sweep(ray_cluster, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr("rltune.driver.plan.preflight", lambda plan: None)
+        patch.setattr("rltune.driver.plan.preflight", lambda *_: ())
         outcome = run_sweep(parse_config(compose("run", *TOY, *words)), stream=stream, trainable=HogTrial)
     return outcome, " ".join(stream.getvalue().split())
 
