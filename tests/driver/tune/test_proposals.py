@@ -49,9 +49,10 @@ def make_search(make_sweep: Callable[..., OpenSweep]) -> Callable[..., Search]:
 
 
 def test_once_the_steps_are_spent_what_was_begun_goes_on_and_nothing_else(make_search):
-    search = make_search(5, "budget.total_env_steps=1000")
+    budget = ("budget.env_steps=1000", "budget.total_env_steps=1000")
+    search = make_search(5, *budget)
     begun = [search.propose() for _ in range(2)]
-    resumed = make_search(5, "budget.total_env_steps=1000")
+    resumed = make_search(5, *budget)
     resumed.sweep.stopper.env_steps = 1000
     assert [resumed.propose().number for _ in begun] == [0, 1]
     assert resumed.propose() is None
