@@ -92,7 +92,7 @@ def test_a_sweep_from_before_a_setting_could_be_open_is_resumed_by_the_same_comm
     begun["env"]["rewards"]["normalise"] = True
     with pytest.raises(StudyError) as refused:
         check_changes("mine", to_typed(RunConfig, begun), wanted)
-    assert refused.value.what.startswith("env.rewards.normalise=False")
+    assert refused.value.what.startswith("env.rewards.normalise=false")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_resume_with_a_smaller_budget_is_refused(composed, key, old, new):
         ("budget.trials", 6, 6),
         ("budget.trials", 6, 9),
         ("budget.wall_time_s", 60, 5),
-        ("budget.total_env_steps", None, 9),
+        ("budget.total_env_steps", None, 900_000),
     ],
 )
 def test_a_resume_may_ask_for_more_or_set_a_first_limit(composed, key, old, new):

@@ -83,9 +83,8 @@ def make_unknown_error(config: str, path: tuple[str, ...], value: Any, known: li
         known: The arguments that the section has.
     """
     key = f"algo.{'.'.join(path)}"
-    return ConfigError(
-        f"{key}={value}: {config} has no such argument", choices(path[-1], known), f"correct or remove it: ~{key}"
-    )
+    problem, fix = f": {config} has no such argument", f"correct or remove it: ~{key}"
+    return ConfigError(key, value, problem, choices(path[-1], known), fix)
 
 
 def _check_resources(algo: Mapping[str, Any], space: Space) -> None:
@@ -95,14 +94,18 @@ def _check_resources(algo: Mapping[str, Any], space: Space) -> None:
         if parameter := parameters.get((section, name)):
             searched = {dimension.name: str(dimension) for dimension in space.dimensions}
             raise ConfigError(
-                f"space.{parameter}={(searched | dict(space.fixed))[parameter]}: all trials have the same resources",
+                f"space.{parameter}",
+                (searched | dict(space.fixed))[parameter],
+                ": all trials have the same resources",
                 "a number in the algo file; what is searched costs each trial the same",
                 f"~space.{parameter} ++algo.{section}.{name}=...",
             )
         value = (algo.get(section) or {}).get(name)
         if allowed is not None and value and value not in allowed:
             raise ConfigError(
-                f"algo.{section}.{name}={value}: a trial cannot have these resources",
+                f"algo.{section}.{name}",
+                value,
+                ": a trial cannot have these resources",
                 "one CPU for the trial's process (resources.cpus_per_trial) and for each env runner and learner; "
                 "GPUs (resources.gpus_per_trial) only for learners",
                 f"~algo.{section}.{name}",
@@ -113,7 +116,9 @@ def _check_agents(algo: Mapping[str, Any], row: Capabilities, several_agents: bo
     """Refuse several agents for algorithms that train one."""
     if several_agents and not row.several_agents:
         raise ConfigError(
-            f"algo={algo['name']} is for one agent, and env.policies asks for several",
+            "algo",
+            algo["name"],
+            "is for one agent, and env.policies asks for several",
             list_algos(lambda row: row.several_agents),
             "algo=ppo",
         )
@@ -125,7 +130,9 @@ def _check_lstm(algo: Mapping[str, Any], space: Space, row: Capabilities, severa
         cls = str(algo["class"]).rpartition(":")[2]
         who = "policies of several agents act with" if row.lstm else f"RLlib 2.60's {cls} trains"
         raise ConfigError(
-            f"algo.rl_module.model_config.use_lstm=true: {who} no LSTM",
+            "algo.rl_module.model_config.use_lstm",
+            True,
+            f": {who} no LSTM",
             f"use_lstm with {list_algos(lambda row: row.lstm)} and one agent",
             "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
         )
@@ -141,7 +148,9 @@ def _check_minibatch(algo: Mapping[str, Any], space: Space, row: Capabilities) -
             group = "space" if "minibatch_size" in space.names else "algo.training"
             smallest = min(batch for batch in batches if isinstance(batch, int))
             raise ConfigError(
-                f"{group}.minibatch_size={size} with train_batch_size_per_learner={batch}: it exceeds the batch",
+                f"{group}.minibatch_size",
+                size,
+                f"exceeds the batch, train_batch_size_per_learner={batch}",
                 "minibatches that are at most as large as the batch, in every trial",
                 f"{group}.minibatch_size={smallest}",
             )

@@ -46,7 +46,9 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
         _check_processes(config, build.algo)
         if error := _find_fault(config):
             raise ConfigError(
-                f"algo '{build.algo['name']}' cannot be configured with {_format_corner(corner)}: {_first_line(error)}",
+                "algo",
+                build.algo["name"],
+                f"cannot be configured with {_format_corner(corner)}: {_first_line(error)}",
                 "values that RLlib accepts at every corner of the space",
                 f"narrow the space: {_suggest_value(build, space, corner, str(error))}",
             )
@@ -66,7 +68,9 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
     ):
         if num_processes != counted:
             raise ConfigError(
-                f"{key}={num_processes}, the default of {type(config).__name__}, needs CPUs that a trial does not have",
+                key,
+                num_processes,
+                f", the default of {type(config).__name__}, needs CPUs that a trial does not have",
                 "numbers of env runners and learners that the algo file itself sets",
                 f"+{key}={counted}",
             )
@@ -123,7 +127,9 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
     except Exception as error:  # Whatever RLlib's model catalogs raise, the network cannot be built.
         raise ConfigError(
-            f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",
+            "algo",
+            build.algo["name"],
+            f"cannot act in env.id={build.env.id}: {_first_line(error)}",
             "an environment whose observations and actions the algorithm handles",
             "choose another env= or algo=",
         ) from None
@@ -145,13 +151,17 @@ def check_spaces(
     kind = "discrete" if is_discrete(spaces[1]) else "continuous"
     if row.actions not in ("both", kind):
         raise ConfigError(
-            f"algo={algo['name']} cannot act in env.id={env_id}, whose actions are {spaces[1]}",
+            "algo",
+            algo["name"],
+            f"cannot act in env.id={env_id}, whose actions are {spaces[1]}",
             f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind))}",
             "algo=ppo, or another env=",
         )
     if is_image(spaces[0]) and not row.images:
         raise ConfigError(
-            f"algo={algo['name']} cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
+            "algo",
+            algo["name"],
+            f"cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
             f"images are for {list_algos(lambda row: row.images)}",
             "algo=ppo, or a vector: env.wrappers=[{entry_point: 'rltune.envs.spaces:FlatObservation'}]",
         )

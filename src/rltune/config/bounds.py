@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from rltune.errors import ConfigError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 
 TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
@@ -72,9 +72,10 @@ class Bounds:
             return
         fix = f"{key}={self.suggest(value)}"
         if self.minimum is None:
-            raise ConfigError(f"{key}={value} is unknown", choices(str(value), self.choices), fix)
-        spelled = str(value).replace(", ", ",") if written is None else f"{written}: {value}"
-        raise ConfigError(f"{key}={spelled} is out of range", str(self), fix)
+            raise ConfigError(key, value, "is unknown", choices(str(value), self.choices), fix)
+        if written is None:
+            raise ConfigError(key, value, "is out of range", str(self), fix)
+        raise ConfigError(key, written, f": {spell(value)} is out of range", str(self), fix)
 
     def suggest(self, value: Any) -> str:
         """Return an allowed value for an error to suggest."""
@@ -173,7 +174,8 @@ class Checked:
 
 def make_missing_error(key: str) -> ConfigError:
     """Make the error for a setting that has no value."""
-    return ConfigError(f"{key} has no value", "a value for every key", f"add {EXAMPLES.get(key, f'{key}=...')}")
+    fix = f"add {EXAMPLES.get(key, f'{key}=...')}"
+    return ConfigError(key, ABSENT, "has no value", "a value for every key", fix)
 
 
 def check_bounds(schema: type, settings: DictConfig) -> None:

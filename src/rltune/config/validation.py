@@ -21,7 +21,7 @@ from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
-from rltune.errors import ConfigError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 
 NORMALISABLE = ("observations", "rewards")
 # The methods of RLlib's AlgorithmConfig for which an algo file may have a section with arguments.
@@ -74,7 +74,11 @@ def _widen_ranges(config: RunConfig) -> RunConfig:
     for name, pair in config.wider.items():
         if not isinstance(pair, list) or len(pair) != 2:
             raise ConfigError(
-                f"wider.{name}={pair} is no pair", "[the space's range, a wider one]", "see conf/tuned/ppo_acrobot.yaml"
+                f"wider.{name}",
+                pair,
+                "is no pair",
+                "[the space's range, a wider one]",
+                "see conf/tuned/ppo_acrobot.yaml",
             )
         if space.get(name) == pair[0]:
             space[name] = pair[1]
@@ -144,21 +148,23 @@ class _Conversion:
 
     def _make_unknown_error(self, key: str, value: Any, siblings: list[str]) -> ConfigError:
         if key in REMOVED:
-            return ConfigError(f"{key}=...: not a setting any more", "the setting that replaces it", REMOVED[key])
+            problem, allowed = ": not a setting any more", "the setting that replaces it"
+            return ConfigError(key, "...", problem, allowed, REMOVED[key])
         above, _, last = key.rpartition(".")
         meant = find_meant(key, siblings, self._settings)
         allowed = choices(last, siblings, meant and meant.removeprefix(f"{above}."))
         shown = _show(value)
-        return ConfigError(f"{key}={shown}: no such key", allowed, f"{meant}={shown}" if meant else SEE_KEYS)
+        return ConfigError(key, shown, ": no such key", allowed, f"{meant}={spell(shown)}" if meant else SEE_KEYS)
 
     def _make_type_error(self, key: str, value: Any) -> ConfigError:
         bounds, allowed = list_bounds(self._schema).get(key), describe_allowed(self._schema, key)
         fix = f"{key}={bounds.suggest(value)}" if bounds else SEE_KEYS
-        return ConfigError(f"{key}={_show(value)} has another type", allowed or "a mapping", fix)
+        return ConfigError(key, _show(value), "has another type", allowed or "a mapping", fix)
 
 
-def _show(value: Any) -> str:
-    return "..." if isinstance(value, list | dict) else redact_address(str(value))
+def _show(value: Any) -> Any:
+    """Return a value as an error may show it."""
+    return "..." if isinstance(value, list | dict) else redact_address(value) if isinstance(value, str) else value
 
 
 def _resolve(plain: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -173,11 +179,9 @@ def _resolve(plain: Mapping[str, Any]) -> Mapping[str, Any]:
         composed = OmegaConf.create(_escape_variables(plain))
         return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
     except OmegaConfBaseException as error:
-        key = str(error.full_key)
+        key, problem = str(error.full_key), f": {str(error).splitlines()[0]}"
         value = _show(dict(flatten_settings(plain)).get(key, "..."))
-        raise ConfigError(
-            f"{key}={value}: {str(error).splitlines()[0]}", "a value of the key's type", SEE_KEYS
-        ) from None
+        raise ConfigError(key, value, problem, "a value of the key's type", SEE_KEYS) from None
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
@@ -227,34 +231,44 @@ def check_config(config: RunConfig) -> None:
     """
     if config.budget.reports > config.budget.env_steps:
         raise ConfigError(
-            f"budget.reports={config.budget.reports} exceeds budget.env_steps={config.budget.env_steps}",
+            "budget.reports",
+            config.budget.reports,
+            f"exceeds budget.env_steps={config.budget.env_steps}",
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
     total, steps_per_trial = config.budget.total_env_steps, config.budget.env_steps * config.replicates
     if total is not None and total < steps_per_trial:
         raise ConfigError(
-            f"budget.total_env_steps={total} is less than one trial takes: budget.env_steps={config.budget.env_steps}"
+            "budget.total_env_steps",
+            total,
+            f"is less than one trial takes: budget.env_steps={config.budget.env_steps}"
             + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
             f"at least {steps_per_trial}, for all trials together, or null",
             f"budget.total_env_steps={steps_per_trial * config.budget.trials}",
         )
     if config.engine == "rllib" and config.precision != "float32":
         raise ConfigError(
-            f"precision={config.precision} with engine=rllib, which trains in float32",
+            "precision",
+            config.precision,
+            "with engine=rllib, which trains in float32",
             "PPO, A2C and DQN of the fast engine",
             "precision=float32",
         )
     if config.cluster.autoscale and config.cluster.address is None:
         raise ConfigError(
-            "cluster.autoscale=true without a cluster",
+            "cluster.autoscale",
+            True,
+            "without a cluster",
             "the address of a running Ray cluster",
             "cluster=address cluster.autoscale=true",
         )
     for key in ("num_cpus", "num_gpus"):
         if config.cluster.address is not None and (number := getattr(config.cluster, key)) is not None:
             raise ConfigError(
-                f"cluster.{key}={number} with cluster.address={config.cluster.address}, whose nodes have their own",
+                f"cluster.{key}",
+                number,
+                f"with cluster.address={config.cluster.address}, whose nodes have their own",
                 "a number for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
                 f"leave cluster.{key} out, or cluster=local",
             )
@@ -263,7 +277,9 @@ def check_config(config: RunConfig) -> None:
     _check_name("name", config.name)
     if config.resume == "auto" and config.name is None:
         raise ConfigError(
-            "resume=auto without a name: the same command would not find its sweep again",
+            "resume",
+            "auto",
+            "without a name: the same command would not find its sweep again",
             "a name under which the sweep is started, resumed and finished",
             "name=my-sweep resume=auto",
         )
@@ -272,7 +288,9 @@ def check_config(config: RunConfig) -> None:
     for key, text in _list_texts(asdict(config)):
         if key not in SECRET_VARIABLES and holds_plain_login(text):
             raise ConfigError(
-                f"{key}={redact_address(text)} holds a login, which every checkpoint and policy would keep",
+                key,
+                redact_address(text),
+                "holds a login, which every checkpoint and policy would keep",
                 f"logins only in {', '.join(SECRET_VARIABLES)}, which are written nowhere",
                 f"leave the login out of {key}; the code that needs it can read an environment variable",
             )
@@ -286,7 +304,9 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
     """
     if env.wrappers and env.vectorize == "vector_entry_point":
         raise ConfigError(
-            "env.vectorize=vector_entry_point: env.wrappers wrap single environments",
+            "env.vectorize",
+            "vector_entry_point",
+            ": env.wrappers wrap single environments",
             "auto, sync or async with wrappers",
             "env.vectorize=sync",
         )
@@ -300,7 +320,9 @@ def _check_storage(storage: str | None) -> None:
     if storage is not None and not is_bucket(storage):
         buckets = " or ".join(f"{kind.example} ({kind.name})" for kind in BUCKETS.values())
         raise ConfigError(
-            f"storage={redact_address(storage)} is not the address of a bucket",
+            "storage",
+            redact_address(storage),
+            "is not the address of a bucket",
             f"null, {buckets}; a folder that all nodes share is output_dir",
             "storage=s3://bucket/sweeps",
         )
@@ -325,7 +347,9 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
         return
     if resources.gpus_per_trial:
         raise ConfigError(
-            f"resources.trials_per_gpu={trials} with resources.gpus_per_trial={resources.gpus_per_trial:g}",
+            "resources.trials_per_gpu",
+            trials,
+            f"with resources.gpus_per_trial={resources.gpus_per_trial:g}",
             "either the number of trials that share a GPU, or each trial's share of it",
             f"resources.trials_per_gpu={trials} resources.gpus_per_trial=0",
         )
@@ -333,7 +357,9 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
     if trials == MEASURED and (config.cluster.address is not None or has_learners):
         reason = "remote learners" if config.cluster.address is None else "a cluster"
         raise ConfigError(
-            f"resources.trials_per_gpu=auto with {reason}: only a trial's own process on this machine is measured",
+            "resources.trials_per_gpu",
+            "auto",
+            f"with {reason}: only a trial's own process on this machine is measured",
             f"a whole number from 1 to {MAX_ON_GPU}",
             "resources.trials_per_gpu=4",
         )
@@ -344,7 +370,9 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
     for key in ("name", "class"):
         if not isinstance(algo.get(key), str):
             raise ConfigError(
-                f"algo.{key} is missing",
+                f"algo.{key}",
+                ABSENT,
+                "is missing",
                 "the name, and 'module:Class' of an AlgorithmConfig",
                 "see conf/algo/ppo.yaml",
             )
@@ -353,10 +381,12 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
         if key in ("name", "class", "normalise"):
             continue
         if key not in SECTIONS:
-            raise ConfigError(f"algo.{key} is not a section", choices(key, SECTIONS), "see conf/algo/ppo.yaml")
+            raise ConfigError(
+                f"algo.{key}", ABSENT, "is not a section", choices(key, SECTIONS), "see conf/algo/ppo.yaml"
+            )
         if not isinstance(value, Mapping):
             raise ConfigError(
-                f"algo.{key}={value} is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
+                f"algo.{key}", value, "is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
             )
 
 
@@ -364,7 +394,7 @@ def check_normalise(key: str, wanted: Any) -> None:
     """Refuse what is no list of things that can be normalised, in their order."""
     if not isinstance(wanted, list | tuple) or list(wanted) != [each for each in NORMALISABLE if each in wanted]:
         allowed = f"a list of {' and '.join(NORMALISABLE)}, in this order, or []"
-        raise ConfigError(f"{key}={wanted}", allowed, f"{key}=[observations,rewards]")
+        raise ConfigError(key, wanted, "", allowed, f"{key}=[observations,rewards]")
 
 
 def _check_name(key: str, name: str | None) -> None:
@@ -374,9 +404,10 @@ def _check_name(key: str, name: str | None) -> None:
     than a file name may be (255 bytes).
     """
     if name is not None and (not _NAME.fullmatch(name) or name == "latest"):
-        spelled = f"{name!r}" if len(name) <= MAX_NAME else f"{name[:20]!r}... ({len(name)} characters)"
         raise ConfigError(
-            f"{key}={spelled} cannot name a folder",
+            key,
+            name,
+            "cannot name a folder",
             f"a letter or a digit, then letters, digits, - _ . ({MAX_NAME} characters at most), and not 'latest'",
             f"{key}=my-{key.split('.')[0]}",
         )

@@ -131,7 +131,9 @@ def drive(plan: Plan, invocation: Invocation) -> Outcome:
     with _explain_interrupt(plan, invocation.stream), explain_full_disk(plan.folder), contextlib.ExitStack() as stack:
         # The driver that takes over kills this driver's Ray, and calls to a dead Ray hang for a minute. The timer exits
         # this process sooner.
-        lost = StudyUnavailableError(f"sweep={plan.name}: another driver has taken it over", "one driver at a time")
+        lost = StudyUnavailableError(
+            ": another driver has taken it over", "one driver at a time", key="sweep", value=plan.name
+        )
         leaving = threading.Timer(LEAVE_S, end_process, (lost,))
         leaving.daemon = True
         stack.callback(leaving.cancel)

@@ -33,7 +33,9 @@ def check_target(target: str | None) -> None:
         host = None
     if not host:
         raise ConfigError(
-            f"notify={redact_address(target)} is not an address to post to",
+            "notify",
+            redact_address(target),
+            "is not an address to post to",
             "null, http://... or https://..., or a shell command, which reads the summary from its standard input",
             "notify='mail -s \"$RLTUNE_SWEEP $RLTUNE_STATUS\" me@example.org'",
         )
