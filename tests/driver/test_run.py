@@ -207,7 +207,7 @@ def test_a_parameter_is_drawn_in_the_trials_where_its_condition_holds_and_in_no_
     toy_run: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     outcome = toy_run(
-        *("+algo.training.luck=0.0", "+algo.training.worth=0.0", "searcher=tpe", "budget.trials=5"),
+        *("+algo.training.learner_config_dict.luck=0.0", "+algo.training.learner_config_dict.worth=0.0", "searcher=tpe", "budget.trials=5"),
         *("+space.luck=[choice,0.0,1.0]", "+space.worth=[when,{luck: 1.0},[uniform,5,6]]"),
     )
     entries = ledger(outcome)
