@@ -337,7 +337,7 @@ def test_a_winner_is_registered_however_mlflow_is_named(
 ) -> None:
     monkeypatch.setattr(module, "register_champion", lambda *_: {"version": "1"})
     monkeypatch.setattr(MLflowTracker, "open", lambda _: pytest.fail("no server is needed"))
-    with open_mine("certify=off", f"tracking.kinds=[{kinds}]", "tracking.register=true", trackers=True) as sweep:
+    with open_mine("certify=off", f"tracking.kinds=[{kinds}]", "tracking.register=true") as sweep:
         add_trial(sweep, 0, 10.0)
         winner, _ = select_winner(sweep, sweep.ledger.trials.records())
         assert bool(register_winner(sweep, winner, None)) is is_registered

@@ -34,7 +34,7 @@ def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status,
 
 def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, stream):
     message = tmp_path / "message.json"
-    with open_mine(f"notify='cat > {message}'", trackers=True) as sweep:
+    with open_mine(f"notify='cat > {message}'") as sweep:
         notify_users_of_crash(sweep, StudyError("the ledger is gone: postgresql://me:s3cret@host"))
     content = json.loads(message.read_text())
     assert (content["name"], content["status"], content["winner"]) == ("mine", "failed", None)
@@ -48,7 +48,7 @@ def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, st
 )
 def test_an_error_ends_a_sweep_with_the_commands_exit_code(open_mine, tmp_path, error, end):
     notify = f"echo $RLTUNE_STATUS $RLTUNE_EXIT_CODE > {tmp_path / 'end'}"
-    with open_mine(f"notify='{notify}'", trackers=True) as sweep:
+    with open_mine(f"notify='{notify}'") as sweep:
         notify_users_of_crash(sweep, error)
     assert (tmp_path / "end").read_text().strip() == end
 
@@ -58,10 +58,7 @@ def test_a_ledger_that_fails_keeps_nobody_from_being_told(open_mine, tmp_path, m
         raise sqlalchemy.exc.OperationalError("select", {}, OSError("the disk is gone"))
 
     monkeypatch.setattr("rltune.tracking.feed.AWAY_S", 0.2)  # for optuna-dashboard, which is told from the ledger
-    with (
-        open_mine(f"notify='echo $RLTUNE_STATUS > {tmp_path / 'end'}'", trackers=True) as sweep,
-        monkeypatch.context() as patch,
-    ):
+    with open_mine(f"notify='echo $RLTUNE_STATUS > {tmp_path / 'end'}'") as sweep, monkeypatch.context() as patch:
         patch.setattr(Ledger, "check_lease", fail)
         patch.setattr(Ledger, "sweep", fail)
         patch.setattr(Ledger, "read_pending_trials", fail)
@@ -74,7 +71,7 @@ def test_nobody_is_notified_of_an_end_that_an_error_of_the_ledger_prevents(open_
     def fail(*_, **__):
         raise UnavailableError("the ledger does not answer")
 
-    with open_mine("report=false", f"notify='echo $RLTUNE_STATUS >> {tmp_path / 'ends'}'", trackers=True) as sweep:
+    with open_mine("report=false", f"notify='echo $RLTUNE_STATUS >> {tmp_path / 'ends'}'") as sweep:
         ended = outcome(Path(sweep.folder))
         ended.save()
         with monkeypatch.context() as patch:
@@ -86,7 +83,7 @@ def test_nobody_is_notified_of_an_end_that_an_error_of_the_ledger_prevents(open_
 
 
 def test_a_notification_that_fails_changes_nothing_and_is_said_once(open_mine, stream):
-    with open_mine("report=false", "notify='echo no mail >&2; exit 1'", trackers=True) as sweep:
+    with open_mine("report=false", "notify='echo no mail >&2; exit 1'") as sweep:
         ended = outcome(Path(sweep.folder))
         ended.save()
         publish_outcome(sweep, [], ended, None)

@@ -53,7 +53,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [
-        ((), ["DashboardTracker"]),
+        (("tracking.kinds=[]",), ["DashboardTracker"]),
         (("tracking.kinds=[mlflow,tensorboard]",), ["MLflowTracker", "TensorBoardTracker", "DashboardTracker"]),
         (("tracking=local",), ["MLflowTracker", "DashboardTracker"]),
         (("tracking.kinds=[own_tracker:Mine]", "notify=true"), ["Mine", "NotificationTracker", "DashboardTracker"]),
@@ -62,7 +62,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_each_tracker_of_the_settings_is_opened(
     open_mine: Callable[..., Any], module: ModuleType, words: tuple[str, ...], kinds: list[str]
 ) -> None:
-    with open_mine("certify=off", *words, trackers=True) as sweep:
+    with open_mine("certify=off", *words) as sweep:
         assert [type(feed.tracker).__name__ for feed in sweep.tracker._feeds] == kinds
         assert {feed.tracker.sweep.name for feed in sweep.tracker._feeds} == {"mine"}
         assert {feed.tracker.sweep.params["algo"] for feed in sweep.tracker._feeds} == {"ppo"}
@@ -101,7 +101,7 @@ def test_each_tracker_checks_the_settings(words: str, key: str) -> None:
 
 
 def test_a_tracker_that_cannot_be_made_is_named(open_mine: Callable[..., Any], module: ModuleType) -> None:
-    with pytest.raises(ConfigError) as refused, open_mine("tracking.kinds=[own_tracker:Unmade]", trackers=True):
+    with pytest.raises(ConfigError) as refused, open_mine("tracking.kinds=[own_tracker:Unmade]"):
         pass
     assert refused.value.key == "tracking.kinds"
     assert "Unmade" in refused.value.what

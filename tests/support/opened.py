@@ -102,20 +102,21 @@ def make_sweep(folder: Path, *words: str, share: Share = SHARE, num_slots: int =
 
 
 @contextlib.contextmanager
-def drive_sweep(folder: Path, *words: str, stream: TextIO | None = None, trackers: bool = False) -> Iterator[OpenSweep]:
+def drive_sweep(folder: Path, *words: str, stream: TextIO | None = None) -> Iterator[OpenSweep]:
     """Open a sweep and close it as its driver does, with a lease and with the driver's chores.
+
+    Its trackers are opened only if an override names some: that of optuna-dashboard takes a tenth of a second.
 
     Args:
         folder: The sweep's folder, as for `plan_of`.
         words: Overrides, as for `plan_of`.
         stream: Where its console writes.
-        trackers: Whether its trackers are opened, which takes a tenth of a second.
     """
     plan = plan_of(folder, *words)
     folder.mkdir(exist_ok=True)
     with hold_sweep(plan) as ledger, contextlib.ExitStack() as stack:
         invocation = Invocation(time.monotonic(), stream)
-        with _replace_parts(trackers):
+        with _replace_parts(has_trackers=any(word.startswith(("tracking", "notify")) for word in words)):
             sweep = stack.enter_context(open_sweep(plan, invocation, ledger, SHARE, _make_slots(SHARE, 2)))
         record_start(sweep)
         yield sweep
@@ -126,10 +127,10 @@ def _make_slots(share: Share, num_slots: int) -> Slots:
 
 
 @contextlib.contextmanager
-def _replace_parts(trackers: bool = False) -> Iterator[None]:
-    """Let a sweep that is opened meanwhile keep its notes, and have no trackers unless they are asked for."""
+def _replace_parts(has_trackers: bool = False) -> Iterator[None]:
+    """Let a sweep that is opened meanwhile keep its notes, and have no trackers unless it is to."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rltune.driver.open_sweep.Console", NotedConsole)
-        if not trackers:
+        if not has_trackers:
             patch.setattr("rltune.driver.open_sweep.open_trackers", lambda *_: Feeds())
         yield
