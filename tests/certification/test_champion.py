@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from real import Project
 
 from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, _rank, register_champion
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
-from rltune.certification.result import CertifiedPolicy, Configuration, SeedResult, judge_configurations
+from rltune.certification.result import Certification, CertifiedPolicy, Configuration, SeedResult, judge_configurations
 from rltune.certification.selection import Player
 from rltune.config.schema import EnvConfig, ObjectiveConfig, RewardsConfig
 from rltune.envs.spec import specify_env
@@ -31,9 +30,11 @@ NUM_EPISODES = 100
 
 
 def candidate(score: float, certified: bool = True, folder: Path = Path(), run: RunKey | None = None) -> Candidate:
-    found: Any = SimpleNamespace(policy=None) if certified else None
+    certification = Certification((), NUM_EPISODES, 1000, (), "trial 1") if certified else None
     winner = Finalist("trial 1", 1, {}, score, folder, run or RunKey(1))
-    return Candidate(winner, found, "a-sweep", "cartpole", "ppo", specify_env(ENV, ObjectiveConfig()), NUM_EPISODES, "")
+    return Candidate(
+        winner, certification, "a-sweep", "cartpole", "ppo", specify_env(ENV, ObjectiveConfig()), NUM_EPISODES, ""
+    )
 
 
 def champion(score: float, **tags: str) -> RegisteredModel:

@@ -10,11 +10,12 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opened import plan_of
 
 from rltune.checkpoints.clients import StoreUnavailableError, make_address
 from rltune.checkpoints.store import open_store
@@ -27,10 +28,6 @@ from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError
 from rltune.ledger.storage import start_ledger
 from rltune.ledger.sweep_ref import SweepRef
-
-
-def plan_of(folder: Path, resumed: bool = True) -> Any:
-    return SimpleNamespace(folder=folder, resumed=resumed, ledger_url=None, is_folder_shared=lambda: False)
 
 
 def begin(folder: Path) -> None:
@@ -51,7 +48,7 @@ def test_one_driver_at_a_time_has_a_sweep(tmp_path: Path) -> None:
 
 def test_a_sweep_that_was_begun_meanwhile_is_not_begun_again(tmp_path: Path) -> None:
     begin(tmp_path)
-    with pytest.raises(StudyError) as refused, hold_sweep(plan_of(tmp_path, resumed=False)):
+    with pytest.raises(StudyError) as refused, hold_sweep(replace(plan_of(tmp_path), resumed=False)):
         pass
     assert (refused.value.key, refused.value.exit_code) == ("name", 2)
 

@@ -53,7 +53,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [
-        ((), ["DashboardTracker"]),
+        (("tracking.kinds=[]",), ["DashboardTracker"]),
         (("tracking.kinds=[mlflow,tensorboard]",), ["MLflowTracker", "TensorBoardTracker", "DashboardTracker"]),
         (("tracking=local",), ["MLflowTracker", "DashboardTracker"]),
         (("tracking.kinds=[own_tracker:Mine]", "notify=true"), ["Mine", "NotificationTracker", "DashboardTracker"]),

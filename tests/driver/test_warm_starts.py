@@ -158,8 +158,8 @@ def test_configurations_outside_of_a_typed_range_are_left_out_with_a_note(make):
 
 
 def test_a_resumed_and_extended_sweep_goes_on_in_its_portfolio(open_mine):
-    for trials, resumed in ((3, False), (5, True), (12, True)):
-        with open_mine(f"budget.trials={trials}", "searcher=random", "portfolio=ppo", resumed=resumed) as sweep:
+    for trials in (3, 5, 12):
+        with open_mine(f"budget.trials={trials}", "searcher=random", "portfolio=ppo") as sweep:
             proposals = SearchProposals(sweep)
             while record := proposals.propose(False):
                 sweep.ledger.trials.end(record.number, "FAIL", "done")
