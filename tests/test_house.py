@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-records
+records other_tools
 errors statistics formatting
 config envs
 compat
@@ -36,8 +37,29 @@ sweeps __main__
 RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for room in row.split()}
 ALONE = "rltune.policies.served_model"  # shipped inside every registered model, where there is no rltune
 
-LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is answered before heavy imports
+LIGHT = (
+    "config",
+    "search",
+    "other_tools",
+    "errors",
+    "formatting",
+    "records",
+)  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
+# Who may ask for what `make_plan` resolves once: everybody behind it takes the plan, or a few of its fields.
+RESOLVED = {
+    "RunConfig": (
+        *("config", "compose", "rltune"),  # They make it, and it is public.
+        *("cli.run", "cli.service", "cli.python.call", "service.checking"),  # It is the schema of their commands.
+        *("driver.run", "driver.starting", "driver.plan", "driver.warm_starts"),  # They make the plan.
+    ),
+    "get_traits": ("search", "driver.plan"),
+    "find_capabilities": ("config", "algorithms", "compose", "driver.plan", "probe"),
+    "read_criteria": ("config", "ledger", "views", "driver.plan", "driver.warm_starts", "driver.requests.handle"),
+    "fit_sizes": ("config", "driver.plan", "driver.starting"),
+}
+# Tables of what a setting can name: their rows are strings, so that no setting is checked by importing it.
+REGISTRIES = {"rltune.config.schema": ("tracking",), "rltune.config.capabilities": ("algorithms", "engine")}
 OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("compose", "cli")}
 
 
@@ -100,6 +122,22 @@ def upward_imports(root: Path) -> list[str]:
     return wrong
 
 
+def upward_names(root: Path) -> list[str]:
+    """Strings that name a module of a room that is not lower, so that a room could import what it must not know."""
+    rooms = {module.dotted: module.room for module in modules(root) if module.dotted.count(".") > 1}
+    wrong = []
+    for module in modules(root):
+        for node in ast.walk(module.tree):
+            if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                continue
+            named = node.value.partition(":")[0]
+            room = rooms.get(named, module.room)
+            is_upward = room != module.room and RANK[room] >= RANK.get(module.room, 0)
+            if is_upward and room not in REGISTRIES.get(module.dotted, ()):
+                wrong.append(f"{module.path}:{node.lineno}: {module.room} may not name {node.value}")
+    return wrong
+
+
 def circles(root: Path) -> list[str]:
     """Modules that import each other, directly or on a detour, when they are loaded."""
     known = {m.dotted: m for m in modules(root)}
@@ -135,6 +173,17 @@ def misplaced_packages(root: Path) -> list[str]:
     ]
 
 
+def late_questions(root: Path) -> list[str]:
+    """Modules that ask again for what the plan has resolved."""
+    return [
+        f"{m.path}:{line}: {name} is for {', '.join(RESOLVED[name])}: take the plan, or the fields of it that you need"
+        for m in modules(root)
+        for line, imported in m.imports()
+        if (name := imported.rpartition(".")[2]) in RESOLVED and imported.startswith("rltune.")
+        if m.room not in RESOLVED[name] and m.dotted.removeprefix("rltune.") not in RESOLVED[name]
+    ]
+
+
 def ray_starts(root: Path) -> list[str]:
     """Places outside the cluster's room that call ``ray.init``."""
     return [
@@ -144,6 +193,24 @@ def ray_starts(root: Path) -> list[str]:
         for node in ast.walk(m.tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "ray.init"
     ]
+
+
+def errors_without_parts(root: Path) -> list[str]:
+    """Places that read a part back from an error's first line, or write a key and a value into its problem."""
+    wrong = []
+    for module in modules(root):
+        for node in ast.walk(module.tree):
+            is_search = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
+            read = node.comparators[0] if is_search else getattr(node, "value", None)
+            is_part = isinstance(read, ast.Attribute) and read.attr in ("what", "problem")
+            is_read = is_part and (is_search or isinstance(node, ast.Attribute | ast.Subscript))
+            text = ast.unparse(node.args[0]) if isinstance(node, ast.Call) and node.args else ""
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            is_ours = name.endswith("Error") and name not in ("ValueError", "TypeError")
+            is_sentence = is_ours and re.match(r"""f?['"][^\s'"]+=""", text)
+            if is_read or is_sentence:
+                wrong.append(f"{module.path}:{node.lineno}: an error has its key and its value as parts")
+    return wrong
 
 
 def untested(root: Path) -> list[str]:
@@ -164,10 +231,13 @@ def untested(root: Path) -> list[str]:
 RULES = {
     "every room has a place in the order": misplaced,
     "a room imports only lower ones": upward_imports,
+    "no string names a module of an upper room": upward_names,
     "no module needs itself to be loaded": circles,
     "light rooms load nothing heavy": heavy_imports,
     "each package has its owner": misplaced_packages,
     "only the cluster's room starts ray": ray_starts,
+    "a plan is resolved once": late_questions,
+    "errors have parts": errors_without_parts,
 }
 
 
@@ -190,6 +260,9 @@ WRONG = [
     (upward_imports, "src/rltune/ledger/study.py", "import sweeps.run", "ledger may not import sweeps.run"),
     (upward_imports, "src/rltune/policies/served_model.py", "from rltune.policies import uri", "may not import"),
     (upward_imports, "src/rltune/trial/metrics.py", "from rltune import load_policy", "may not import rltune.load"),
+    (upward_names, "src/rltune/cluster/start.py", "load('rltune.engine.two')", "may not name rltune.engine.two"),
+    (upward_names, "src/rltune/cluster/start.py", "NAME = 'rltune.engine.two:Thing'", "cluster may not name"),
+    (upward_names, "src/rltune/config/schema.py", "NAME = 'rltune.engine.two:Thing'", "config may not name"),
     (circles, "src/rltune/engine/one.py", "import rltune.engine.two", "engine.two is in, or needs, a circle"),
     (
         heavy_imports,
@@ -204,6 +277,17 @@ WRONG = [
         "from hydra import compose",
         "cli may import hydra",
     ),
+    *(
+        (errors_without_parts, "src/rltune/config/schema.py", source, "as parts")
+        for source in (
+            "error.what.startswith('env.')",
+            "'lr' in refused.problem",
+            "error.what[4:]",
+            "raise StudyError(f'{key}={name}: no such sweep')",
+        )
+    ),
+    (late_questions, "src/rltune/driver/end.py", "from rltune.config.schema import RunConfig", "take the plan"),
+    (late_questions, "src/rltune/views/page.py", "from rltune.search.samplers import get_traits", "take the plan"),
     (ray_starts, "src/rltune/trial/metrics.py", "import ray\nray.init()", "only cluster starts Ray"),
 ]
 
@@ -221,6 +305,8 @@ RIGHT = [
     ("src/rltune/search/space.py", "def f():\n    import ray\nfrom rltune.errors import ConfigError"),
     ("src/rltune/search/space.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
     ("src/rltune/engine/on_policy/ppo.py", "from rltune.engine.sampling.remote import collect\nimport torch"),
+    ("src/rltune/config/capabilities.py", "ENGINE = 'rltune.engine.one:Class'"),
+    ("src/rltune/driver/start.py", "NAMES = 'rltune.engine.one', 'see rltune.cli.run'"),
     ("src/rltune/policies/served_model.py", "import mlflow\nimport torch"),
     ("src/rltune/cli/run.py", "import hydra\nfrom rltune.driver.run import run_sweep"),
 ]

@@ -20,22 +20,21 @@ from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
-
 from rltune.algorithms.arguments import count_env_runners, count_learners
 from rltune.algorithms.build import Build, build_config
+from rltune.algorithms.checks import check_algorithm
 from rltune.algorithms.normalising import find_obstacles, remove_from_values
 from rltune.algorithms.preflight import check_corners
 from rltune.cluster.memory import peak_gb, total_gb
 from rltune.cluster.ray_cluster import connect_ray, prepare_environment
 from rltune.cluster.resources import available_cpus, local_machine
-from rltune.config.capabilities import capabilities_of
+from rltune.config.capabilities import capabilities_of, find_capabilities
 from rltune.config.schema import ClusterConfig, ProbeConfig
-from rltune.config.validation import check_pair, to_typed
+from rltune.config.validation import check_pair
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env, check_rewards
-from rltune.errors import ResourceError, RltuneError, describe_exception
-from rltune.formatting import format_count, format_number, format_value, spell_command
+from rltune.errors import ResourceError, RltuneError, describe_exception, spell
+from rltune.formatting import format_count, format_number, spell_command
 from rltune.search.space import Space, parse_space
 from rltune.trial.gpu_memory import GpuUse, read_gpu_use
 
@@ -111,17 +110,6 @@ class Measurement:
     failed: str | None = None
 
 
-def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
-    """Convert composed settings to a checked `ProbeConfig`.
-
-    Raises:
-        ConfigError: A key is unknown, missing, or its value is out of range.
-    """
-    config = to_typed(ProbeConfig, raw)
-    check_pair(config.algo, config.env)
-    return config
-
-
 # -- Functions that choose what is measured, and the best setup -------------------------
 
 
@@ -133,7 +121,7 @@ def run_probe(
     Ctrl-C ends the measurements after the first one; the rest of the output follows all the same.
 
     Args:
-        config: What to measure; see `parse_probe_config`.
+        config: What to measure.
         typed: The words of the command line that choose algorithm and environment.
         show: Takes the lines.
 
@@ -143,7 +131,10 @@ def run_probe(
     Raises:
         RltuneError: The algorithm and the environment do not go together, or nothing could be measured.
     """
+    check_pair(config.algo, config.env)
     spec = spec_of(config.env)
+    row, several_agents = find_capabilities(config.algo), spec.policies is not None
+    check_algorithm(config.algo, parse_space({}), row, several_agents=several_agents)
     obstacles = find_obstacles(config.algo, spec, config.env.vectorize, check_env(spec))
     # Env runners of the combinations could not normalise rewards.
     config = replace(config, algo=remove_from_values(config.algo, {*obstacles, "rewards"}))
@@ -243,10 +234,12 @@ def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
         values["env_runners"] = [number for number in env_runners if number == 0]
     if not values["env_runners"] or min(values["env_runners"]) + min(config.threads) > cpus:
         raise ResourceError(
-            f"env_runners={format_value(env_runners)} threads={format_value(config.threads)} cannot run here",
+            f"with threads={spell(config.threads)} cannot run here",
             f"at most {format_number(cpus, 'CPU')} for a trial, one for each env runner and each thread; "
             "no env runner with shaped rewards (env.rewards)",
             "env_runners=[0] threads=[1]",
+            key="env_runners",
+            value=env_runners,
         )
     return {name: sorted(set(numbers)) for name, numbers in values.items()}
 
@@ -376,9 +369,11 @@ def measure_on_gpu(build: Build, space: Space, engine: str, threads: int) -> Gpu
         (answer,) = _run_workers(Task(build, space, engine, threads))
     except WorkerError as error:
         raise ResourceError(
-            f"no trial could be measured on a GPU: {error}",
+            f": no trial could be measured on a GPU: {error}",
             "a number, where nothing can be measured",
             "resources.trials_per_gpu=1",
+            key="resources.trials_per_gpu",
+            value="auto",
         ) from None
     use: GpuUse = answer["gpu"]
     return GpuUse(build.replicates * use.tensors, use.context, use.total)

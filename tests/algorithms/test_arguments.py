@@ -7,20 +7,26 @@ import math
 import pytest
 from omegaconf import OmegaConf
 
+from rltune.algorithms import arguments as module
 from rltune.algorithms.arguments import (
     TRAINING_BOUNDS,
     apply_params,
     build_search_space,
     check_argument,
-    check_values,
+    check_unread,
     count_gpus,
     list_arguments,
     locate_argument,
     values_of,
 )
 from rltune.compose.composing import conf_dir
+from rltune.config.capabilities import UNKNOWN, find_capabilities
 from rltune.errors import ConfigError
 from rltune.search.space import Space
+
+
+def check_values(algo, space):
+    module.check_values(algo, space, find_capabilities(algo) or UNKNOWN)
 
 
 def test_an_argument_is_found_in_whichever_section_it_stands(algo):
@@ -84,8 +90,8 @@ def test_a_trials_gpus_are_named_by_trial_or_by_learner(learners, per_learner, p
 
 
 def test_two_numbers_of_gpus_that_differ_are_refused():
-    with pytest.raises(ConfigError, match=r" 2 GPUs\b.*trials_per_gpu=1 ") as refused:
-        count_gpus({"learners": {"num_learners": 2, "num_gpus_per_learner": 1}}, 1.0, "resources.trials_per_gpu=1")
+    with pytest.raises(ConfigError, match=r" 2 GPUs\b.*trials_per_gpu ") as refused:
+        count_gpus({"learners": {"num_learners": 2, "num_gpus_per_learner": 1}}, 1.0, "resources.trials_per_gpu")
     assert refused.value.fix == "~algo.learners.num_gpus_per_learner"
 
 
@@ -137,10 +143,11 @@ UNREAD = {
         "training.model": {"fcnet_hiddens": [256, 256]},
         "training.vf_share_layers": True,
         "training.optimizer": {"type": "sgd"},
-        "env_runners.observation_filter": "MeanStdFilter",
-        "env_runners.compress_observations": True,
-        "environment.clip_rewards": 1.0,
-        "rl_module.model_config.lstm_use_prev_action": True,
+        "training.use_gae": False,
+        "training.num_aggregator_actors_per_learner": 1,
+        "rl_module.model_config.head_fcnet_kernel_initializer": "xavier_uniform_",
+        "rl_module.model_config.fusionnet_hiddens": [8],
+        "rl_module.model_config.max_seq_len": 40,
     },
     "a2c": {"training.vf_share_layers": True},
     "dqn": {
@@ -169,9 +176,11 @@ UNREAD = {
         "training.minibatch_size": 256,
         "training.num_epochs": 7,
         "training.lr": 0.02,
+        "rl_module.model_config.log_std_clip_param": 3.0,
+        "rl_module.model_config.fusionnet_hiddens": [8],
     },
     "appo": {"training.use_gae": False, "training.lambda_": 0.1, "training.target_worker_clipping": 9.0},
-    "impala": {"training.opt_type": "rmsprop", "training.decay": 0.9},
+    "impala": {"training.opt_type": "rmsprop", "training.decay": 0.9, "training.vtrace": False},
 }
 
 
@@ -202,6 +211,9 @@ READ_WITH = [
     ("ppo", "training.kl_target", 0.5, "training.use_kl_loss", True),
     ("ppo", "training.train_batch_size", 128, "training.train_batch_size_per_learner", None),
     ("ppo", "rl_module.model_config.lstm_cell_size", 32, "rl_module.model_config.use_lstm", True),
+    ("ppo", "env_runners.sample_timeout_s", 5.0, "env_runners.num_env_runners", 1),
+    ("ppo", "fault_tolerance.env_runner_health_probe_timeout_s", 5.0, "env_runners.num_env_runners", 1),
+    ("ppo", "learners.max_requests_in_flight_per_learner", 5, "learners.num_learners", 2),
     ("a2c", "training.kl_coeff", 3.0, "training.use_kl_loss", True),
     ("appo", "rl_module.model_config.lstm_cell_size", 40, "rl_module.model_config.use_lstm", True),
     ("dqn", "training.v_max", 5.0, "training.num_atoms", 51),
@@ -211,6 +223,45 @@ READ_WITH = [
     ("sac", "training.grad_clip_by", "norm", "training.grad_clip", 0.5),
     ("rainbow", "training.td_error_loss_fn", "mse", "training.num_atoms", 1),
 ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "spaces", "is_read"),
+    [
+        ("fcnet_hiddens", [8], {"is_image": True, "is_discrete": True}, False),
+        ("fcnet_hiddens", [8], {"is_image": False, "is_discrete": True}, True),
+        ("conv_filters", [[8, 4, 2]], {"is_image": False, "is_discrete": True}, False),
+        ("conv_filters", [[8, 4, 2]], {"is_image": True, "is_discrete": True}, True),
+        ("free_log_std", True, {"is_image": False, "is_discrete": True}, False),
+        ("free_log_std", True, {"is_image": False, "is_discrete": False}, True),
+        ("fcnet_hiddens", [8], None, True),
+        ("conv_filters", [[8, 4, 2]], None, True),
+    ],
+)
+def test_what_the_environments_spaces_leave_unread_is_refused(algo, name, value, spaces, is_read):
+    typed, path = algo(), f"rl_module.model_config.{name}"
+    set_in(typed, path, value)
+    row = find_capabilities(typed)
+    if is_read:
+        check_unread(typed, Space((), {}), row, spaces)
+        return
+    with pytest.raises(ConfigError) as refused:
+        check_unread(typed, Space((), {}), row, spaces)
+    assert refused.value.key == f"algo.{path}"
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "fix"),
+    [
+        ("num_env_runners", ["choice", 0, 1], "algo.env_runners.num_env_runners=0"),
+        ("num_env_runners", 2, "algo.env_runners.num_env_runners=2"),
+        ("num_learners", ["choice", 0, 2], "algo.learners.num_learners=0"),
+    ],
+)
+def test_a_trials_share_of_the_machine_cannot_be_searched(algo, name, form, fix):
+    with pytest.raises(ConfigError) as refused:
+        build_search_space(algo(), {name: form})
+    assert (refused.value.key, refused.value.fix) == (f"space.{name}", fix)
 
 
 def turn_on(typed, switch, on):

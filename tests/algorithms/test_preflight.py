@@ -8,6 +8,7 @@ import pytest
 
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners, check_spaces
+from rltune.config.capabilities import find_capabilities
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.search.space import parse_space
@@ -95,31 +96,10 @@ def test_processes_beyond_a_trials_share_are_refused(settings):
     assert caught.value.fix == "+algo.learners.num_learners=0"
 
 
-@pytest.mark.parametrize(
-    ("section", "name", "value"),
-    [
-        ("env_runners", "num_cpus_per_env_runner", 2),
-        ("env_runners", "num_gpus_per_env_runner", 0.5),
-        ("learners", "num_cpus_per_learner", 2),
-        ("learners", "custom_resources_per_learner", {"big": 1}),
-        ("learners", "num_aggregator_actors_per_learner", 1),
-        ("evaluation", "evaluation_num_env_runners", 1),
-    ],
-)
-def test_resources_that_no_bundle_holds_are_refused(algo, section, name, value):
-    """Ray would wait for them for ever."""
-    own = algo()
-    own.setdefault(section, {})[name] = value
-    with pytest.raises(ConfigError) as refused:
-        check_corners(Build(own, CARTPOLE), parse_space({}))
-    assert refused.value.what.startswith(f"algo.{section}.{name}=")
-    assert refused.value.fix == f"~algo.{section}.{name}"
-
-
 def test_processes_that_the_algo_file_counts_are_allowed(algo):
     own = algo()
-    own["env_runners"] |= {"num_env_runners": 2, "num_cpus_per_env_runner": 1}
-    own["learners"] |= {"num_learners": 2, "num_cpus_per_learner": "auto"}
+    own["env_runners"] |= {"num_env_runners": 2}
+    own["learners"] |= {"num_learners": 2}
     (config,) = check_corners(Build(own, CARTPOLE), parse_space({}))
     assert (config.num_env_runners, config.num_learners) == (2, 2)
 
@@ -129,15 +109,16 @@ def test_processes_that_the_algo_file_counts_are_allowed(algo):
 )
 def test_spaces_that_an_algorithm_does_not_take_are_refused(settings, name, refused):
     spaces = gymnasium.spaces.Box(0, 255, (40, 40, 3), np.uint8), gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    row = find_capabilities(settings[name].algo)
     if refused is None:
-        check_spaces(settings[name].algo, "Camera-v0", spaces)
+        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
         return
     with pytest.raises(ConfigError, match=refused):
-        check_spaces(settings[name].algo, "Camera-v0", spaces)
+        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
 
 
 def test_whole_numbers_are_a_choice(settings):
     spaces = gymnasium.spaces.Discrete(5), gymnasium.spaces.Box(0, 3, (2,), np.int32)
-    check_spaces(settings["dqn"].algo, "Whole-v0", spaces)
+    check_spaces(settings["dqn"].algo, "Whole-v0", spaces, find_capabilities(settings["dqn"].algo))
     with pytest.raises(ConfigError, match="discrete actions are for"):
-        check_spaces(settings["sac"].algo, "Whole-v0", spaces)
+        check_spaces(settings["sac"].algo, "Whole-v0", spaces, find_capabilities(settings["sac"].algo))

@@ -6,11 +6,12 @@ import json
 import os
 import pickle
 import socket
+import sys
 
 import pytest
 
 from rltune.cluster import fork_server_main
-from rltune.cluster.fork_server_main import CALL, _pickle_error, _receive_head, _receive_request
+from rltune.cluster.fork_server_main import CALL, _import_modules, _pickle_error, _receive_head, _receive_request
 from rltune.cluster.worker_entry import send_request
 from rltune.errors import ConfigError
 
@@ -55,6 +56,13 @@ def test_a_call_is_known_by_its_first_bytes(pair):
     assert head.startswith(CALL)
 
 
+def test_a_function_is_called_after_its_module_was_imported(tmp_path, monkeypatch):
+    (tmp_path / "warm_module.py").write_text("calls = []\ndef load():\n    calls.append(1)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _import_modules(["no.such.module", "warm_module:no_such_function", "warm_module:load"])
+    assert sys.modules.pop("warm_module").calls == [1]
+
+
 class Unreadable(Exception):
     """Pickles, and cannot be made again."""
 
@@ -63,7 +71,7 @@ class Unreadable(Exception):
 
 
 def test_an_error_keeps_its_class_where_it_can_be_read_again():
-    failed, error = pickle.loads(_pickle_error(ConfigError("a=1", "2", "a=2")))
+    failed, error = pickle.loads(_pickle_error(ConfigError("a", 1, "", "2", "a=2")))
     assert (failed, type(error), error.fix) == (True, ConfigError, "a=2")
     failed, error = pickle.loads(_pickle_error(Unreadable("a", "b")))
     assert (failed, type(error), str(error)) == (True, RuntimeError, "Unreadable: ab")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from dataclasses import replace
 
 import pytest
 from composing import change_setting, compose
 from omegaconf import OmegaConf
 
-from rltune.config.schema import REMOVED, RunConfig
-from rltune.config.validation import _convert, parse_config, to_typed
+from rltune.config.schema import BudgetConfig, RunConfig
+from rltune.config.validation import parse_config, to_typed
 from rltune.errors import ConfigError
 
 
@@ -35,7 +37,7 @@ def test_a_key_that_was_added_beside_the_schema_is_refused(word):
         ("+learning_rate=[uniform,0,1]", "space.lr=..."),
         ("+budget.trils=4", "budget.trials=4"),
         ("+storag=s3://key:secret@host/bucket", "storage=s3://***@host/bucket"),
-        ("+verbose=1", "add --cfg job to see all keys"),
+        ("+verbose=1", "leave verbose out"),
     ],
 )
 def test_an_added_key_is_answered_with_the_one_that_was_meant(word, fix):
@@ -55,14 +57,27 @@ def test_a_constraint_that_is_no_bound_is_refused():
         [],
         ["algo=sac", "env=gym", "env.id=Pendulum-v1", "+env.kwargs.size=[1,2.0,{deep:null}]"],
         ["algo=dqn", "experiment=smoke", "resources.trials_per_gpu=auto", "searcher.from_sweeps=[1,b]"],
-        ["resources.trials_per_gpu=4", "budget.wall_time_s=60", "tracking=server", "+env.kwargs.key='${oc.env:KEY}'"],
+        ["resources.trials_per_gpu=4", "budget.wall_time_s=60", "tracking=server", "tracking.experiment='${env.name}'"],
     ],
 )
-def test_settings_that_need_no_conversion_are_those_that_omegaconf_makes_of_them(words):
+def test_settings_are_converted_as_omegaconf_converts_them(words):
     plain = OmegaConf.to_container(compose("run", *words))
+    theirs = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), plain))
     built = to_typed(RunConfig, plain)
-    assert repr(built) == repr(_convert(RunConfig, plain)), "of the same types, too"
+    assert repr(built) == repr(theirs), "of the same types, too"
     assert built.algo is not plain["algo"]
+
+
+def test_a_variable_in_the_environments_arguments_stays():
+    config = to_typed(RunConfig, compose("run", "+env.kwargs.key='${oc.env:KEY}'", "+env.kwargs.seed='${seed}'"))
+    assert config.env.kwargs == {"key": "${oc.env:KEY}", "seed": 0}
+
+
+@pytest.mark.parametrize("change", [{"seed": -1}, {"budget": BudgetConfig()}, {"engine": "rlib"}])
+def test_no_run_config_lies_outside_of_its_bounds(change, composed):
+    config = parse_config(composed)
+    with pytest.raises(ConfigError):
+        replace(config, **change)
 
 
 @pytest.mark.parametrize(("typed", "value"), [("7", 7), (7, 7), ("${seed}", 3)])
@@ -197,6 +212,58 @@ def test_an_algo_file_without_name_or_class_is_refused(key, composed):
     assert f"algo.{key}" in refusal(raw).what
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("env_runners.num_cpus_per_env_runner", 2, "remove it: ~algo.env_runners.num_cpus_per_env_runner"),
+        ("env_runners.num_gpus_per_env_runner", 0.5, "resources.gpus_per_trial=0.5"),
+        ("env_runners.observation_filter", "MeanStdFilter", "env.normalise_observations=true"),
+        ("env_runners.gym_env_vectorize_mode", "sync", "env.vectorize=sync"),
+        ("environment.env_config", {"size": 4}, "+env.kwargs={size:4}"),
+        ("environment.clip_rewards", True, "env.rewards.clip=1.0"),
+        ("learners.custom_resources_per_learner", {"big": 1}, "remove it: ~algo.learners.custom_resources_per_learner"),
+        ("evaluation.evaluation_num_env_runners", 1, "certify.episodes=50"),
+        ("api_stack.enable_rl_module_and_learner", False, "remove it: ~algo.api_stack"),
+        ("rl_module.model_config.lstm_use_prev_action", True, "remove it: ~algo.rl_module.model_config.lstm_use_prev"),
+    ],
+)
+def test_what_nothing_in_a_sweep_reads_is_refused(key, value, fix, composed):
+    settings, (section, *above, name) = copy.deepcopy(composed), key.split(".")
+    node = settings["algo"].setdefault(section, {})
+    for part in above:
+        node = node[part]
+    node[name] = value
+    error = refusal(settings)
+    assert error.key == f"algo.{key}"
+    assert error.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("output_dir", "s3://bucket/sweeps", "storage=s3://bucket/sweeps"),
+        ("storage", "sqlite:///study.db", "study.storage="),
+        ("storage", "/sweeps", "storage=s3://"),
+    ],
+)
+def test_folder_bucket_and_database_each_have_their_setting(key, value, fix, composed):
+    error = refusal({**composed, key: value})
+    assert error.key == key
+    assert error.fix.startswith(fix)
+
+
+def test_a_direction_needs_its_second_objective(composed):
+    objective = {**composed["objective"], "second": {"key": None, "direction": "max"}}
+    error = refusal({**composed, "objective": objective})
+    assert error.key == "objective.second.direction"
+    assert "objective.second.key=" in error.fix
+
+
+def test_a_dashboard_is_that_of_a_ray_of_ones_own(composed):
+    cluster = {**composed["cluster"], "address": "auto", "dashboard": True}
+    assert refusal({**composed, "cluster": cluster}).key == "cluster.dashboard"
+
+
 def test_an_algo_section_that_is_no_mapping_is_refused(composed):
     assert "algo.training" in refusal({**composed, "algo": {**composed["algo"], "training": 3}}).what
 
@@ -226,7 +293,7 @@ def test_a_name_that_becomes_part_of_a_models_is_refused(group, composed):
 
 def test_a_command_to_be_typed_again_needs_a_name(composed):
     error = refusal(change_setting(composed, "resume", "auto"))
-    assert error.key == "resume"
+    assert error.key == "name"
     assert error.fix == "name=my-sweep resume=auto"
     parse_config(change_setting(change_setting(composed, "resume", "auto"), "name", "mine"))
     assert refusal(change_setting(composed, "resume", "maybe")).key == "resume"
@@ -249,9 +316,3 @@ def test_an_address_of_a_bucket_is_taken(storage, composed):
 def test_a_login_in_the_storage_is_refused(composed):
     error = refusal(change_setting(composed, "storage", "s3://key:word-of-honour@bucket/x"))
     assert "word-of-honour" not in str(error)
-
-
-@pytest.mark.parametrize("key", list(REMOVED))
-def test_a_removed_setting_is_answered_with_what_replaces_it(key, composed):
-    error = refusal(change_setting(composed, key, True))
-    assert (error.key, error.fix) == (key, REMOVED[key])

@@ -4,58 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import os
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opened import plan_of
 
 from rltune.checkpoints.clients import StoreUnavailableError, make_address
 from rltune.checkpoints.store import open_store
 from rltune.config.uris import hide_login
 from rltune.driver import folder as folder_module
 from rltune.driver import run as run_module
-from rltune.driver.folder import RedactingFormatter, SweepContext, hold_sweep, open_folder
-from rltune.driver.plan import make_plan
+from rltune.driver.folder import RedactingFormatter, hold_sweep, open_folder
+from rltune.driver.plan import Plan, make_plan
 from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError
 from rltune.ledger.storage import start_ledger
 from rltune.ledger.sweep_ref import SweepRef
 
 
-def context_of(folder: Path, storage: str | None = None, resumed: bool = True) -> SweepContext:
-    cluster, study = SimpleNamespace(address=None), SimpleNamespace(storage=storage)
-    plan: Any = SimpleNamespace(config=SimpleNamespace(study=study, cluster=cluster, storage=None, name=None))
-    return SweepContext(plan, folder=folder, resumed=resumed, began=0.0)
-
-
 def begin(folder: Path) -> None:
     """Leave what a driver leaves that has begun a sweep."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(start_ledger(None, folder, new=True)) as ledger:
-        ledger.change_sweep(config="format: 11")
+        ledger.change_sweep(config="format: 12")
 
 
 def test_one_driver_at_a_time_has_a_sweep(tmp_path: Path) -> None:
     begin(tmp_path)
-    with hold_sweep(context_of(tmp_path)), pytest.raises(UnavailableError) as refused, hold_sweep(context_of(tmp_path)):
+    with hold_sweep(plan_of(tmp_path)), pytest.raises(UnavailableError) as refused, hold_sweep(plan_of(tmp_path)):
         pass
     assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
-    with hold_sweep(context_of(tmp_path)):
+    with hold_sweep(plan_of(tmp_path)):
         pass
 
 
 def test_a_sweep_that_was_begun_meanwhile_is_not_begun_again(tmp_path: Path) -> None:
     begin(tmp_path)
-    with pytest.raises(StudyError) as refused, hold_sweep(context_of(tmp_path, resumed=False)):
+    with pytest.raises(StudyError) as refused, hold_sweep(replace(plan_of(tmp_path), resumed=False)):
         pass
     assert (refused.value.key, refused.value.exit_code) == ("name", 2)
 
@@ -63,20 +56,19 @@ def test_a_sweep_that_was_begun_meanwhile_is_not_begun_again(tmp_path: Path) -> 
 def test_a_driver_clears_what_a_killed_one_left(tmp_path: Path) -> None:
     begin(tmp_path)
     (tmp_path / ".tune").mkdir()
-    with hold_sweep(context_of(tmp_path)):
+    with hold_sweep(plan_of(tmp_path)):
         assert not (tmp_path / ".tune").exists()
 
 
 def test_a_new_sweep_survives_a_bucket_that_goes_away_later(request_of: Callable[..., Any], tmp_path: Path) -> None:
     folder = tmp_path / "outputs" / "x"
     plan = make_plan(request_of("cluster=address", "name=x", f"output_dir={folder.parent}"))
-    context = SweepContext(plan, folder, False, time.monotonic())
-    with pytest.raises(StoreUnavailableError), hold_sweep(context) as ledger, open_folder(context, ledger):
-        raise StoreUnavailableError("storage=s3://x does not answer", "", "")
+    with pytest.raises(StoreUnavailableError), hold_sweep(plan) as ledger, open_folder(plan, ledger):
+        raise StoreUnavailableError("does not answer", "", "", key="storage", value="s3://x")
     assert (folder / "ledger.db").exists()
 
 
-def die_in(step: str, context: SweepContext) -> None:
+def die_in(step: str, plan: Plan) -> None:
     """Make a sweep's folder in a process that is killed as this step begins."""
 
     def die(*_: Any, **__: Any) -> None:
@@ -86,7 +78,7 @@ def die_in(step: str, context: SweepContext) -> None:
         try:
             owner, _, name = step.rpartition(".")
             setattr(logging if owner else folder_module, name, die)
-            with hold_sweep(context) as ledger, open_folder(context, ledger):
+            with hold_sweep(plan) as ledger, open_folder(plan, ledger):
                 die()
         finally:
             os._exit(1)
@@ -108,8 +100,8 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
 ) -> None:
     config = request_of("tracking=off", "name=x")
     folder = tmp_path / "outputs/x"
-    context = SweepContext(make_plan(config), folder, False, time.monotonic())
-    die_in(step, context)
+    plan = make_plan(config)
+    die_in(step, plan)
     if begun:
         with pytest.raises(StudyError, match="name=x") as refused:
             check_request(config)
@@ -122,7 +114,7 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
         assert refused.value.key == "sweep"
         assert "run name=x" in refused.value.fix
         check_request(config)
-        with hold_sweep(context) as ledger, open_folder(context, ledger):
+        with hold_sweep(plan) as ledger, open_folder(plan, ledger):
             pass
         assert SweepRef("x", tmp_path / "outputs").folder() == folder
 
@@ -152,13 +144,13 @@ def drive(
     ) -> list[int]:
         numbers: list[int] = []
 
-        def work(context: SweepContext) -> Any:
+        def work(plan: Plan, _: Any) -> Any:
             with contextlib.ExitStack() as stack:
-                ledger = stack.enter_context(hold_sweep(context))
+                ledger = stack.enter_context(hold_sweep(plan))
                 if killed:  # it stores nothing any more
                     patch = stack.enter_context(monkeypatch.context())
                     patch.setattr(folder_module, "store_results", lambda *_: None)
-                stack.enter_context(open_folder(context, ledger))
+                stack.enter_context(open_folder(plan, ledger))
                 ledger.trials.add({"quality": 0.5}, [ledger.trials.num_trials])
                 numbers.extend(record.number for record in ledger.trials.records())
                 meanwhile()
@@ -173,10 +165,16 @@ def drive(
     return go_on
 
 
+def delete_history(s3: str, tmp_path: Path, name: str) -> None:
+    """Delete the file by which the storage names the last driver, as somebody does whose machine is gone."""
+    open_store("", make_address(make_address(s3, tmp_path.name), name)).delete("drivers.txt")
+
+
 @pytest.mark.slow  # a server
-def test_a_driver_that_was_taken_over_stores_nothing(drive: Callable[..., list[int]]) -> None:
+def test_a_driver_that_was_taken_over_stores_nothing(drive: Callable[..., list[int]], s3: str, tmp_path: Path) -> None:
     def take_over() -> None:
-        assert drive("b", "take_over=true") == [0, 1]
+        delete_history(s3, tmp_path, "turns")
+        assert drive("b") == [0, 1]
         assert drive("b") == [0, 1, 2]
 
     assert drive("a") == [0]
@@ -205,16 +203,18 @@ def test_a_ledger_that_another_machine_still_has_is_not_gone_without(
     with pytest.raises(StudyError) as refused:
         drive("a", "name=kept")
     assert refused.value.key == "sweep"
-    assert "take_over=true" in refused.value.fix
-    assert (tmp_path / "a/kept/ledger.db").exists(), "nothing is moved"
-    assert drive("a", "name=kept", "take_over=true") == [0, 1], "the killed driver's trial is lost"
-    store = open_store("", make_address(make_address(s3, tmp_path.name), "kept"))
-    assert json.loads(store.read("driver.json") or b"")["ended"]
-    assert drive("b", "name=kept") == [0, 1, 2]
-    (aside,) = (tmp_path / "b/kept").glob("ledger.2*.db")
-    assert str(aside) in stream.getvalue(), "a ledger that the storage never had is kept"
-    with contextlib.closing(sqlite3.connect(aside)) as opened:
-        assert opened.execute("SELECT number FROM sweep_trials").fetchall() == [(0,), (1,)]
+    assert "drivers.txt" in refused.value.fix
+    assert drive("b", "name=kept") == [0, 1, 2], "the machine with the newest ledger goes on"
+    assert drive("b", "name=kept", killed=True) == [0, 1, 2, 3]
+    delete_history(s3, tmp_path, "kept")
+    assert drive("a", "name=kept") == [0, 1, 2, 3], "the machine of the killed driver is gone, and its trial"
+    with pytest.raises(StudyError) as refused:
+        drive("b", "name=kept")
+    assert refused.value.key == "sweep"
+    with contextlib.closing(sqlite3.connect(tmp_path / "b/kept/ledger.db")) as opened:
+        assert len(opened.execute("SELECT number FROM sweep_trials").fetchall()) == 4, "it is kept"
+    (tmp_path / "b/kept").rename(tmp_path / "b/aside")
+    assert drive("b", "name=kept") == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.slow
@@ -222,15 +222,14 @@ def test_two_machines_that_begin_at_once_do_not_both_go_on(
     drive: Callable[..., list[int]], tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert drive("a", "name=race") == [0]
-    follow = run_module.follow_sweep
+    fetch = run_module.fetch_sweep
 
-    def be_late(folder: Path, **options: Any) -> str | None:
-        monkeypatch.setattr(run_module, "follow_sweep", follow)
-        found = follow(folder, **options)
+    def be_late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(run_module, "fetch_sweep", fetch)
+        fetch(*arguments, **options)
         assert drive("b", "name=race") == [0, 1], "meanwhile"
-        return found
 
-    monkeypatch.setattr(run_module, "follow_sweep", be_late)
+    monkeypatch.setattr(run_module, "fetch_sweep", be_late)
     with pytest.raises(StudyError) as refused:
         drive("a", "name=race")
     assert refused.value.key == "sweep"

@@ -20,6 +20,7 @@ from toy import HURRY
 from rltune.algorithms.restore import load_algorithm
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import find_store, open_store
+from rltune.config.settings_file import read_identity
 from rltune.driver.run import resume_sweep
 from rltune.driver.starting import check_request
 from rltune.errors import PolicyError, RltuneError, StudyError
@@ -95,20 +96,21 @@ def test_a_ledger_that_is_a_file_elsewhere_is_not_begun_anew(
     tmp_path: Path, s3: str, toy_run: Callable[..., Any]
 ) -> None:
     outcome = toy_run("name=elsewhere", f"storage={s3!r}", "budget.trials=1", "tracking=off")
-    store = find_store(outcome.folder)
-    driver = json.loads(store.read("driver.json") or b"")
-    assert driver["ended"]
-    store.write("driver.json", json.dumps(driver | {"ended": False}).encode())  # as while it runs
+    store = find_store(read_identity(outcome.folder))
+    begun, stored = (store.read("drivers.txt") or b"").splitlines()
+    assert stored.startswith(begun)
+    store.write("drivers.txt", begun)  # as while it runs
     with pytest.raises(StudyError, match="sweep=elsewhere"):
         resume_sweep(SweepRef("elsewhere", tmp_path / "other", s3), trainable=_toy())
     with pytest.raises(StudyError, match="name=elsewhere"):
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}")
     with pytest.raises(StudyError, match="=elsewhere"):
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}", "resume=auto")
-    more = ("budget.trials=2", "resume=auto", "take_over=true", "tracking=off")
+    store.delete("drivers.txt")
+    more = ("budget.trials=2", "resume=auto", "tracking=off")
     taken = toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}", *more)
     assert (taken.exit_code, taken.trials["total"]) == (0, 2)
-    assert json.loads(store.read("driver.json") or b"")["ended"]
+    assert (store.read("drivers.txt") or b"").endswith(b" stored\n")
 
 
 def test_a_policy_loads_on_a_machine_that_has_nothing_of_it(
@@ -140,7 +142,7 @@ def test_the_check_before_several_jobs_lets_auto_go_on_with_a_stored_sweep(
     words = ("name=begun", f"storage={s3!r}")
     with pytest.raises(StudyError, match="name=begun"):
         check_request(request_of(*words))
-    assert check_request(request_of(*words, "resume=auto"))[1].name == "begun"
+    assert check_request(request_of(*words, "resume=auto")).name == "begun"
 
 
 def test_a_sweep_of_somebody_else_needs_trust(

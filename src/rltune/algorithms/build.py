@@ -15,11 +15,12 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import META, NORMALISE, apply_params
+from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, name_for_rllib
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import find_spaces, is_plain
 from rltune.envs.spec import EnvSpec
-from rltune.errors import ConfigError, choices
+from rltune.errors import ABSENT, ConfigError
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -116,7 +117,7 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     if build.env.policies is not None:
         from rltune.algorithms.multi_agent import configure_agents
 
-        configure_agents(config, build.env, str(algo["name"]))
+        configure_agents(config, build.env)
         spaces = [policy.observation_space for policy in config.policies.values()]
     else:
         spaces = [find_spaces(build.env)[0]]
@@ -185,7 +186,9 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
 
     if spec.normalise_observations:
         raise ConfigError(
-            f"algo.{NORMALISE}=[observations]: offline algorithms do not normalise a dataset",
+            f"algo.{NORMALISE}",
+            ["observations"],
+            ": offline algorithms do not normalise a dataset",
             "[] for offline algorithms",
             f"algo.{NORMALISE}=[]",
         )
@@ -216,7 +219,9 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
     if section == "rl_module":
         _set_policy_init(config, arguments)
         if isinstance(arguments.get("model_config"), Mapping):
-            arguments["model_config"] = _make_model_config(arguments["model_config"])
+            from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+            arguments["model_config"] = DefaultModelConfig(**arguments["model_config"])
     _import_own_parts(section, arguments)
     try:
         getattr(config, section)(**arguments)
@@ -226,18 +231,16 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
         unknown = [key for key in arguments if key not in allowed]
         if not unknown:
             raise ConfigError(
-                f"algo.{section} of '{name}': {error}",
+                f"algo.{section}",
+                ABSENT,
+                f"of '{name}': {error}",
                 str(inspect.signature(method)),
                 "see RLlib's documentation",
             ) from None
-        raise ConfigError(
-            f"algo.{section}.{unknown[0]}={arguments[unknown[0]]}: {type(config).__name__} has no such argument",
-            choices(unknown[0], allowed),
-            f"correct or remove it: ~algo.{section}.{unknown[0]}",
-        ) from None
+        raise make_unknown_error(type(config).__name__, section, unknown[0], arguments[unknown[0]], allowed) from None
     except (ValueError, KeyError) as error:
         raise ConfigError(
-            f"algo.{section} of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation"
+            f"algo.{section}", ABSENT, f"of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation"
         ) from None
 
 
@@ -278,19 +281,3 @@ def _list_keywords(cls: type, section: str) -> list[str]:
     methods = [vars(base)[section] for base in cls.__mro__ if section in vars(base)]
     names = {p.name for m in methods for p in inspect.signature(m).parameters.values() if p.kind is p.KEYWORD_ONLY}
     return sorted(names)
-
-
-def _make_model_config(raw: Mapping[str, Any]) -> Any:
-    """Convert ``model_config`` to RLlib's dataclass, which refuses unknown keys; RLlib ignores those of a dict."""
-    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-
-    try:
-        return DefaultModelConfig(**raw)
-    except TypeError:
-        allowed = list(DefaultModelConfig.__dataclass_fields__)
-        unknown = next(key for key in raw if key not in allowed)
-        raise ConfigError(
-            f"algo.rl_module.model_config.{unknown}={raw[unknown]}: RLlib has no such model setting",
-            choices(unknown, allowed),
-            f"correct or remove it: ~algo.rl_module.model_config.{unknown}",
-        ) from None

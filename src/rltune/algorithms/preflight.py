@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import check_unread, count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
-from rltune.config.capabilities import capabilities_of, find_capabilities, list_algos
+from rltune.algorithms.checks import check_algorithm
+from rltune.config.capabilities import Capabilities, capabilities_of, find_capabilities, list_algos
 from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import make_parallel_env, policy_spaces
 from rltune.errors import ConfigError
@@ -20,16 +20,6 @@ if TYPE_CHECKING:
 
 
 MAX_NAMED = 3  # Other values are tried for at most this many parameters that RLlib's error names.
-# Arguments of the algo file that may request more CPUs or GPUs than a trial has, with the values that do not.
-ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
-    ("env_runners", "num_cpus_per_env_runner", (1,)),
-    ("env_runners", "num_gpus_per_env_runner", ()),
-    ("env_runners", "custom_resources_per_env_runner", ()),
-    ("learners", "num_cpus_per_learner", (1, "auto")),
-    ("learners", "custom_resources_per_learner", ()),
-    ("learners", "num_aggregator_actors_per_learner", ()),
-    ("evaluation", "evaluation_num_env_runners", ()),
-)
 
 
 def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
@@ -41,7 +31,9 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
     Raises:
         ConfigError: A corner cannot be configured; the error has its values and RLlib's message.
     """
-    check_unread(build.algo, space, capabilities_of(import_config_class(build.algo)))
+    if find_capabilities(build.algo) is None:  # The others were checked before RLlib was imported.
+        row = capabilities_of(import_config_class(build.algo))
+        check_algorithm(build.algo, space, row, several_agents=build.env.policies is not None)
     networks: dict[str, AlgorithmConfig] = {}
     configs = []
     for corner in space.corners():
@@ -49,10 +41,11 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
         configs.append(config)
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
-        _check_lstm(config)
         if error := _find_fault(config):
             raise ConfigError(
-                f"algo '{build.algo['name']}' cannot be configured with {_format_corner(corner)}: {_first_line(error)}",
+                "algo",
+                build.algo["name"],
+                f"cannot be configured with {_format_corner(corner)}: {_first_line(error)}",
                 "values that RLlib accepts at every corner of the space",
                 f"narrow the space: {_suggest_value(build, space, corner, str(error))}",
             )
@@ -72,31 +65,12 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
     ):
         if num_processes != counted:
             raise ConfigError(
-                f"{key}={num_processes}, the default of {type(config).__name__}, needs CPUs that a trial does not have",
+                key,
+                num_processes,
+                f", the default of {type(config).__name__}, needs CPUs that a trial does not have",
                 "numbers of env runners and learners that the algo file itself sets",
                 f"+{key}={counted}",
             )
-    for section, name, allowed in ONE_CPU_EACH:
-        value = (algo.get(section) or {}).get(name)
-        if value and value not in allowed:
-            raise ConfigError(
-                f"algo.{section}.{name}={value}: a trial cannot have these resources",
-                "one CPU for the trial's process (resources.cpus_per_trial) and for each env runner and learner; "
-                "GPUs (resources.gpus_per_trial) only for learners",
-                f"~algo.{section}.{name}",
-            )
-
-
-def _check_lstm(config: AlgorithmConfig) -> None:
-    """Refuse an LSTM for algorithms that RLlib cannot train with it: they would fail at the first update (Ray 2.60)."""
-    able = capabilities_of(type(config)).lstm
-    if config.model_config.get("use_lstm") and (not able or config.is_multi_agent):
-        who = "policies of several agents act with" if able else f"RLlib 2.60's {type(config).__name__} trains"
-        raise ConfigError(
-            f"algo.rl_module.model_config.use_lstm=true: {who} no LSTM",
-            f"use_lstm with {list_algos(lambda row: row.lstm)} and one agent",
-            "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
-        )
 
 
 def _find_fault(config: AlgorithmConfig) -> Exception | None:
@@ -144,48 +118,57 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         close_env(env)
     else:
         pairs = {DEFAULT_MODULE: find_spaces(build.env)}
-        check_spaces(build.algo, build.env.id, pairs[DEFAULT_MODULE])
+        check_spaces(build.algo, build.env.id, pairs[DEFAULT_MODULE], capabilities_of(type(config)))
     spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
     except Exception as error:  # Whatever RLlib's model catalogs raise, the network cannot be built.
         raise ConfigError(
-            f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",
+            "algo",
+            build.algo["name"],
+            f"cannot act in env.id={build.env.id}: {_first_line(error)}",
             "an environment whose observations and actions the algorithm handles",
             "choose another env= or algo=",
         ) from None
 
 
-def check_spaces(algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] | None) -> None:
+def check_spaces(
+    algo: Mapping[str, Any],
+    env_id: str,
+    spaces: tuple[Any, Any] | None,
+    row: Capabilities | None,
+    space: Space | None = None,
+) -> None:
     """Refuse an environment whose observations or actions the algorithm does not take; RLlib's own errors are obscure.
 
-    An algorithm that is not in our table is imported only if RLlib has been imported already.
-
     Args:
+        space: The search space; with it, settings that are not read with these observations or actions are refused.
         spaces: The spaces of its observations and actions; None for several agents, each of which has its own.
+        row: The algorithm's features; None if its class has to be imported to know them, for which `check_corners` is.
     """
     from rltune.envs.spaces import is_discrete, is_image  # Imported here, because Gymnasium loads slowly.
 
-    if spaces is None:
+    if spaces is None or row is None:
         return
     kind = "discrete" if is_discrete(spaces[1]) else "continuous"
-    row = find_capabilities(algo)
-    if row is None and "ray.rllib" in sys.modules:
-        row = capabilities_of(import_config_class(algo))
-    if row is None:
-        return
     if row.actions not in ("both", kind):
         raise ConfigError(
-            f"algo={algo['name']} cannot act in env.id={env_id}, whose actions are {spaces[1]}",
-            f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind))}",
+            "algo",
+            algo["name"],
+            f"cannot act in env.id={env_id}, whose actions are {spaces[1]}",
+            f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind), with_variants=True)}",
             "algo=ppo, or another env=",
         )
     if is_image(spaces[0]) and not row.images:
         raise ConfigError(
-            f"algo={algo['name']} cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
-            f"images are for {list_algos(lambda row: row.images)}",
+            "algo",
+            algo["name"],
+            f"cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
+            f"images are for {list_algos(lambda row: row.images, with_variants=True)}",
             "algo=ppo, or a vector: env.wrappers=[{entry_point: 'rltune.envs.spaces:FlatObservation'}]",
         )
+    if space is not None:
+        check_unread(algo, space, row, {"is_image": is_image(spaces[0]), "is_discrete": kind == "discrete"})
 
 
 def _format_corner(params: Mapping[str, Any]) -> str:

@@ -13,8 +13,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
-from rltune.compose.explaining import explain, explain_option, find_type
+from rltune.compose.explaining import explain, explain_option, refuse_hydra_words, split_word
+from rltune.compose.groups import find_options, find_own_dir
 from rltune.compose.overrides import spell_value, spell_word
+from rltune.config.bounds import find_type
+from rltune.config.changes import LOCAL, drop_cluster_limits
 from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
@@ -25,30 +28,6 @@ from rltune.formatting import spell_command
 
 COMPOSED = "--composed"  # With this flag, `rltune run` reads composed settings from its standard input, for a service.
 _composing = threading.Lock()  # Hydra's state is global, so only one thread may compose at a time.
-
-
-def find_own_dir() -> Path | None:
-    """Find the user's ``conf/`` in the working directory; None if it contains none of rltune's config groups."""
-    own, ours = Path.cwd() / "conf", conf_dir()
-    if not own.is_dir() or own.resolve() == ours.resolve():
-        return None
-    groups = {folder.name for folder in ours.iterdir() if folder.is_dir()}
-    return own if any(folder.is_dir() and folder.name in groups for folder in own.iterdir()) else None
-
-
-def list_conf_dirs() -> list[Path]:
-    """List the folders that Hydra searches for config groups, in its order: rltune's ``conf/``, then the user's."""
-    own = find_own_dir()
-    return [conf_dir(), own] if own else [conf_dir()]
-
-
-def find_options(group: str) -> dict[str, list[Path]]:
-    """Find the options of a config group, by name, with their files in search order; Hydra uses the first file."""
-    options: dict[str, list[Path]] = {}
-    for folder in list_conf_dirs():
-        for path in (folder / group).glob("*.yaml"):
-            options.setdefault(path.stem, []).append(path)
-    return dict(sorted(options.items()))
 
 
 def spell_words(words: Sequence[str], schema: type) -> list[str]:
@@ -62,14 +41,18 @@ def spell_words(words: Sequence[str], schema: type) -> list[str]:
         schema: The dataclass of the command's settings.
 
     Raises:
-        RltuneError: Values are typed where a group takes an option's name, for which Hydra raises TypeError.
+        RltuneError: Values are typed where a group takes an option's name, for which Hydra raises TypeError; or a
+            setting of Hydra's own is typed.
     """
+    refuse_hydra_words(words)
     spelled = [spell_word(word, schema) for word in words]
     values = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in words)}
     for key, value in values.items():
         if value.startswith(("{", "[{")) and (options := list(find_options(key))):
             fix = "'warm_start=[{lr: 3e-4}]'" if key == "portfolio" else f"{key}.NAME=VALUE"
-            raise RltuneError(f"{key}={value}: this setting takes the name of a file", choices("", options), fix)
+            raise RltuneError(
+                ": this setting takes the name of a file", choices("", options), fix, key=key, value=value
+            )
     if "env.id" in values and "env" not in values and find_type(schema, "env.id") and not _chooses_env(words):
         spelled.append("env=gym")
     return spelled
@@ -149,19 +132,12 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     Raises:
         RltuneError: An override is wrong.
     """
-    return compose_with_choices(root, schema, words, config_dir)[0]
-
-
-def compose_with_choices(
-    root: str, schema: type, words: Sequence[str], config_dir: str | Path | None = None
-) -> tuple[DictConfig, dict[str, str]]:
-    """Compose a command's settings, and also return the chosen option of each group: ``{"certify": "on"}``."""
     import hydra
     from hydra.errors import HydraException
 
     if config_dir is not None and not Path(config_dir).expanduser().is_dir():
         raise ConfigError(
-            f"config_dir={config_dir}: no such folder", "a folder with groups in it, such as env/", "config_dir=conf"
+            "config_dir", config_dir, ": no such folder", "a folder with groups in it, such as env/", "config_dir=conf"
         )
     folders = [] if config_dir is None else [f"file://{Path(config_dir).expanduser().absolute()}"]
     try:
@@ -175,10 +151,9 @@ def compose_with_choices(
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise explain(error, root, schema, words) from None
     check_options(settings.hydra)
-    choices = {str(group): str(option) for group, option in settings.hydra.runtime.choices.items()}
     with open_dict(settings):
         del settings["hydra"]
-    return settings, choices
+    return settings
 
 
 def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
@@ -194,21 +169,24 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    changed, parser = OmegaConf.create(load_settings(settings)), OverridesParser.create()
-    OmegaConf.set_struct(changed, True)
-    for word in words:
-        try:
-            override = parser.parse_override(spell_word(word, RunConfig))
-            key, is_new = override.key_or_group, override.is_add() or override.is_force_add()
+    parser = OverridesParser.create()
+    try:
+        overrides = [parser.parse_override(spell_word(word, RunConfig)) for word in words]
+        keys = [override.key_or_group for override in overrides]
+        changed = OmegaConf.create(drop_cluster_limits(load_settings(settings), keys))
+        OmegaConf.set_struct(changed, True)
+        for word, override, key in zip(words, overrides, keys, strict=True):
             if override.is_delete() or override.is_sweep_override() or (conf_dir() / key).is_dir():
                 raise ConfigError(
-                    f"{redact_address(word)}: the settings were composed when the sweep was submitted",
+                    *split_word(redact_address(word)),
+                    ": the settings were composed when the sweep was submitted",
                     "single keys, such as budget.trials; an option of a group needs a new submission",
                     "budget.trials=40",
                 )
-            OmegaConf.update(changed, key, override.value(), force_add=is_new)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise explain(error, "resume", RunConfig, words) from None
+            value = None if key == "cluster.address" and override.value() == LOCAL else override.value()
+            OmegaConf.update(changed, key, value, force_add=override.is_add() or override.is_force_add())
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, "resume", RunConfig, words) from None
     return changed
 
 
@@ -232,22 +210,16 @@ def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
         words: The overrides, as they were typed.
 
     Raises:
-        ConfigError: A setting is wrong, the space belongs to another algorithm, the total budget is smaller than that
-            of one trial, or ``certify=off`` contradicts ``certify.seeds``.
+        ConfigError: A setting is wrong, the space belongs to another algorithm, or ``certify=off`` contradicts
+            ``certify.seeds``.
     """
     config = parse_config(settings)
     _check_space(config, words)
-    total, steps_per_trial = config.budget.total_env_steps, config.budget.env_steps * config.replicates
-    if total is not None and total < steps_per_trial:
-        raise ConfigError(
-            f"budget.total_env_steps={total} is less than one trial takes: budget.env_steps={config.budget.env_steps}"
-            + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
-            f"at least {steps_per_trial}, for all trials together, or null",
-            f"budget.total_env_steps={steps_per_trial * config.budget.trials}",
-        )
     if config.certify.seeds and "certify=off" in words:
         raise ConfigError(
-            f"certify.seeds={config.certify.seeds} with certify=off, which retrains nothing",
+            "certify.seeds",
+            config.certify.seeds,
+            "with certify=off, which retrains nothing",
             "certify=on with seeds, or certify=off without them",
             f"certify=on certify.seeds={config.certify.seeds}",
         )
@@ -265,7 +237,9 @@ def _check_space(config: RunConfig, words: Sequence[str]) -> None:
     unknown = [name for name in config.space if name.rpartition(".")[2] not in arguments]
     if unknown and owner != algo and (conf_dir() / "algo" / f"{owner}.yaml").is_file():
         raise ConfigError(
-            f"space={space}: {algo} has no parameter{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
+            "space",
+            space,
+            f": {algo} has no parameter{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
             f"space={algo}, the default for algo={algo}, or a file of your own in conf/space",
             f"algo={algo} without space=, or algo={owner} for space={space}",
         )

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rltune.config.schema import MEASURED, RunConfig
 from rltune.config.settings_file import flatten_settings, redact_config
-from rltune.config.validation import to_typed
-from rltune.errors import StudyError
+from rltune.errors import StudyError, spell
 from rltune.formatting import spell_command
 
-# Settings that a resume may change: the first two find the sweep, the next two say how it is resumed, and the others
+LOCAL = "local"  # cluster.address=local stands for a local Ray in a resume, where null means no change.
+# Settings that a resume may change: the first two find the sweep, the next one says how it is resumed, and the others
 # are addresses and displays, which do not affect results.
 FREELY_CHANGEABLE = (
     "name",
     "output_dir",
     "resume",
-    "take_over",
     "cluster.",
     "study.storage",
     "tracking.kinds",
@@ -40,23 +39,34 @@ def keep_measured(begun: Mapping[str, Any], wanted: RunConfig) -> RunConfig:
     return replace(wanted, resources=replace(wanted.resources, trials_per_gpu=trials))
 
 
-def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> bool:
+def drop_cluster_limits(settings: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
+    """Return a sweep's settings without the limits on CPUs and GPUs that were meant for another Ray cluster.
+
+    Args:
+        settings: The sweep's settings.
+        changed: The dotted keys that a resume changes.
+    """
+    cluster = settings.get("cluster") or {}
+    if cluster.get("address") is None and "cluster.address" not in changed:
+        return dict(settings)
+    return {**settings, "cluster": {**cluster, "num_cpus": None, "num_gpus": None}}
+
+
+def check_changes(name: str, begun: RunConfig, wanted: RunConfig) -> bool:
     """Refuse changed settings with which a resumed sweep's results would not be comparable.
 
     Args:
         name: The sweep.
-        begun: Its settings, as its folder has them. A key that is younger than the sweep has its default.
-        wanted: The settings that are requested now.
+        begun: Its settings, with the sizes that follow from others.
+        wanted: The settings that are requested now, likewise.
 
     Returns:
         Whether a budget is larger than it was.
 
     Raises:
         StudyError: Something else than budgets and addresses differs, or a budget is smaller.
-        ConfigError: Another version of rltune wrote the settings, with keys that this one does not know, or without
-            some that it needs.
     """
-    before, now = (dict(flatten_settings(redact_config(each))) for each in (to_typed(RunConfig, begun), wanted))
+    before, now = (dict(flatten_settings(redact_config(each))) for each in (begun, wanted))
     differing = [
         key
         for key in sorted(before.keys() | now.keys())
@@ -66,40 +76,43 @@ def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> boo
     if refused := [key for key in differing if key not in larger and key != WALL_TIME]:
         more = f", and {len(refused) - 1} more: {', '.join(refused[1:4])}" if len(refused) > 1 else ""
         raise StudyError(
-            _describe_change(name, refused[0], before, now) + more,
+            _describe_change(name, refused[0], before) + more,
             "the sweep's own settings; larger budgets, a larger certify.top or certify.seeds, and other addresses",
             spell_command(f"resume sweep={name} continues with its own settings; name=... starts another sweep"),
+            key=refused[0],
+            value=now.get(refused[0]),
         )
     return bool(larger)
 
 
-def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> None:
+def check_budgets(name: str, begun: RunConfig, wanted: RunConfig) -> None:
     """Refuse to resume a sweep with a smaller budget than before, some of which may already be used.
 
     Args:
         name: The sweep.
-        begun: Its settings, as its folder has them.
-        wanted: The settings that are requested now.
+        begun: Its settings, with the sizes that follow from others.
+        wanted: The settings that are requested now, likewise.
 
     Raises:
         StudyError: A budget is smaller.
     """
-    before, now = dict(flatten_settings(begun)), dict(flatten_settings(redact_config(wanted)))
+    before, now = (dict(flatten_settings(redact_config(each))) for each in (begun, wanted))
     for key in sorted(now):
         is_fixed = key.startswith(("budget.", "certify.")) and key not in (*INCREASE_ONLY, WALL_TIME)
         # A sweep without a limit may get any limit.
         is_less = key in INCREASE_ONLY and before.get(key) is not None and _limit(now[key]) < _limit(before[key])
         if is_less or (is_fixed and key in before and now[key] != before[key]):
             raise StudyError(
-                _describe_change(name, key, before, now),
+                _describe_change(name, key, before),
                 "a larger value, which extends the sweep, or none, which keeps the sweep's own",
                 spell_command(f"resume sweep={name}"),
+                key=key,
+                value=now[key],
             )
 
 
-def _describe_change(name: str, key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    old, new = ("null" if settings.get(key) is None else settings[key] for settings in (before, now))
-    return f"{key}={new}: the sweep {name} has {key}={old}"
+def _describe_change(name: str, key: str, before: Mapping[str, Any]) -> str:
+    return f": the sweep {name} has {key}={spell(before.get(key))}"
 
 
 def _limit(budget: float | None) -> float:

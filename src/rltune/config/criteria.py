@@ -87,7 +87,7 @@ NO_CRITERIA = Criteria()
 
 
 def read_criteria(settings: Mapping[str, Any]) -> Criteria:
-    """Read a sweep's criteria from its settings, which may come from an older sweep and lack some keys.
+    """Read a sweep's criteria from its settings, which are empty where they cannot be read.
 
     Args:
         settings: The settings in ``config.yaml``, or a `RunConfig` as a dictionary (``dataclasses.asdict``).
@@ -124,7 +124,9 @@ def _parse_bound(name: str, text: Any) -> Constraint:
             return Constraint(name, match[1], limit)
     usual = f"{text:g}" if isinstance(text, int | float) and math.isfinite(text) else "60"
     raise ConfigError(
-        f"constraints.{name}={text} is no bound",
+        f"constraints.{name}",
+        text,
+        "is no bound",
         "one of < <= > >= and a number, or null",
         f"'constraints.{name}=< {usual}'",
     )

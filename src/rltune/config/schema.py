@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 
-from rltune.config.bounds import bounded
+from rltune.config.bounds import Checked, bounded
 
 
 def derive_env_name(env_id: str) -> str:
@@ -42,11 +42,6 @@ TRACKERS = {  # The tracker class for each short name in `tracking.kinds`, see `
     "mlflow": "rltune.tracking.mlflow_tracker:MLflowTracker",
     "tensorboard": "rltune.tracking.tensorboard:TensorBoardTracker",
     "wandb": "rltune.tracking.wandb_runs:WandbTracker",
-}
-REMOVED = {  # Settings of earlier versions, with what replaces them.
-    "callbacks": "tracking.kinds=[mlflow,package.module:Class]",
-    "tracking.kind": "tracking.kinds=[mlflow]",
-    "tracking.tensorboard": "tracking.kinds=[mlflow,tensorboard]",
 }
 MEASURED = "auto"  # `resources.trials_per_gpu=auto` measures how many trials fit on a GPU.
 MAX_ON_GPU = 100  # The largest number of trials that share a GPU.
@@ -197,12 +192,11 @@ class PublishedConfig:
 
 
 @dataclass
-class RunConfig:
+class RunConfig(Checked):
     """All settings of one sweep, as ``rltune run`` composes them."""
 
     name: str | None = None
     resume: str = bounded("never", choices=("never", "auto"))
-    take_over: bool = False
     output_dir: str = MISSING
     storage: str | None = None
     seed: int = bounded(minimum=0, maximum=MAX_SEED)
@@ -233,7 +227,7 @@ class RunConfig:
 
 
 @dataclass
-class ProbeConfig:
+class ProbeConfig(Checked):
     """The settings of conf/probe.yaml."""
 
     engine: str = bounded(choices=ENGINES)

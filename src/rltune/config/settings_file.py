@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import yaml
 from rltune.config.authorship import find_key_file, is_own, mark_own
 from rltune.config.schema import RunConfig
 from rltune.config.uris import redact_notify, redact_settings
-from rltune.errors import StudyError, describe_exception
+from rltune.errors import ABSENT, StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
-FORMAT = 11
+FORMAT = 12
 """The version of a sweep's folder and its ledger, which this version of rltune writes and resumes."""
 OLDEST_FORMAT = 11
 """The oldest version that can still be shown and whose policies load. 0.1.0 wrote 11, which every 0.x reads."""
+
+_IDENTITY = re.compile(r"^(?:name|storage|study|tracking):.*\n(?: .*\n)*", re.MULTILINE)  # Sections of the file.
 
 # Ten times as fast as OmegaConf's own loader and dumper. Like these, they read 1e-3 as a number.
 _Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
@@ -32,6 +35,15 @@ for _kind in (_Loader, _Dumper):
 _Dumper.ignore_aliases = lambda dumper, value: True  # Writes a list that occurs twice in full, without a YAML alias.
 
 
+def parse_yaml(text: str) -> Any:
+    """Parse YAML, with ``1e-3`` as a number.
+
+    Raises:
+        yaml.YAMLError: The text is not YAML.
+    """
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - the loader derives from SafeLoader
+
+
 def load_settings(text: str) -> dict[str, Any]:
     """Parse settings from YAML that rltune has written, without resolving interpolations; empty text gives {}.
 
@@ -39,7 +51,7 @@ def load_settings(text: str) -> dict[str, Any]:
         ValueError: The text is no mapping.
         yaml.YAMLError: It is not YAML.
     """
-    settings = yaml.load(text, Loader=_Loader) or {}  # noqa: S506 - the loader derives from SafeLoader
+    settings = parse_yaml(text) or {}
     if not isinstance(settings, dict):
         raise ValueError("it holds no settings")
     return settings
@@ -85,13 +97,57 @@ def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
     return loaded
 
 
-def check_format(subject: str, number: Any, oldest: int) -> None:
+@dataclass(frozen=True)
+class SweepIdentity:
+    """Where a sweep is: its folder on this machine, its name and its addresses, which have no logins.
+
+    Attributes:
+        folder: The sweep's folder, which may have been renamed.
+        name: The name under which the storage and a database have the sweep.
+        storage: The setting ``storage``; None keeps the checkpoints in the folder.
+        ledger_url: The setting ``study.storage``; None keeps the ledger in the folder.
+        tracking_uri: The setting ``tracking.uri``.
+    """
+
+    folder: Path
+    name: str
+    storage: str | None = None
+    ledger_url: str | None = None
+    tracking_uri: str | None = None
+
+    @classmethod
+    def of(cls, folder: Path, settings: Mapping[str, Any]) -> SweepIdentity:
+        """Take the identity of a sweep from its settings, some of which may be missing."""
+        study, tracking = (settings.get(group) or {} for group in ("study", "tracking"))
+        name = settings.get("name") or folder.name
+        return cls(folder, name, settings.get("storage"), study.get("storage"), tracking.get("uri"))
+
+
+def read_identity(folder: Path) -> SweepIdentity:
+    """Read a sweep's identity from its ``config.yaml``.
+
+    A list of sweeps reads it of each. To load all settings takes ten times as long, so a file that looks as rltune
+    writes it is not loaded whole.
+
+    Raises:
+        StudyError: As for `read_settings`.
+    """
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        text = (folder / "config.yaml").read_text()
+        as_written = tuple(f"format: {number}\n" for number in range(OLDEST_FORMAT, FORMAT + 1))
+        if text.startswith(as_written) and (sections := _IDENTITY.findall(text)):
+            return SweepIdentity.of(folder, load_settings("".join(sections)))
+    return SweepIdentity.of(folder, read_settings(folder))
+
+
+def check_format(subject: str, number: Any, oldest: int, sweep: str = "") -> None:
     """Refuse a sweep whose files have a format that this version of rltune cannot read.
 
     Args:
         subject: The file or the ledger that has the format, for the error.
         number: The format.
         oldest: The oldest format that is allowed.
+        sweep: The sweep whose ledger it is; empty if the file says that.
 
     Raises:
         StudyError: The format is older, newer or none.
@@ -103,6 +159,8 @@ def check_format(subject: str, number: Any, oldest: int) -> None:
             f"format {allowed}, which this version of rltune reads",
             "open it with the version that wrote it, or run it again under a new name; its policies load as before, by "
             "the folders of their checkpoints",
+            key="sweep" if sweep else "",
+            value=sweep or ABSENT,
         )
 
 
@@ -114,12 +172,15 @@ def _compute_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def format_settings(config: RunConfig) -> str:
-    """Format settings as YAML without passwords, for a sweep's folder and MLflow.
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Format settings as YAML, for a sweep's folder and MLflow.
 
     The last line holds a digest, by which a damaged file is recognised.
+
+    Args:
+        settings: The settings without logins, see `redact_config`.
     """
-    body = f"format: {FORMAT}\n{dump_settings(redact_config(config))}"
+    body = f"format: {FORMAT}\n{dump_settings(settings)}"
     return f"{body}{DIGEST_MARK}{_compute_digest(body)}\n"
 
 
@@ -143,9 +204,9 @@ def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator
         yield from flatten_settings(value, joint, f"{key}{joint}{name}" if key else str(name))
 
 
-def write_settings(folder: Path, config: RunConfig) -> None:
+def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write a sweep's settings to its folder atomically, and sign them with this user's key."""
-    draft, text = folder / ".config.yaml", format_settings(config)
+    draft, text = folder / ".config.yaml", format_settings(settings)
     draft.write_text(text)
     mark_own(folder, _compute_digest(text))
     draft.rename(folder / "config.yaml")
@@ -171,8 +232,10 @@ def require_own_sweep(folder: Path, resume: str) -> None:
     """
     if not is_own_sweep(folder):
         raise StudyError(
-            f"sweep={folder.name}: its config.yaml is not as your rltune wrote it, and a resume runs code that its "
-            "settings name and its checkpoints hold",
+            ": its config.yaml is not as your rltune wrote it, and a resume runs code that its settings "
+            "name and its checkpoints hold",
             f"sweeps that you ran with the key in {find_key_file()}, unchanged",
             f"{resume} trust=true, if you trust whoever made it",
+            key="sweep",
+            value=folder.name,
         )

@@ -150,7 +150,9 @@ def refuse_secret(key: str, value: str) -> None:
         redacted = redact_notify(value) if key == "notify" else redact_address(value)
         visible = HIDDEN if redacted == value else redacted
         raise ConfigError(
-            f"{key}={visible} holds a secret, which other users could read in the list of processes",
+            key,
+            visible,
+            "holds a secret, which other users could read in the list of processes",
             "the name of an environment variable that holds the whole value",
             f"{key}='${{oc.env:{variable}}}', after {variable} has been exported",
         )

@@ -5,49 +5,34 @@ Imports nothing heavy, so that a typo on the command line is answered at once.
 
 from __future__ import annotations
 
-import functools
+import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.bounds import check_bounds, read_types
+from rltune.config.advice import advise, translate
+from rltune.config.bounds import Checked, check_settings, describe_allowed, list_bounds, make_missing_error, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
+from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS
 from rltune.config.criteria import parse_constraints
-from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
+from rltune.config.schema import MAX_ON_GPU, MEASURED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
-from rltune.errors import ConfigError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, choices
+from rltune.other_tools import Answer, find_answer
 
 NORMALISABLE = ("observations", "rewards")
-# The methods of RLlib's AlgorithmConfig for which an algo file may have a section with arguments.
-SECTIONS = (
-    "api_stack",
-    "checkpointing",
-    "debugging",
-    "env_runners",
-    "environment",
-    "evaluation",
-    "experimental",
-    "fault_tolerance",
-    "framework",
-    "learners",
-    "multi_agent",
-    "offline_data",
-    "reporting",
-    "rl_module",
-    "training",
-)
 MAX_NAME = 100  # The longest name, in characters.
 _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 # In these settings ${oc.env:NAME} is resolved only when the environment is built, so that no file contains the value.
 WITH_VARIABLES = ("env.kwargs", "env.wrappers")
 T = TypeVar("T")
-_EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
+SEE_KEYS = "add --cfg job to see all keys"
 
 
 def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
@@ -74,112 +59,112 @@ def _widen_ranges(config: RunConfig) -> RunConfig:
     for name, pair in config.wider.items():
         if not isinstance(pair, list) or len(pair) != 2:
             raise ConfigError(
-                f"wider.{name}={pair} is no pair", "[the space's range, a wider one]", "see conf/tuned/ppo_acrobot.yaml"
+                f"wider.{name}",
+                pair,
+                "is no pair",
+                "[the space's range, a wider one]",
+                "see conf/tuned/ppo_acrobot.yaml",
             )
         if space.get(name) == pair[0]:
             space[name] = pair[1]
     return replace(config, space=space, wider={})
 
 
-def check_whole(config: RunConfig) -> None:
-    """Refuse a `RunConfig` with missing values, which are not filled in here: the defaults are in YAML files.
-
-    Raises:
-        ConfigError: It is not a `RunConfig`, or a value is missing, has another type or lies outside of its bounds.
-    """
-    if not isinstance(config, RunConfig):
-        raise ConfigError(
-            f"config={config!r} is not a RunConfig",
-            "the result of parse_config, which reads composed settings",
-            'rltune.sweep("algo=ppo", "env=cartpole") composes the settings and runs the sweep',
-        )
-    to_typed(RunConfig, vars(config))
-
-
 def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
-    """Convert composed settings to an instance of their dataclass, with checked types and bounds.
+    """Convert composed settings to an instance of their dataclass: the only conversion of settings.
 
     Args:
         schema: A dataclass such as `RunConfig`, which declares the keys, their types and their bounds.
-        raw: The settings.
+        raw: The settings; each dictionary and list is copied.
 
     Raises:
         ConfigError: A key is unknown or missing, or its value has another type or lies outside of its bounds.
     """
-    # Converted to plain values, because merging a DictConfig that has another schema would fail.
-    plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw
-    try:
-        typed: T = _build(schema, plain)
-    except TypeError:
-        typed = _convert(schema, plain)
-    check_bounds(schema, typed)
+    plain = cast(dict[str, Any], OmegaConf.to_container(raw)) if isinstance(raw, DictConfig) else raw
+    if missing := next((key for key, value in flatten_settings(plain) if value == MISSING), None):
+        raise make_missing_error(missing)
+    typed: T = _Conversion(schema, plain).build(schema, _resolve(plain), "")
+    if not isinstance(typed, Checked):  # These have checked themselves.
+        check_settings(typed)
     return typed
 
 
-def _build(kind: Any, value: Any) -> Any:
-    """Build an instance of a type without conversions, ten times as fast as OmegaConf.
+class _Conversion:
+    """Converts plain values to the types that a schema declares, as strictly as OmegaConf does.
 
     Args:
-        kind: A type of the schema: a dataclass, ``dict[str, Any]``, ``list[str]``, ``int | None``.
-        value: The settings; each dictionary and list is copied.
+        schema: The dataclass of the settings.
+        settings: All settings, for errors.
+    """
+
+    def __init__(self, schema: type, settings: Mapping[str, Any]) -> None:
+        self._schema, self._settings = schema, settings
+
+    def build(self, kind: type, values: Any, above: str) -> Any:
+        """Build an instance of a dataclass; ``above`` is the dotted key of its settings, with a dot at its end."""
+        types, arguments = read_types(kind), dict[str, Any]()
+        for name, value in values.items():
+            if name not in types:
+                raise self._make_unknown_error(f"{above}{name}", value)
+            try:
+                arguments[name] = self._convert(types[name], value, f"{above}{name}")
+            except (TypeError, ValueError):
+                raise self._make_type_error(f"{above}{name}", value) from None
+        return kind(**arguments)
+
+    def _convert(self, kind: Any, value: Any, key: str) -> Any:
+        """Convert one value; raise TypeError or ValueError if it has another type."""
+        parts = get_args(kind)
+        if isinstance(kind, UnionType):
+            if value is None and NoneType in parts:
+                return None
+            kind = next((part for part in parts if type(value) is part), parts[0])
+            return self._convert(kind, value, key)
+        if is_dataclass(kind) and isinstance(value, Mapping):
+            return self.build(cast(type, kind), value, f"{key}.")
+        if kind is Any or (get_origin(kind) is dict and isinstance(value, Mapping)):
+            return copy.deepcopy(value)
+        if get_origin(kind) is list and isinstance(value, list | tuple):
+            return [self._convert(parts[0], element, key) for element in value]
+        if type(value) is kind:
+            return value
+        if (kind in (int, float) and isinstance(value, str)) or (kind is float and type(value) is int):
+            return kind(value)
+        if kind is str and type(value) in (int, float):
+            return str(value)
+        raise TypeError(f"{key}={value!r} is no {kind}")
+
+    def _make_unknown_error(self, key: str, value: Any) -> ConfigError:
+        shown = _show(value)
+        allowed, fix = advise(key, shown, self._settings)
+        return ConfigError(key, shown, ": no such key", allowed, fix or SEE_KEYS)
+
+    def _make_type_error(self, key: str, value: Any) -> ConfigError:
+        bounds, allowed = list_bounds(self._schema).get(key), describe_allowed(self._schema, key)
+        fix = f"{key}={bounds.suggest(value)}" if bounds else SEE_KEYS
+        return ConfigError(key, _show(value), "has another type", allowed or "a mapping", fix)
+
+
+def _show(value: Any) -> Any:
+    """Return a value as an error may show it."""
+    return "..." if isinstance(value, list | dict) else redact_address(value) if isinstance(value, str) else value
+
+
+def _resolve(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Resolve the interpolations of composed settings, except for variables in the environment's arguments.
 
     Raises:
-        TypeError: OmegaConf has to convert the value, resolve an interpolation or explain what is wrong.
+        ConfigError: One of them cannot be resolved.
     """
-    parts = get_args(kind)
-    if is_dataclass(kind):
-        types = read_types(cast(type, kind))
-        if isinstance(value, dict) and value.keys() == types.keys():
-            return cast(type, kind)(**{name: _build(types[name], nested) for name, nested in value.items()})
-    elif isinstance(kind, UnionType):
-        return _build(type(value) if type(value) in parts else parts[0], value)
-    elif isinstance(value, dict):
-        if kind in (dict[str, Any], Any) and all(isinstance(name, str) for name in value):
-            return {name: _build(Any, nested) for name, nested in value.items()}
-    elif isinstance(value, list):
-        if kind is Any or get_origin(kind) is list:
-            return [_build(parts[0] if parts else Any, element) for element in value]
-    elif isinstance(value, str) and ("${" in value or value == "???"):
-        pass
-    elif type(value) is kind or (kind is Any and type(value) in (bool, int, float, str, NoneType)):
-        return value
-    elif kind is float and type(value) is int:
-        return float(value)
-    raise TypeError(f"{value!r} is no {kind}")
-
-
-def _convert(schema: type[T], plain: Any) -> T:
-    """Build an instance of the schema with OmegaConf, which converts types and resolves interpolations.
-
-    Raises:
-        ConfigError: See `to_typed`.
-    """
+    if not any("${" in text for _, text in _list_texts(plain)):
+        return plain
     try:
-        merged = OmegaConf.merge(_make_structure(schema), _escape_variables(plain))  # type: ignore[arg-type]  # a class can be hashed
-        return cast(T, OmegaConf.to_object(merged))
-    except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
-        missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
-        key = missing[1] if missing else str(error.full_key)
-        raise ConfigError(
-            f"{key} has no value",
-            "a value for every key",
-            f"add {_EXAMPLES.get(key, f'{key}=...')}",
-        ) from None
+        composed = OmegaConf.create(_escape_variables(plain))
+        return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
     except OmegaConfBaseException as error:
-        key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
-        value = dict(flatten_settings(plain)).get(key, "...")
-        shown = "..." if isinstance(value, list) else redact_address(str(value))
-        siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
-        if key in REMOVED:
-            raise ConfigError(
-                f"{key}=...: not a setting any more", "the setting that replaces it", REMOVED[key]
-            ) from None
-        if str(error.key) not in siblings:
-            meant = find_meant(key, siblings, plain)
-            allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
-            if meant:
-                fix = f"{meant}={shown}"
-        raise ConfigError(f"{key}={shown}: {str(error).splitlines()[0]}", allowed, fix) from None
+        key, problem = str(error.full_key), f": {str(error).splitlines()[0]}"
+        value = _show(dict(flatten_settings(plain)).get(key, "..."))
+        raise ConfigError(key, value, problem, "a value of the key's type", SEE_KEYS) from None
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
@@ -196,36 +181,6 @@ def _escape_variables(plain: Any, key: str = "") -> Any:
     return re.sub(r"(?<!\\)\$\{", r"\\${", plain) if is_variable else plain
 
 
-def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
-    """Find the existing key that the user of an unknown key probably meant; None if no key is close.
-
-    Args:
-        key: The unknown key. Without a group it may stand for a key of any group, as ``lr`` does for ``space.lr``.
-        siblings: The existing keys of the same group.
-        settings: All settings; needed only for a key without a group.
-    """
-    group, _, last = key.rpartition(".")
-    in_groups: dict[str, str] = {}
-    if not group:
-        paths = [path for path, _ in flatten_settings(settings) if "." in path and not path.startswith("hydra.")]
-        # Keys of the space and the budget come first, because users type them most often.
-        paths.sort(key=lambda path: not path.startswith(("space.", "budget.")))
-        in_groups = {path.rpartition(".")[2]: path for path in reversed(paths)}
-        # `env_id` may mean `env.id`, because Python's keyword arguments have no dots.
-        if spelled := next((path for path in paths if path.replace(".", "_") == last), None):
-            return spelled
-    # The groups have so many keys that some resemble any word. So an unknown key without a group needs a closer match.
-    close = nearest(last, [*siblings, *in_groups], 0.6 if group else 0.75)
-    if close is None or close not in siblings:
-        return close and in_groups[close]
-    return f"{group}.{close}" if group else close
-
-
-@functools.cache
-def _make_structure(schema: type) -> DictConfig:
-    return cast(DictConfig, OmegaConf.structured(schema))  # OmegaConf.merge copies the cached structure.
-
-
 def check_config(config: RunConfig) -> None:
     """Refuse combinations of settings with which no sweep can run; single values were checked before.
 
@@ -234,38 +189,76 @@ def check_config(config: RunConfig) -> None:
     """
     if config.budget.reports > config.budget.env_steps:
         raise ConfigError(
-            f"budget.reports={config.budget.reports} exceeds budget.env_steps={config.budget.env_steps}",
+            "budget.reports",
+            config.budget.reports,
+            f"exceeds budget.env_steps={config.budget.env_steps}",
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
+    total, steps_per_trial = config.budget.total_env_steps, config.budget.env_steps * config.replicates
+    if total is not None and total < steps_per_trial:
+        raise ConfigError(
+            "budget.total_env_steps",
+            total,
+            f"is less than one trial takes: budget.env_steps={config.budget.env_steps}"
+            + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
+            f"at least {steps_per_trial}, for all trials together, or null",
+            f"budget.total_env_steps={steps_per_trial * config.budget.trials}",
+        )
+    if config.engine == "rllib" and config.precision != "float32":
+        raise ConfigError(
+            "precision",
+            config.precision,
+            "with engine=rllib, which trains in float32",
+            "PPO, A2C and DQN of the fast engine",
+            "precision=float32",
+        )
     if config.cluster.autoscale and config.cluster.address is None:
         raise ConfigError(
-            "cluster.autoscale=true without a cluster",
+            "cluster.autoscale",
+            True,
+            "without a cluster",
             "the address of a running Ray cluster",
             "cluster=address cluster.autoscale=true",
         )
-    for key in ("num_cpus", "num_gpus"):
-        if config.cluster.address is not None and (number := getattr(config.cluster, key)) is not None:
+    for key in ("num_cpus", "num_gpus", "dashboard"):
+        value = getattr(config.cluster, key)
+        if config.cluster.address is not None and value is not None and value is not False:
             raise ConfigError(
-                f"cluster.{key}={number} with cluster.address={config.cluster.address}, whose nodes have their own",
-                "a number for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
+                f"cluster.{key}",
+                value,
+                f"with cluster.address={config.cluster.address}, which has its own",
+                "a value for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
                 f"leave cluster.{key} out, or cluster=local",
             )
+    second = config.objective.second
+    if second.key is None and second.direction != "min":
+        raise ConfigError(
+            "objective.second.direction",
+            second.direction,
+            "without a second objective",
+            "a direction of objective.second.key",
+            f"objective.second.key=train_s objective.second.direction={second.direction}",
+        )
     check_pair(config.algo, config.env)
     _check_trials_per_gpu(config)
     _check_name("name", config.name)
     if config.resume == "auto" and config.name is None:
         raise ConfigError(
-            "resume=auto without a name: the same command would not find its sweep again",
+            "name",
+            None,
+            "with resume=auto: the same command would not find its sweep again",
             "a name under which the sweep is started, resumed and finished",
             "name=my-sweep resume=auto",
         )
     parse_constraints(config.constraints)
-    _check_storage(config.storage)
+    _check_storage(config.storage, config.output_dir)
     for key, text in _list_texts(asdict(config)):
         if key not in SECRET_VARIABLES and holds_plain_login(text):
             raise ConfigError(
-                f"{key}={redact_address(text)} holds a login, which every checkpoint and policy would keep",
+                key,
+                redact_address(text),
+                "holds a login, which every checkpoint and policy would keep",
                 f"logins only in {', '.join(SECRET_VARIABLES)}, which are written nowhere",
                 f"leave the login out of {key}; the code that needs it can read an environment variable",
             )
@@ -279,7 +272,9 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
     """
     if env.wrappers and env.vectorize == "vector_entry_point":
         raise ConfigError(
-            "env.vectorize=vector_entry_point: env.wrappers wrap single environments",
+            "env.vectorize",
+            "vector_entry_point",
+            ": env.wrappers wrap single environments",
             "auto, sync or async with wrappers",
             "env.vectorize=sync",
         )
@@ -288,14 +283,25 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
     _check_name("algo.name", algo["name"])
 
 
-def _check_storage(storage: str | None) -> None:
-    """Refuse a ``storage`` setting that is not a bucket's address; whether the bucket exists is checked later."""
+def _check_storage(storage: str | None, output_dir: str) -> None:
+    """Refuse a ``storage`` that is no bucket's address, and an ``output_dir`` that is one.
+
+    Whether the bucket exists is checked later.
+    """
+    if is_bucket(output_dir):
+        bucket = redact_address(output_dir)
+        raise ConfigError(
+            "output_dir", bucket, "is a bucket's address", "a folder; the bucket is storage", f"storage={bucket}"
+        )
     if storage is not None and not is_bucket(storage):
         buckets = " or ".join(f"{kind.example} ({kind.name})" for kind in BUCKETS.values())
+        is_database = re.match(r"(sqlite|postgresql)[+:]", storage)
         raise ConfigError(
-            f"storage={redact_address(storage)} is not the address of a bucket",
-            f"null, {buckets}; a folder that all nodes share is output_dir",
-            "storage=s3://bucket/sweeps",
+            "storage",
+            redact_address(storage),
+            "is not the address of a bucket",
+            f"null, {buckets}; a folder that all nodes share is output_dir, a ledger's database study.storage",
+            f"study.storage={redact_address(storage)}" if is_database else "storage=s3://bucket/sweeps",
         )
 
 
@@ -318,7 +324,9 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
         return
     if resources.gpus_per_trial:
         raise ConfigError(
-            f"resources.trials_per_gpu={trials} with resources.gpus_per_trial={resources.gpus_per_trial:g}",
+            "resources.trials_per_gpu",
+            trials,
+            f"with resources.gpus_per_trial={resources.gpus_per_trial:g}",
             "either the number of trials that share a GPU, or each trial's share of it",
             f"resources.trials_per_gpu={trials} resources.gpus_per_trial=0",
         )
@@ -326,7 +334,9 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
     if trials == MEASURED and (config.cluster.address is not None or has_learners):
         reason = "remote learners" if config.cluster.address is None else "a cluster"
         raise ConfigError(
-            f"resources.trials_per_gpu=auto with {reason}: only a trial's own process on this machine is measured",
+            "resources.trials_per_gpu",
+            "auto",
+            f"with {reason}: only a trial's own process on this machine is measured",
             f"a whole number from 1 to {MAX_ON_GPU}",
             "resources.trials_per_gpu=4",
         )
@@ -337,7 +347,9 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
     for key in ("name", "class"):
         if not isinstance(algo.get(key), str):
             raise ConfigError(
-                f"algo.{key} is missing",
+                f"algo.{key}",
+                ABSENT,
+                "is missing",
                 "the name, and 'module:Class' of an AlgorithmConfig",
                 "see conf/algo/ppo.yaml",
             )
@@ -345,19 +357,53 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
     for key, value in algo.items():
         if key in ("name", "class", "normalise"):
             continue
-        if key not in SECTIONS:
-            raise ConfigError(f"algo.{key} is not a section", choices(key, SECTIONS), "see conf/algo/ppo.yaml")
+        if not isinstance(value, Mapping):
+            check_argument_name(f"algo.{key}", value)
         if not isinstance(value, Mapping):
             raise ConfigError(
-                f"algo.{key}={value} is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
+                f"algo.{key}", value, "is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
             )
+        for name, argument in value.items():
+            check_argument_name(f"algo.{key}.{name}", argument)
+            for setting, text in argument.items() if name == "model_config" and isinstance(argument, Mapping) else ():
+                check_argument_name(f"algo.{key}.{name}.{setting}", text)
+
+
+def check_argument_name(key: str, value: Any) -> None:
+    """Refuse a setting of an algo file that nothing in a sweep reads, whatever its value.
+
+    Args:
+        key: A section, an argument of one or a setting of the network: ``algo.environment.env_config``.
+        value: Its value, for the error.
+
+    Raises:
+        ConfigError: Nothing reads it, or there is no such thing.
+    """
+    _, section, *names = key.split(".")
+    known: tuple[str, ...] | None = tuple(SECTIONS)
+    name = section
+    if names and section in SECTIONS:
+        is_setting = names[0] == "model_config" and len(names) > 1
+        name, known = (names[1], MODEL_SETTINGS) if is_setting else (names[0], SECTIONS[section])
+    if known is None or name in known:
+        return
+    removed = key if section in SECTIONS else f"algo.{section}"
+    answer = find_answer("setting", key.rpartition(".")[2]) or find_answer("setting", name) or Answer()
+    elsewhere = next((translate(other, value) for other in answer.names if "." in other), "")
+    raise ConfigError(
+        key,
+        value,
+        ": nothing in a sweep reads this",
+        answer.note or choices(name, known),
+        answer.fix.format(key=key, name=name, value=value) or elsewhere or f"remove it: ~{removed}",
+    )
 
 
 def check_normalise(key: str, wanted: Any) -> None:
     """Refuse what is no list of things that can be normalised, in their order."""
     if not isinstance(wanted, list | tuple) or list(wanted) != [each for each in NORMALISABLE if each in wanted]:
         allowed = f"a list of {' and '.join(NORMALISABLE)}, in this order, or []"
-        raise ConfigError(f"{key}={wanted}", allowed, f"{key}=[observations,rewards]")
+        raise ConfigError(key, wanted, "", allowed, f"{key}=[observations,rewards]")
 
 
 def _check_name(key: str, name: str | None) -> None:
@@ -367,9 +413,10 @@ def _check_name(key: str, name: str | None) -> None:
     than a file name may be (255 bytes).
     """
     if name is not None and (not _NAME.fullmatch(name) or name == "latest"):
-        spelled = f"{name!r}" if len(name) <= MAX_NAME else f"{name[:20]!r}... ({len(name)} characters)"
         raise ConfigError(
-            f"{key}={spelled} cannot name a folder",
+            key,
+            name,
+            "cannot name a folder",
             f"a letter or a digit, then letters, digits, - _ . ({MAX_NAME} characters at most), and not 'latest'",
             f"{key}=my-{key.split('.')[0]}",
         )

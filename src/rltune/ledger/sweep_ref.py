@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.config.uris import HIDDEN, redact_settings
-from rltune.errors import StudyError, choices
+from rltune.errors import StudyError, choices, nearest
 from rltune.formatting import spell_command
-from rltune.ledger.handover import refresh_sweep
+from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import (
     SETTINGS,
     is_half_made,
@@ -81,14 +81,20 @@ class SweepRef:
         name = max(times, key=lambda name: times[name]) if self.name == LATEST and times else self.name
         folder = self.root / name
         if name in times:
-            return refresh_sweep(folder, self.storage)
+            self._refresh(folder)
+            return folder
         if is_half_made(folder):
             raise StudyError(
-                f"{key}={name}: no sweep was started in {folder}",
+                f": no sweep was started in {folder}",
                 "a sweep whose folder holds its settings",
                 spell_command(f"run name={name}{spell_output_dir(self.root)} algo=... env=..."),
+                key=key,
+                value=name,
             )
-        raise StudyError(f"{key}={name}: no such sweep in {self.root}", choices(name, times), spell_command("list"))
+        known = [*times, *([LATEST] if times else [])]
+        close = nearest(name, known)
+        fix = f"{key}={close}" if close and key == "sweep" else spell_command("list")
+        raise StudyError(f": no such sweep in {self.root}", choices(name, known, close), fix, key=key, value=name)
 
     def list_folders(self) -> list[Path]:
         """List the folders of all sweeps in ``output_dir``, the newest last; the reference's own name plays no part.
@@ -97,7 +103,7 @@ class SweepRef:
             StudyError: The storage cannot be used.
         """
         for name in self._list_stored():
-            refresh_sweep(self.root / name, self.storage)
+            self._refresh(self.root / name)
         return sorted(self._list_local(), key=_read_time)
 
     def is_stored(self) -> bool:
@@ -125,6 +131,10 @@ class SweepRef:
         """The absolute path of the folder of all sweeps."""
         return Path(self.output_dir).expanduser().absolute()
 
+    def _refresh(self, folder: Path) -> None:
+        if self.storage is not None:
+            fetch_sweep(open_store(folder, make_address(self.storage, folder.name)))
+
     def _list_local(self) -> Iterable[Path]:
         return (path.parent for path in self.root.glob(f"*/{SETTINGS}"))
 
@@ -134,7 +144,11 @@ class SweepRef:
             return {}
         if HIDDEN in self.storage:
             raise StudyError(
-                f"storage={self.storage}: the login is not saved in any file", "the whole address", "storage=..."
+                ": the login is not saved in any file",
+                "the whole address",
+                "storage=...",
+                key="storage",
+                value=self.storage,
             )
         store = open_store(self.root, make_address(self.storage))
         store.check()

@@ -131,45 +131,53 @@ def build_sampler(
         return cls(**given)
 
 
-def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
+def check_searcher(traits: SamplerTraits, space: Space) -> tuple[str, ...]:
     """Refuse a searcher that cannot handle the search space, before any trial is proposed.
 
     Args:
-        kind: A name in SAMPLERS, or ``package.module:Class``.
+        traits: What the searcher's sampler can do.
 
     Returns:
         Notes on the parameters that the searcher draws at random.
 
     Raises:
-        ConfigError: The two do not go together, the searcher needs a package that is not installed, or there is none of
-            this kind.
+        ConfigError: The two do not go together, or the searcher needs a package that is not installed.
     """
-    traits = get_traits(kind)
-    name = traits.name or kind
+    name = traits.name or traits.target
     if space.is_conditional and not traits.handles_conditions:
         first = next(dimension for dimension in space.dimensions if dimension.when)
         parents = " ".join(f"space.{parent}={format_yaml_value(allowed[0])}" for parent, allowed in first.when.items())
         raise ConfigError(
-            f"searcher={name}: space.{first.name} has a condition ({first.condition})",
+            "searcher",
+            name,
+            f": space.{first.name} has a condition ({first.condition})",
             f"a space without conditions for {name}; tpe, rf and random search any",
             f"searcher=rf, or {parents} to have it in every trial",
         )
     if traits.is_grid and (endless := [dimension for dimension in space.dimensions if dimension.kind in CONTINUOUS]):
         first = endless[0]
         raise ConfigError(
-            f"searcher={name}: space.{first.name}={first} has infinitely many values",
+            "searcher",
+            name,
+            f": space.{first.name}={first} has infinitely many values",
             "choices, integers (randint, lograndint, pow2) and steps (quniform), of which a grid tries each",
             " ".join(f"'space.{dimension.name}={_format_choice(dimension)}'" for dimension in endless),
         )
     names = [dimension.name for dimension in space.dimensions if dimension.kind == "choice"]
     if names and len(names) == len(space.dimensions) and not traits.models_choices:
         raise ConfigError(
-            f"searcher={name}: the space has only choices", f"a range of numbers, which {name} searches", "searcher=rf"
+            "searcher",
+            name,
+            ": the space has only choices",
+            f"a range of numbers, which {name} searches",
+            "searcher=rf",
         )
     # Optuna would miss a sampler's optional package only once there are trials, in the middle of the sweep.
     if traits.package and find_spec(traits.package) is None:
         raise ConfigError(
-            f"searcher={name}: {traits.package} is not installed",
+            "searcher",
+            name,
+            f": {traits.package} is not installed",
             f"the extra {traits.package}",
             f"pip install 'rltune[{traits.package}]'",
         )
@@ -222,17 +230,14 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
         ConfigError: The kind or an argument is unknown, or the class refuses its value.
     """
     cls = import_sampler(kind)
-    parameters = inspect.signature(cls).parameters.values()
-    arguments = [
-        parameter.name
-        for parameter in parameters
-        if parameter.name not in SEEDS and parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    arguments = list_sampler_arguments(kind)
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(cls).parameters.values())
     for name in args:
         if name in SEEDS or not (name in arguments or takes_any):
             raise ConfigError(
-                f"searcher.args.{name}={args[name]}: the {kind} searcher has no such argument",
+                f"searcher.args.{name}",
+                args[name],
+                f": the {kind} searcher has no such argument",
                 choices(name, arguments),
                 f"correct or remove it: ~searcher.args.{name}",
             )
@@ -240,12 +245,26 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
         _propose_once(build_sampler(kind, args, 0, space.is_conditional), space)
     except ImportError as error:
         raise ConfigError(
-            f"searcher.kind={kind} needs a package: {error}", "a searcher whose packages are installed", "searcher=rf"
+            "searcher.kind", kind, f"needs a package: {error}", "a searcher whose packages are installed", "searcher=rf"
         ) from None
     except Exception as error:  # The sampler may be a user's class, which may raise any exception.
         raise ConfigError(
-            f"searcher.args={dict(args)}: {describe_exception(error)}", "values that Optuna accepts", "~searcher.args"
+            "searcher.args",
+            dict(args),
+            f": {describe_exception(error)}",
+            "values that Optuna accepts",
+            "~searcher.args",
         ) from None
+
+
+def list_sampler_arguments(kind: str) -> list[str]:
+    """List the arguments of a sampler that ``searcher.args`` may set.
+
+    Raises:
+        ConfigError: There is no sampler of this name.
+    """
+    parameters = inspect.signature(import_sampler(kind)).parameters.values()
+    return [each.name for each in parameters if each.name not in SEEDS and each.kind is not each.VAR_KEYWORD]
 
 
 def import_sampler(kind: str) -> type[BaseSampler]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rltune.errors import ConfigError, choices, describe_exception
+from rltune.errors import ABSENT, ConfigError, choices, describe_exception
 from rltune.records import Direction, Report
 from rltune.search.class_names import import_class
 
@@ -128,22 +128,22 @@ def build_stopping_rule(
     Raises:
         ConfigError: The kind or an argument is unknown, missing or out of range.
     """
-    cls = _import_rule(kind)
-    arguments = _list_arguments(cls)
-    if kind == "none":
-        # With scheduler=none, arguments of other rules are ignored, because an experiment file may set those of ASHA.
-        arguments = {name: False for other in RULES for name in _list_arguments(_import_rule(other))}
+    cls, arguments = _import_rule(kind), list_rule_arguments(kind)
     for name in args:
         if name not in arguments:
             raise ConfigError(
-                f"scheduler.args.{name}={args[name]}: the {kind} scheduler has no such argument",
+                f"scheduler.args.{name}",
+                args[name],
+                f": the {kind} scheduler has no such argument",
                 choices(name, arguments),
                 f"correct or remove it: ~scheduler.args.{name}",
             )
     for name, required in arguments.items():
         if required and name not in args:
             raise ConfigError(
-                f"scheduler.args.{name} has no value",
+                f"scheduler.args.{name}",
+                ABSENT,
+                "has no value",
                 f"a value for each argument of the {kind} scheduler: {', '.join(arguments)}",
                 f"add scheduler.args.{name}=...",
             )
@@ -153,7 +153,9 @@ def build_stopping_rule(
         raise
     except Exception as error:  # The rule may be a user's class, which may raise any exception.
         raise ConfigError(
-            f"scheduler.args={dict(args)}: {describe_exception(error)}",
+            "scheduler.args",
+            dict(args),
+            f": {describe_exception(error)}",
             f"values that {kind} accepts",
             "~scheduler.args",
         ) from None
@@ -168,7 +170,7 @@ def make_argument_error(name: str, value: Any, allowed: str, usual: float) -> Co
         usual: A value to type instead.
     """
     key = f"scheduler.args.{name}"
-    return ConfigError(f"{key}={value} is out of range", allowed, f"{key}={usual}")
+    return ConfigError(key, value, "is out of range", allowed, f"{key}={usual}")
 
 
 def to_number(value: Any) -> float:
@@ -186,9 +188,16 @@ def _import_rule(kind: str) -> Any:
     )
 
 
-def _list_arguments(cls: type) -> dict[str, bool]:
-    """Return the arguments of a stopping rule that a scheduler file may set, and whether each is required."""
-    parameters = inspect.signature(cls).parameters.values()
+def list_rule_arguments(kind: str) -> dict[str, bool]:
+    """List the arguments of a stopping rule that ``scheduler.args`` may set, and whether each is required.
+
+    Raises:
+        ConfigError: There is no stopping rule of this name.
+    """
+    if kind == "none":
+        # With scheduler=none, arguments of other rules are ignored, because an experiment file may set those of ASHA.
+        return {name: False for other in RULES if other != kind for name in list_rule_arguments(other)}
+    parameters = inspect.signature(_import_rule(kind)).parameters.values()
     return {
         parameter.name: parameter.default is parameter.empty
         for parameter in parameters

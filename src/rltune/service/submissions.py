@@ -34,8 +34,7 @@ from sqlalchemy.exc import IntegrityError
 from rltune.config.uris import redact_address
 from rltune.errors import StudyError, choices
 from rltune.formatting import spell_command
-from rltune.ledger.database import connect_ledger, make_storage_error
-from rltune.ledger.tables import has_table, make_tables
+from rltune.ledger.database import connect_ledger, has_table, make_storage_error, make_tables
 
 QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "queued",
@@ -153,11 +152,11 @@ class Submissions:
 
     def _read_format(self) -> int | None:
         """Read the schema version of the queue's tables; None if the database has no tables."""
-        if has_table(self._engine, _format):
-            with self._engine.connect() as connection:
-                # The version's row is missing if a service was killed while it created the tables.
-                return connection.execute(select(_format.c.format)).scalar_one_or_none()
-        return 1 if has_table(self._engine, TABLE) else None
+        if not has_table(self._engine, _format):
+            return None
+        with self._engine.connect() as connection:
+            # The version's row is missing if a service was killed while it created the tables.
+            return connection.execute(select(_format.c.format)).scalar_one_or_none()
 
     def list(self, state: str | None = None) -> Sequence[Submission]:
         """Return all submissions, or those in a state, in queue order."""
@@ -174,7 +173,7 @@ class Submissions:
         if not rows:
             names = [submission.name for submission in self.list()]
             raise UnknownSubmissionError(
-                f"sweep={name}: no such sweep was submitted", choices(name, names), spell_command("list")
+                ": no such sweep was submitted", choices(name, names), spell_command("list"), key="sweep", value=name
             )
         return rows[0]
 
@@ -207,9 +206,11 @@ class Submissions:
                 connection.execute(insert(TABLE).values(**row, position=_next_position()))
         except IntegrityError:
             raise StudyError(
-                f"name={name}: a sweep of this name is in the queue",
+                ": a sweep of this name is in the queue",
                 "a new name for each sweep",
                 f"leave name= out, or {spell_command(f'stop sweep={name}')} first",
+                key="name",
+                value=name,
             ) from None
         return self.get(name)
 

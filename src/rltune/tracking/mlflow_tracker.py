@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from rltune.config.criteria import Criteria
-from rltune.config.schema import RunConfig
+from rltune.config.schema import TrackingConfig
 from rltune.config.uris import redact, resolve_uri
 from rltune.formatting import first_line, format_state
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
+from rltune.tracking.mlflow_client import check_uri
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 from rltune.tracking.model_registry import Rank, RegisteredModel
 from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_certified_score
-from rltune.tracking.uri_check import check_uri
 
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
 # MLflow's page shows charts named "<section>/<name>" first, section by section, and charts without a section below. The
@@ -105,9 +105,9 @@ class MLflowTracker(Tracker):
     # -- Methods that the feed calls ----------------------------------------------------------------------------------
 
     @classmethod
-    def check(cls, config: RunConfig) -> None:
+    def check(cls, tracking: TrackingConfig) -> None:
         """Check that the MLflow address in the settings can work."""
-        check_uri(config.tracking.uri)
+        check_uri(tracking.uri)
 
     def open(self) -> None:
         """Import MLflow, open the store, and create or continue the sweep's run.

@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import build_search_space
+from rltune.checkpoints.store import find_store
+from rltune.config.settings_file import read_identity
 from rltune.driver.requests.handle import SweepHandle, open_handle
 from rltune.errors import ConfigError, StudyError
 from rltune.formatting import format_number, format_params, spell_command
-from rltune.ledger.handover import follow_sweep
+from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 from rltune.search.samplers import find_known_traits
@@ -58,15 +60,19 @@ def _make_unstopped_error(sweep: SweepHandle, request: int, driver: str) -> Stud
     """Make the error for a driver that died before it could stop; the unanswered stop request is withdrawn."""
     if sweep.find_driver():
         return StudyError(
-            f"sweep={sweep.name}: another driver has started since and was not asked to stop",
+            ": another driver has started since and was not asked to stop",
             "a stop request to the driver that works on it now",
             spell_command(f"stop sweep={sweep.name}"),
+            key="sweep",
+            value=sweep.name,
         )
     sweep.ledger.withdraw_request(request)
     return StudyError(
-        f"sweep={sweep.name}: its driver, {driver}, died before it ended the sweep",
+        f": its driver, {driver}, died before it ended the sweep",
         "what was recorded is kept",
         f"{sweep.resume_command} resumes it",
+        key="sweep",
+        value=sweep.name,
     )
 
 
@@ -96,9 +102,11 @@ def enqueue_configuration(ref: SweepRef, values: Mapping[str, Any], *, stream: T
         # Without the folder, only the original settings are known, and a resume may have increased the budget since.
         if driver and sweep.folder and (reason := spent.explain(num_waiting)):
             raise StudyError(
-                f"sweep={sweep.name}: {reason}",
+                f": {reason}",
                 "a sweep with trials left, or one that does not run",
                 f"{sweep.resume_command} {larger}, after the sweep has ended; then this command again",
+                key="sweep",
+                value=sweep.name,
             )
         sweep.send(ENQUEUE, checked)
         when = "is the next trial that begins" if driver else f"is tried by {sweep.resume_command} {larger}".rstrip()
@@ -116,19 +124,25 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
     Raises:
         ConfigError: A parameter is not searched, a value is out of its range, or no value is given.
     """
-    config = sweep.config
+    settings = sweep.settings
     # None for a user's own searcher class, because a service must not import it.
-    traits = find_known_traits(config.searcher.kind)
+    traits = find_known_traits(settings["searcher"]["kind"])
     if traits and traits.is_grid:
         raise ConfigError(
-            f"sweep={sweep.name} searches a grid and tries each of its points anyway",
+            "sweep",
+            sweep.name,
+            "searches a grid and tries each of its points anyway",
             "a sweep with another searcher",
             spell_command("run searcher=rf ..."),
         )
-    checked = build_search_space(config.algo, config.space).check_values(values)
+    checked = build_search_space(settings["algo"], settings["space"]).check_values(values)
     if not checked:
         raise ConfigError(
-            "space={} has no values to try", "at least one", spell_command(f"enqueue sweep={sweep.name} space.lr=...")
+            "space",
+            {},
+            "has no values to try",
+            "at least one",
+            spell_command(f"enqueue sweep={sweep.name} space.lr=..."),
         )
     return checked
 
@@ -181,7 +195,7 @@ def retry_failed(
         sweep = stack.enter_context(open_handle(ref))
         if sweep.folder and sweep.is_outdated():
             stack.close()  # The ledger has to be closed before its file is replaced by a newer one.
-            _print(stream, follow_sweep(sweep.folder))
+            fetch_sweep(find_store(read_identity(sweep.folder)), for_driver=True)
             sweep = stack.enter_context(open_handle(ref))
         name, numbers = sweep.name, _choose_failed(sweep, trials)
         request = sweep.send(RETRY, numbers)
@@ -207,7 +221,7 @@ def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[st
         StudyError: No trial has failed that can be retried, or the number of one is not among them.
     """
     trials = sweep.ledger.trials.records()
-    failed = [trial.number for trial in trials if trial.can_be_retried(sweep.config.budget.env_steps)]
+    failed = [trial.number for trial in trials if trial.can_be_retried(sweep.budget.env_steps)]
     show = spell_command(f"show sweep={sweep.name}")
     if numbers:
         states = {trial.number: trial.state for trial in trials}
@@ -215,12 +229,14 @@ def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[st
             if number not in failed:
                 state = f"trial {number} is {states[number]}, not failed" if number in states else "no such trial"
                 allowed = f"trials that failed: {', '.join(map(str, failed)) or 'none did'}"
-                raise StudyError(f"trials=[{number}]: {state}", allowed, show)
+                raise StudyError(f": {state}", allowed, show, key="trials", value=[number])
         return {TRIALS: list(numbers), CERTIFY: []}
     runs = [run.number for run in sweep.ledger.runs.records() if run.state == "FAIL"]
     if numbers is None and (failed or runs):
         return {TRIALS: failed, CERTIFY: runs}
-    raise StudyError(f"sweep={sweep.name}: no trial failed that could be retried", "a sweep with failed trials", show)
+    raise StudyError(
+        ": no trial failed that could be retried", "a sweep with failed trials", show, key="sweep", value=sweep.name
+    )
 
 
 def _describe(numbers: Mapping[str, Sequence[int]]) -> str:

@@ -14,9 +14,9 @@ from rltune.checkpoints.store import find_store
 from rltune.cluster.stale_processes import read_boot_id
 from rltune.config.budget import SpentBudget
 from rltune.config.criteria import read_criteria
-from rltune.config.schema import RunConfig
-from rltune.config.settings_file import load_settings, read_settings
-from rltune.config.validation import parse_config
+from rltune.config.schema import BudgetConfig
+from rltune.config.settings_file import load_settings, read_identity, read_settings
+from rltune.config.validation import to_typed
 from rltune.driver.requests.inbox import describe_user
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
@@ -50,14 +50,15 @@ class SweepHandle:
     folder: Path | None
 
     @cached_property
-    def config(self) -> RunConfig:
-        """The sweep's settings as a `RunConfig`."""
-        return parse_config(self.settings)
+    def budget(self) -> BudgetConfig:
+        """The sweep's budget."""
+        return to_typed(BudgetConfig, self.settings["budget"])
 
     def compute_spent(self) -> SpentBudget:
         """Return the number of trials and environment steps that the search has used."""
         trials = self.ledger.trials.records()
-        return SpentBudget(self.config, len(trials), self.config.replicates * sum(trial.env_steps for trial in trials))
+        replicates = int(self.settings["replicates"])
+        return SpentBudget(self.budget, replicates, len(trials), replicates * sum(trial.env_steps for trial in trials))
 
     @property
     def resume_command(self) -> str:
@@ -91,7 +92,7 @@ class SweepHandle:
         """Return whether the ledger here is an old copy, because another machine has stored a newer one."""
         if self.folder is None or file_of(self.ledger.url) is None or self.find_driver():
             return False
-        return not has_newest(find_store(self.folder))
+        return not has_newest(find_store(read_identity(self.folder)))
 
     def require_driver(self) -> str:
         """Return where the driver runs that can stop the sweep.
@@ -104,9 +105,11 @@ class SweepHandle:
         status = self.read_status()
         how = "its driver was killed" if status == "running" else f"it has ended ({status})"
         raise StudyError(
-            f"sweep={self.name}: nothing to stop, {how}",
+            f": nothing to stop, {how}",
             f"a sweep that runs: {spell_command('list')} shows them",
             f"{self.resume_command} resumes it, or extends it by budget.trials=...",
+            key="sweep",
+            value=self.name,
         )
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
@@ -144,7 +147,7 @@ class SweepHandle:
 
     def _make_read_only_error(self, problem: str, allowed: str) -> StudyError:
         fix = "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere"
-        return StudyError(f"sweep={self.name}: {problem}", allowed, fix)
+        return StudyError(f": {problem}", allowed, fix, key="sweep", value=self.name)
 
 
 @contextlib.contextmanager
@@ -166,7 +169,7 @@ def open_handle(ref: SweepRef) -> Iterator[SweepHandle]:
         try:
             ledger = Ledger(ref.ledger_url, ref.name)
         except MissingSweepError as error:
-            raise StudyError(f"sweep={ref.name}: {error.what}", error.allowed, error.fix) from None
+            raise StudyError(f": {error.what}", error.allowed, error.fix, key="sweep", value=ref.name) from None
         with contextlib.closing(ledger):
             settings = load_settings(ledger.sweep().config or "")
             settings.pop("format", None)
