@@ -91,8 +91,8 @@ def test_an_address_may_change(composed, key, value):
     ("key", "old", "new"),
     [
         ("budget.trials", 48, 96),
-        ("budget.total_env_steps", 1000, 2000),
-        ("budget.total_env_steps", 1000, None),
+        ("budget.total_env_steps", 100_000, 200_000),
+        ("budget.total_env_steps", 100_000, None),
         ("budget.wall_time_s", 60, 120),
         ("certify.seeds", 0, 5),
         ("certify.top", 1, 3),
@@ -111,7 +111,7 @@ def test_seconds_count_anew_so_that_fewer_are_no_smaller_budget(composed):
     ("key", "old", "new"),
     [
         ("budget.trials", 24, 12),
-        ("budget.total_env_steps", None, 1000),
+        ("budget.total_env_steps", None, 100_000),
         ("budget.env_steps", 100000, 200000),
         ("seed", 0, 1),
         ("algo.training.lr", 0.0003, 0.001),
