@@ -7,22 +7,26 @@ import math
 import pytest
 from omegaconf import OmegaConf
 
+from rltune.algorithms import arguments as module
 from rltune.algorithms.arguments import (
     TRAINING_BOUNDS,
     apply_params,
     build_search_space,
     check_argument,
     check_unread,
-    check_values,
     count_gpus,
     list_arguments,
     locate_argument,
     values_of,
 )
 from rltune.compose.composing import conf_dir
-from rltune.config.capabilities import find_capabilities
+from rltune.config.capabilities import UNKNOWN, find_capabilities
 from rltune.errors import ConfigError
 from rltune.search.space import Space
+
+
+def check_values(algo, space):
+    module.check_values(algo, space, find_capabilities(algo) or UNKNOWN)
 
 
 def test_an_argument_is_found_in_whichever_section_it_stands(algo):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from plans import preflight
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
@@ -28,7 +29,6 @@ from rltune.config.capabilities import (
     list_algos,
     network_of,
 )
-from rltune.driver import plan
 from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
 
@@ -184,10 +184,10 @@ def test_preflight_builds_what_a_row_allows_and_nothing_else(algo: str, typed: s
     fitting = "env=pendulum" if row.actions == "continuous" else "env=cartpole"
     request = request_of(f"algo={algo}", *([] if "env=" in typed else [fitting]), typed, "~space", "~tuned")
     if able(row):
-        plan.preflight(make_plan(request))
+        preflight(make_plan(request))
         return
     with pytest.raises(ConfigError, match=refused) as error:
-        plan.preflight(make_plan(request))
+        preflight(make_plan(request))
     assert error.value.allowed
     assert error.value.fix
 

@@ -13,12 +13,11 @@ import psutil
 import pytest
 
 from rltune.checkpoints.store import open_store
-from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.tracking.feed import Feeds
-from rltune.tracking.notification import NotificationTracker
+from rltune.tracking.notification import NotificationTracker, check_target
 
 OUTCOME = Outcome(
     "first", "interrupted", {"total": 3}, {"name": "trial 2"}, None, {}, exit_code=130, folder=Path("/sweeps/first")
@@ -74,7 +73,7 @@ def server():
 )
 def test_what_takes_no_post_is_refused(target):
     with pytest.raises(ConfigError) as refused:
-        NotificationTracker.check(RunConfig(notify=target))
+        check_target(target)
     assert refused.value.key == "notify"
 
 
@@ -82,7 +81,7 @@ def test_what_takes_no_post_is_refused(target):
     "target", [None, "https://me:s3cret@host/x?a=b", "mail -s done me@example.org", "curl ftp://x"]
 )
 def test_an_address_or_a_command_is_allowed(target):
-    NotificationTracker.check(RunConfig(notify=target))
+    check_target(target)
 
 
 def test_an_address_gets_the_summary_and_its_login_as_a_header(server):

@@ -6,13 +6,13 @@ import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
 from rltune.config.advice import advise, advise_option, find_group, translate
-from rltune.config.bounds import list_bounds, read_types
+from rltune.config.bounds import describe_allowed, find_type, list_bounds
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
 from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
@@ -20,9 +20,6 @@ from rltune.config.uris import redact_address
 from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, spell
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
-
-TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
 _NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -35,14 +32,6 @@ FLAGS = {
 INSTEAD = {"config-path": "--config-dir=", "cp": "--config-dir=", "config-name": "experiment=", "cn": "experiment="}
 """What to type in place of Hydra's flags for another folder or file of settings, whose files rltune's own must be."""
 ACTING = ("hydra.searchpath", "hydra.mode", "hydra.verbose", "hydra.help")  # The settings of Hydra that act here.
-
-
-def find_type(schema: type, key: str) -> Any:
-    """Find a setting's type in the schema, such as ``float | None`` for ``budget.wall_time_s``; None for any type."""
-    kind: Any = schema
-    for part in key.split("."):
-        kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
-    return kind
 
 
 def split_word(word: str) -> tuple[str, object]:
@@ -307,14 +296,14 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
         key = typed  # Hydra names the section, which only the algorithm's file lacks.
     answer = find_answer("setting", key.rpartition(".")[2])
     addable = _list_addable(key, settings) if "algo" in settings else []
-    if addable and (answer is None or key.rpartition(".")[2] in addable):
+    # RLlib still takes former names, such as num_sgd_iter, for which other tools' words have better ones.
+    is_former = answer is not None and key.startswith("algo.training.")
+    if addable and not is_former and (answer is None or key.rpartition(".")[2] in addable):
         allowed, fix = _advise_addition(key, word, settings, addable)
     else:
         allowed, fix = advise(key, value, settings)
     if answer is None or not answer.fix:  # What was typed below the unknown key belongs below the right one, too.
         fix = fix.replace("=", f"{typed.removeprefix(key)}=", 1)
-    if not fix and key.startswith("algo.training."):
-        fix = f"+{word} adds a key, if the algorithm has it"
     return ConfigError(*split_word(word), ": no such key", allowed, fix or help_line)
 
 
@@ -332,11 +321,20 @@ def _advise_addition(key: str, word: str, settings: Mapping[str, Any], addable: 
         added = f"+{word.lstrip('+')}"
         return "with +, a key that the files in conf/ do not set", f"'{added}'" if " " in added else added
     close = nearest(last, addable)
-    fix = f"+algo.training.{last}=null +{word}, if the algorithm has it" if group == "space" else ""
-    if close:
+    fix = ""
+    if group == "space" and last in _list_training(settings):
+        fix = f"+algo.training.{last}=null +{word}"
+    elif close:
         plus = "" if close in find_group(settings, group) else "+"
         fix = f"{plus}{group}.{close}={word.partition('=')[2]}"
     return choices(last, addable, close), fix
+
+
+def _list_training(settings: Mapping[str, Any]) -> list[str]:
+    """List the arguments of the algorithm's section ``training``; empty if its class has no source."""
+    from rltune.algorithms.rllib_source import list_keywords
+
+    return list_keywords(str((settings.get("algo") or {}).get("class")), "training") or []
 
 
 def _explain_mapping(key: str, text: str) -> ConfigError:
@@ -383,6 +381,8 @@ def _list_addable(key: str, settings: Mapping[str, Any]) -> list[str]:
     if group == "algo.training.replay_buffer_config":
         row = find_capabilities(algo)
         return list(row.replay_settings) if row else [last]
+    if group == "algo.training":
+        return _list_training(settings)
     if group.startswith("algo."):
         return list(SECTIONS.get(group.removeprefix("algo."), ()) or ())
     if group == "searcher.args":
@@ -399,22 +399,3 @@ def _explain_fixed(override: str, changeable: Sequence[str]) -> ConfigError:
         f"a change of {', '.join(changeable)}",
         f"{spell_command('run')} with the same settings, {override} and another name",
     )
-
-
-def describe_allowed(schema: type, key: str) -> str:
-    """Describe the allowed values of a setting in words, such as ``a whole number, at least 1, or null``.
-
-    Returns:
-        The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
-    """
-    kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
-    types = (kind, *get_args(kind))
-    if get_origin(kind) is dict:
-        return "{name: value}"
-    if any(get_origin(part) is list for part in types):
-        return "a list, such as [first,second]" + (", or null" if type(None) in types else "")
-    name = next((TYPES[part] for part in types if part in TYPES), "")
-    if bounds is not None:
-        name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"
-    comma = "," if bounds is not None else ""
-    return f"{name}{comma} or null" if name and type(None) in types else name

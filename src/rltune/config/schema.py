@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 
-from rltune.config.bounds import bounded
+from rltune.config.bounds import Checked, bounded
 
 
 def derive_env_name(env_id: str) -> str:
@@ -200,7 +200,7 @@ class PublishedConfig:
 
 
 @dataclass
-class RunConfig:
+class RunConfig(Checked):
     """All settings of one sweep, as ``rltune run`` composes them."""
 
     name: str | None = None
@@ -235,7 +235,7 @@ class RunConfig:
 
 
 @dataclass
-class ProbeConfig:
+class ProbeConfig(Checked):
     """The settings of conf/probe.yaml."""
 
     engine: str = bounded(choices=ENGINES)

@@ -14,13 +14,31 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from rltune.config.schema import RunConfig
 from rltune.config.uris import HIDDEN, hide_login, is_web, redact, redact_address, redact_error
 from rltune.errors import ConfigError, describe_exception
 from rltune.ledger.outcome import Outcome
 from rltune.tracking.tracker import SweepDescription, Tracker
 
 LIMIT_S = 10.0
+
+
+def check_target(target: str | None) -> None:
+    """Refuse an address that is no HTTP URL; whether a server answers there is only seen when the sweep ends."""
+    if target is None or not re.match(r"[\w+.-]+://", target):
+        return
+    try:
+        host = is_web(target) and urlsplit(target).hostname
+    # urlsplit raises an error for some texts, such as an IPv6 address without its closing bracket.
+    except ValueError:
+        host = None
+    if not host:
+        raise ConfigError(
+            "notify",
+            redact_address(target),
+            "is not an address to post to",
+            "null, http://... or https://..., or a shell command, which reads the summary from its standard input",
+            "notify='mail -s \"$RLTUNE_SWEEP $RLTUNE_STATUS\" me@example.org'",
+        )
 
 
 class NotificationTracker(Tracker):
@@ -42,26 +60,6 @@ class NotificationTracker(Tracker):
         self._target, self._limit_s = target, limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._is_given_up = False
-
-    @classmethod
-    def check(cls, config: RunConfig) -> None:
-        """Refuse an address that is no HTTP URL; whether a server answers there is only seen when the sweep ends."""
-        target = config.notify
-        if target is None or not re.match(r"[\w+.-]+://", target):
-            return
-        try:
-            host = is_web(target) and urlsplit(target).hostname
-        # urlsplit raises an error for some texts, such as an IPv6 address without its closing bracket.
-        except ValueError:
-            host = None
-        if not host:
-            raise ConfigError(
-                "notify",
-                redact_address(target),
-                "is not an address to post to",
-                "null, http://... or https://..., or a shell command, which reads the summary from its standard input",
-                "notify='mail -s \"$RLTUNE_SWEEP $RLTUNE_STATUS\" me@example.org'",
-            )
 
     def end(self, status: str, outcome: Outcome | None) -> None:
         """Send the notification at the end of the sweep."""
