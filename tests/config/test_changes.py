@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -69,19 +68,6 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
             check_changes("mine", to_typed(RunConfig, before), settings_of(composed, objective__direction="min"))
         assert refused.value.key == "objective.direction"
         assert "objective.direction=max" in refused.value.what
-
-
-@pytest.mark.slow
-def test_a_sweep_from_before_a_setting_could_be_open_is_resumed_by_the_same_command(request_of):
-    """It was begun when null was not allowed, and the file of its algorithm has never normalised anything."""
-    wanted = request_of("algo=dqn", "env=cartpole")
-    begun = asdict(wanted)
-    begun["env"]["normalise_observations"] = begun["env"]["rewards"]["normalise"] = False
-    assert check_changes("mine", to_typed(RunConfig, begun), wanted) is False
-    begun["env"]["rewards"]["normalise"] = True
-    with pytest.raises(StudyError) as refused:
-        check_changes("mine", to_typed(RunConfig, begun), wanted)
-    assert refused.value.what.startswith("env.rewards.normalise=false")
 
 
 @pytest.mark.parametrize(
