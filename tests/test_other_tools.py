@@ -39,8 +39,6 @@ TYPED = {
     "env.vectorize": "dummy",
     "env.wrappers": "[]",
     "env.policies": "null",
-    "env.normalise_observations": "true",
-    "env.rewards.normalise": "true",
     "num_env_runners": "0",
     "lambda_": "0.9",
     "clip_param": "0.2",
