@@ -46,9 +46,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         memory.rm("/handed", recursive=True)
 
 
-def drive(store: Store, driver_id: str, *, ends: bool = True) -> None:
+def drive(store: Store, driver_id: str, *, ends: bool = True, take_over: bool = False) -> None:
     """Continue a sweep on a machine and add the driver's id to its ledger; an end stores it."""
-    fetch_sweep(store, for_driver=True)
+    fetch_sweep(store, for_driver=True, take_over=take_over)
     take(store, driver_id)
     (store.folder / "config.yaml").write_text(json.dumps({"format": FORMAT, "storage": "memory://"}))
     store.publish(["config.yaml"])
@@ -87,7 +87,7 @@ def test_a_resume_is_refused_while_a_driver_works_elsewhere(first: Store, machin
         assert not (store.folder / "ledger.db").exists(), "the stored ledger is an old one"
         with pytest.raises(StudyError) as refused:
             fetch_sweep(store, for_driver=True)
-        assert (refused.value.key, HISTORY in refused.value.fix) == ("sweep", True)
+        assert (refused.value.key, "take_over=true" in refused.value.fix) == ("sweep", True)
     drive(first, "d3")
     assert read_ledger(first) == "d1 d2 d3", "the driver was killed, and its machine goes on"
 
@@ -95,8 +95,7 @@ def test_a_resume_is_refused_while_a_driver_works_elsewhere(first: Store, machin
 def test_the_stored_ledger_continues_if_a_machine_is_gone(first: Store, machine: Machine) -> None:
     drive(first, "d2", ends=False)
     second = machine("second")
-    second.delete(HISTORY)
-    drive(second, "d3")
+    drive(second, "d3", take_over=True)
     assert read_ledger(second) == "d1 d3"
     assert is_taken_over(first, "d2")
     with pytest.raises(StudyError) as refused:
@@ -111,21 +110,19 @@ def test_the_stored_ledger_continues_if_a_machine_is_gone(first: Store, machine:
 def test_of_two_ledgers_the_one_here_can_be_chosen(first: Store, machine: Machine) -> None:
     drive(first, "d2", ends=False)
     second = machine("second")
-    second.delete(HISTORY)
-    drive(second, "d3")
+    drive(second, "d3", take_over=True)
     for name in (HISTORY, "ledger.db"):
         first.delete(name)
     drive(first, "d4")
     assert read_ledger(first) == "d1 d2 d4"
 
 
-def test_an_old_copy_is_not_continued_where_the_history_is_gone(first: Store, machine: Machine) -> None:
+def test_what_takes_over_is_the_stored_ledger_and_no_old_copy(first: Store, machine: Machine) -> None:
     second = machine("second")
     fetch_sweep(second)
     drive(first, "d2")
     drive(first, "d3", ends=False)
-    second.delete(HISTORY)
-    drive(second, "d4")
+    drive(second, "d4", take_over=True)
     assert read_ledger(second) == "d1 d2 d4"
 
 
@@ -136,8 +133,7 @@ def test_a_reader_keeps_the_changes_of_its_machine(first: Store, machine: Machin
     fetch_sweep(second)
     assert read_ledger(second) == "d1 d2"
     drive(second, "d3", ends=False)
-    second.delete(HISTORY)
-    drive(machine("third"), "d4")
+    drive(machine("third"), "d4", take_over=True)
     fetch_sweep(second)
     assert read_ledger(second) == "d1 d2 d3"
 
@@ -145,8 +141,7 @@ def test_a_reader_keeps_the_changes_of_its_machine(first: Store, machine: Machin
 def test_a_driver_that_was_taken_over_hands_nothing_over(first: Store, machine: Machine) -> None:
     drive(first, "d2", ends=False)
     second = machine("second")
-    second.delete(HISTORY)
-    drive(second, "d3", ends=False)
+    drive(second, "d3", ends=False, take_over=True)
     hand_over(first, "d2")
     assert read_stored_history(first)[-1].split()[0] == "d3"
     assert not is_stored(read_stored_history(first))

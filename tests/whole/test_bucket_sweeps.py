@@ -106,8 +106,7 @@ def test_a_ledger_that_is_a_file_elsewhere_is_not_begun_anew(
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}")
     with pytest.raises(StudyError, match="=elsewhere"):
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}", "resume=auto")
-    store.delete("drivers.txt")
-    more = ("budget.trials=2", "resume=auto", "tracking=off")
+    more = ("budget.trials=2", "resume=auto", "take_over=true", "tracking=off")
     taken = toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}", *more)
     assert (taken.exit_code, taken.trials["total"]) == (0, 2)
     assert (store.read("drivers.txt") or b"").endswith(b" stored\n")

@@ -175,6 +175,7 @@ class ResumeConfig(RequestConfig):
     tracking: Tracking = field(default_factory=Tracking)
     notify: str | None = None
     trust: bool = MISSING
+    take_over: bool = MISSING
 
 
 @command("resume sweep=latest", ResumeConfig)
@@ -193,7 +194,7 @@ def resume(settings: ResumeConfig) -> Answer:
     from rltune.driver.run import resume_sweep
 
     ref = make_sweep_ref(settings)
-    outcome = resume_sweep(ref, changes=changes, trust=settings.trust)
+    outcome = resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over)
     return answer_outcome(outcome, ref.ledger_url)
 
 

@@ -19,6 +19,7 @@ FREELY_CHANGEABLE = (
     "name",
     "output_dir",
     "resume",
+    "take_over",
     "cluster.",
     "study.storage",
     "tracking.kinds",

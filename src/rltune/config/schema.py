@@ -197,6 +197,7 @@ class RunConfig(Checked):
 
     name: str | None = None
     resume: str = bounded("never", choices=("never", "auto"))
+    take_over: bool = False
     output_dir: str = MISSING
     storage: str | None = None
     seed: int = bounded(minimum=0, maximum=MAX_SEED)

@@ -330,7 +330,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
         folder=folder,
         resumed=begun is not None,
         # The name is stored, too, because a bucket keeps the sweep's files under it even if the folder is renamed.
-        asked=redact_config(replace(asked, name=stored_name)),
+        asked=redact_config(replace(asked, name=stored_name, take_over=False)),
         settings=redact_config(replace(asked, budget=fitted.budget, certify=fitted.certify)),
         env_name=config.env.name,
         seed=config.seed,

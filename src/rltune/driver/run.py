@@ -74,7 +74,7 @@ def run_sweep(
     folder = find_begun(config) if config.resume == AUTO else None
     if folder is None:
         return drive(check_request(config), Invocation(began, stream, trainable, typed))
-    fetch_sweep(find_store(read_identity(folder)), for_driver=True)
+    fetch_sweep(find_store(read_identity(folder)), for_driver=True, take_over=config.take_over)
     config, grows = compare_with_begun(folder, config)
     if not grows and (outcome := find_end(folder, config.study.storage)):
         summary = folder / "summary.json"
@@ -91,6 +91,7 @@ def resume_sweep(
     stream: TextIO | None = None,
     trainable: type | None = None,
     trust: bool = False,
+    take_over: bool = False,
 ) -> Outcome:
     """Resume an interrupted sweep, or extend a finished one.
 
@@ -101,6 +102,8 @@ def resume_sweep(
         stream: The stream to which the console writes; None is standard output.
         trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
         trust: Resume a sweep that another user made: its settings and checkpoints run code.
+        take_over: Continue from the ledger in the storage although a driver on another machine has a newer one and has
+            not ended, because that machine is gone.
 
     Raises:
         RltuneError: There is no such sweep, another user made it, another driver works on it, or the changes are not
@@ -110,7 +113,7 @@ def resume_sweep(
     require_changeable(changes or {})
     folder = ref.folder()
     _print(stream, f"resuming {folder.name}: reading its ledger, starting Ray ...")
-    fetch_sweep(find_store(read_identity(folder)), for_driver=True)
+    fetch_sweep(find_store(read_identity(folder)), for_driver=True, take_over=take_over)
     if not trust:
         require_own_sweep(folder, make_resume_command(folder))
     config = change_settings(folder, ref, changes or {})

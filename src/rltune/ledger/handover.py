@@ -2,7 +2,8 @@
 
 A driver uploads the ledger when it ends. A machine without a ledger of the sweep, or with a copy that no driver has
 changed since, downloads it. A resume is refused where this machine has changes that the storage lacks and the other
-way round, and while the newest ledger is on a machine whose driver has not ended. The file ``drivers.txt`` in the
+way round, and while the newest ledger is on a machine whose driver has not ended, unless ``take_over=true`` gives that
+one up. The file ``drivers.txt`` in the
 folder is the history of its ledger: a line when a driver takes the sweep, with its id and its machine, and another one
 when it has uploaded the ledger. The storage has the file of the last driver. On a local disk there is nothing to hand
 over, because the folder is the store. Runs anywhere.
@@ -13,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import shlex
 import socket
 from collections.abc import Iterator, Sequence
@@ -50,10 +50,8 @@ def has_newest(store: Store) -> bool:
     Raises:
         StoreError: The storage cannot be used.
     """
-    if stored := read_stored_history(store):
-        return stored[-1] in _read_local_history(store.folder)
-    # Where a ledger lies in the storage without a history, somebody has deleted the history to have it continued.
-    return not store.address or LEDGER not in store.list(is_recursive=False, is_quick=True)
+    stored = read_stored_history(store)
+    return not stored or stored[-1] in _read_local_history(store.folder)
 
 
 def take(store: Store, driver_id: str) -> None:
@@ -86,12 +84,13 @@ def hand_over(store: Store, driver_id: str) -> None:
         _add_state(store, driver_id, STORED)
 
 
-def fetch_sweep(store: Store, *, for_driver: bool = False) -> None:
+def fetch_sweep(store: Store, *, for_driver: bool = False, take_over: bool = False) -> None:
     """Download a sweep's files if the storage has newer ones; checkpoints are downloaded when they are needed.
 
     Args:
         store: The sweep's.
         for_driver: Whether the sweep is to be resumed, which needs the newest ledger; a reader takes what there is.
+        take_over: Take the ledger in the storage although a driver on another machine has a newer one.
 
     Raises:
         StudyError: The newest ledger is on another machine, or this machine has changes that it lacks. Or the storage
@@ -108,16 +107,15 @@ def fetch_sweep(store: Store, *, for_driver: bool = False) -> None:
             if for_driver:
                 raise _make_conflict_error(folder)
             return
-        if is_stored(stored):
+        can_fetch = is_stored(stored) or (take_over and LEDGER in store.list(is_recursive=False))
+        if can_fetch:
             for derived in (*folder.glob(f"{LEDGER}-*"), *folder.glob("study.db*")):
                 derived.unlink(missing_ok=True)
             store.fetch([LEDGER])
             # This is the history that was read before: another machine may have taken the sweep meanwhile.
-            _write_history(folder, stored or [f"{secrets.token_hex(8)} unknown{STORED}"])
-            if for_driver and not stored:
-                store.publish([HISTORY])
+            _write_history(folder, stored)
         store.fetch(PUBLISHED)
-    if for_driver and not is_stored(stored) and read_identity(folder).ledger_url is None:
+    if for_driver and not can_fetch and read_identity(folder).ledger_url is None:
         raise make_distant_ledger_error(folder, stored[-1].split()[1])
 
 
@@ -148,8 +146,8 @@ def make_distant_ledger_error(folder: Path, host: str = "the machine where it ru
     return StudyError(
         f": its newest ledger is a file on {host}, whose driver has not ended",
         "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
-        f"resume it on that machine; if the machine is gone, delete {HISTORY} of the sweep in the storage, and the "
-        "ledger that an earlier driver has stored is continued",
+        "resume it on that machine; if the machine is gone, take_over=true continues the ledger that an earlier driver "
+        "has stored",
         key="sweep",
         value=folder.name,
     )
