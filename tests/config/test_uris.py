@@ -157,8 +157,6 @@ def test_a_setting_is_refused_for_a_plain_login_alone(value: str, found: bool) -
         ("study.storage", "postgresql+psycopg://me:${oc.env:PASSWORD,s3cret}@host/rl", True),
         ("study.storage", "${oc.env:RLTUNE_STORAGE,null}", False),
         ("notify", "curl https://me:s3cret@host/x", True),
-        ("notify", "curl https://x/y -u me:s3cret", True),
-        ("notify", 'curl https://x/y -d "done: me@x.org"', False),
         ("tracking.uri", "http://me:s3 cret@host/", True),
         ("tracking.uri", "http://me:${oc.env:PASSWORD}@host/", False),
         ("study.storage", "postgresql+psycopg://me@host/rl", False),

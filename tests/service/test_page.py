@@ -48,8 +48,13 @@ def field_of(page: str, key: str) -> str:
 def test_the_form_says_only_what_was_chosen() -> None:
     given = {"algo": "dqn", "env": "", "budget.trials": "3", "overrides": "space.lr='[loguniform, 1e-5, 1e-3]' seed=1"}
     assert spell_form(given) == ["algo=dqn", "budget.trials=3", "space.lr=[loguniform, 1e-5, 1e-3]", "seed=1"]
-    typed = {"budget.env_steps": "1e5", "certify.seeds": " ", "budget.wall_time_s": "null", "notify": "cat > told.json"}
-    assert spell_form(typed) == ["budget.env_steps=1e5", "budget.wall_time_s=null", "notify='cat > told.json'"]
+    typed = {
+        "budget.env_steps": "1e5",
+        "certify.seeds": " ",
+        "budget.wall_time_s": "null",
+        "notify": "http://h.example",
+    }
+    assert spell_form(typed) == ["budget.env_steps=1e5", "budget.wall_time_s=null", "notify='http://h.example'"]
     with pytest.raises(RltuneError) as error:
         spell_form({"overrides": "name='x"})
     assert error.value.key == "overrides"

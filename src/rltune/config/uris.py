@@ -24,7 +24,6 @@ _QUERY_SECRET, _QUERY_SECRET_OF_ONE = re.compile(_QUERY + r"[^&\s]+"), re.compil
 _PLAIN_LOGIN = re.compile(
     r"(?i)://[^/\s:@]*:(?!\d+/)\S+@|[?&](?:\w+[_-])?(?:password|passwd|token|secret|key)=(?!\*\*\*)"
 )
-_LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # Options of curl and the like.
 _CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # Characters at which libraries may cut off a password.
 # Matches ${oc.env:NAME,default}; group 1 is the default.
 _VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")
@@ -33,7 +32,7 @@ SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_T
 HIDDEN = "***"  # The text that replaces passwords in messages and files.
 _QUOTES = "'\""
 _NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
-_WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
+_HOOK = re.compile(r"(?s)([\w+.-]+://)([^/?#\s]*@)?([^/?#@\s]*)([^@]*)")  # An @ after the host may be a password's.
 _MIN_LETTERS = 4  # Shorter pieces of a password are not hidden, because they occur in any text.
 _hidden: dict[str, re.Pattern[str]] = {}  # The secret words of this process, with the patterns that find them.
 
@@ -97,14 +96,11 @@ def redact_address(value: str) -> str:
 
 
 def redact_notify(value: str) -> str:
-    """Return only the host of the URL or the name of the command in ``notify``: any other part may be secret."""
-    if match := _WEB.fullmatch(value):
+    """Return only the host of the URL in ``notify``, because its path and query may be secret; else a single word."""
+    if match := _HOOK.fullmatch(value):
         scheme, login, host, rest = match.groups()
         return f"{scheme}{host}/{HIDDEN}" if login or rest.strip("/") else value
-    first, *rest = value.split() or [""]
-    if not rest and "=" not in first:
-        return value
-    return HIDDEN if "=" in first else f"{first} {HIDDEN}"
+    return value if value.isalnum() else HIDDEN
 
 
 def is_web(value: str) -> bool:
@@ -126,17 +122,15 @@ def holds_secret(key: str, value: str) -> bool:
     """Return whether a setting contains a password or token in plain text, instead of ``${oc.env:NAME}``.
 
     Args:
-        key: The setting. Everything in an HTTP address of ``notify`` but its host may be secret. In a command, and in
-            settings that are not addresses, other colons and @ are usual.
+        key: The setting. Everything in an HTTP address of ``notify`` but its host may be secret. In settings that are
+            not addresses, other colons and @ are usual.
         value: Its value as it is typed or composed, with interpolations unresolved.
     """
     # If the password comes from a variable, an empty password is left, which is not secret.
     literal = _VARIABLE.sub(r"\1", value).replace(":@", "@")
     if key == "notify" and is_web(literal):
         return redact_notify(literal) != literal
-    if key == "notify":
-        return holds_plain_login(literal) or bool(_LOGIN_OPTION.search(literal))
-    return holds_login(literal) if key in SECRET_VARIABLES else holds_plain_login(literal)
+    return holds_login(literal) if key in SECRET_VARIABLES and key != "notify" else holds_plain_login(literal)
 
 
 def refuse_secret(key: str, value: str) -> None:
