@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-records
+records secrets
 errors statistics formatting
 config envs
 compat
@@ -36,7 +36,7 @@ sweeps __main__
 RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for room in row.split()}
 ALONE = "rltune.policies.served_model"  # shipped inside every registered model, where there is no rltune
 
-LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is answered before heavy imports
+LIGHT = ("config", "search", "errors", "formatting", "records", "secrets")  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("compose", "cli")}
 

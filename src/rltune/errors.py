@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from rltune.secrets import redact
+
 EXIT_FAULT = 1  # Exit code for faults, and for a sweep without a winner.
 EXIT_REQUEST = 2  # Exit code for a wrong request, which would fail again.
 EXIT_TRY_AGAIN = 75  # Exit code EX_TEMPFAIL of sysexits.h: the same command may succeed later.
@@ -33,8 +35,8 @@ class RltuneError(Exception):
     exit_code: ClassVar[int] = EXIT_REQUEST
 
     def __init__(self, what: str, allowed: str = "", fix: str = "") -> None:
-        self.what, self.allowed, self.fix = what, allowed, fix
-        super().__init__("\n".join([what, *self._label_parts()]))
+        self.what, self.allowed, self.fix = map(redact, (what, allowed, fix))
+        super().__init__("\n".join([self.what, *self._label_parts()]))
 
     def __reduce__(self) -> tuple[type[RltuneError], tuple[str, str, str]]:
         """Pickle the three parts, so that the error survives the way to another process."""
@@ -163,8 +165,8 @@ def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the type of another library's exception and the first line of its message."""
-    lines = str(error).strip().splitlines()
+    """Return the type of another library's exception and the first line of its message, without logins."""
+    lines = redact(str(error)).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

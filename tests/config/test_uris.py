@@ -13,17 +13,10 @@ from composing import compose
 
 from rltune.cli.run import spell_run
 from rltune.config.settings_file import format_settings
-from rltune.config.uris import (
-    hide_login,
-    holds_plain_login,
-    holds_secret,
-    redact,
-    redact_address,
-    refuse_typed_secrets,
-    resolve_uri,
-)
+from rltune.config.uris import holds_plain_login, holds_secret, refuse_typed_secrets, resolve_uri
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
+from rltune.secrets import conceal, redact, reveal
 from rltune.views.console import Console
 
 SIGNS = ["/", "@", ":", " ", "'", '"', "\\", "#", "%", "?", "&", "\\@/", ": #", "%40"]
@@ -69,7 +62,7 @@ def test_a_password_of_any_signs_is_in_no_sentence(password):
 
 @pytest.mark.parametrize("password", PASSWORDS)
 def test_pieces_of_a_password_are_in_no_error(password):
-    hide_login(address(password))
+    conceal(address(password))
     shown = redact(
         f"host 'right@db.example' not found; {password!r} refused; {json.dumps(password)}; {quote(password)}"
     )
@@ -78,7 +71,7 @@ def test_pieces_of_a_password_are_in_no_error(password):
 
 
 def test_a_password_that_is_a_word_spoils_no_longer_word():
-    hide_login("postgresql+psycopg://postgres:postgres@127.0.0.1/rl")
+    conceal("postgresql+psycopg://postgres:postgres@127.0.0.1/rl")
     assert redact("postgresql 'postgres'") == "postgresql '***'"
 
 
@@ -101,14 +94,14 @@ def test_a_login_in_any_other_setting_is_refused(composed_run):
     ],
 )
 def test_an_address_without_a_password_stays_readable(value):
-    assert redact_address(value) == redact(value) == value
+    assert conceal(value) == redact(value) == value
 
 
 def test_a_login_in_the_environment_is_written_nowhere(monkeypatch):
     word = "${oc.env:RLTUNE_STORAGE}"
     monkeypatch.setenv("RLTUNE_STORAGE", address("le/ft right"))
     config = parse_config(compose("run", f"study.storage={word}"))
-    assert config.study.storage == address("le/ft right")
+    assert reveal(config.study.storage) == address("le/ft right")
     assert word in spell_run([f"study.storage={word}"])
     for text in (format_settings(config), spell_run([f"study.storage={word}"])):
         assert "ft right" not in text

@@ -18,7 +18,6 @@ from rltune.compose.overrides import spell_value, spell_word
 from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
-from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import spell_command
@@ -202,7 +201,7 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
             key, is_new = override.key_or_group, override.is_add() or override.is_force_add()
             if override.is_delete() or override.is_sweep_override() or (conf_dir() / key).is_dir():
                 raise ConfigError(
-                    f"{redact_address(word)}: the settings were composed when the sweep was submitted",
+                    f"{word}: the settings were composed when the sweep was submitted",
                     "single keys, such as budget.trials; an option of a group needs a new submission",
                     "budget.trials=40",
                 )

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rltune.config.bounds import list_bounds, read_types
 from rltune.config.schema import REMOVED, RunConfig
-from rltune.config.uris import redact_address
+from rltune.config.uris import conceal_setting
 from rltune.config.validation import find_meant
 from rltune.errors import ConfigError, RltuneError, choices, nearest
 from rltune.formatting import spell_command
@@ -69,10 +69,9 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
         is_bare = subject and "=" not in error.override
         fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
-        redacted = redact_address(error.override)
-        # Hydra's message is not shown if it would contain the login.
-        if redacted != error.override:
-            return RltuneError(f"{redacted}: not readable", "key=value, the value also quoted for Hydra", help_line)
+        # Hydra's message is not shown if it would contain pieces of the login.
+        if (shown := conceal_setting("", error.override)) != error.override:
+            return RltuneError(f"{shown}: not readable", "key=value, the value also quoted for Hydra", help_line)
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(cause, root, schema, words)
@@ -109,9 +108,9 @@ def refuse_flags(root: str, words: Sequence[str]) -> None:
             settings[-1] += word
         else:
             settings.append(word)
-    typed = " ".join(redact_address(word) for word in settings)
+    typed = " ".join(settings)
     raise ConfigError(
-        f"{redact_address(flags[0])}: no such flag",
+        f"{flags[0]}: no such flag",
         "settings as key=value or group=option, without dashes",
         spell_command(f"{root} {typed}"),
     )
@@ -136,9 +135,9 @@ def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneErr
                 f"{word}: several values of a parameter", "a range or a choice", f"{key}=[choice,{values}]"
             )
         return ConfigError(
-            f"{redact_address(word)}: {key} takes one value",
+            f"{word}: {key} takes one value",
             "a single value; -m runs a sweep for each of several, one after the other",
-            spell_command(f"{root} -m {key}={redact_address(values)}"),
+            spell_command(f"{root} -m {key}={values}"),
         )
     return None
 
@@ -162,7 +161,7 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
     # For an unknown config group, Hydra names only the group, although the user has typed a key in it.
     full_key = f"{cause.full_key}."
     typed = (word for word in words if f"{word.partition('=')[0].lstrip('+~')}.".startswith(full_key))
-    override = redact_address(next(typed, str(cause.full_key)))
+    override = next(typed, str(cause.full_key))
     if str(cause.key) in siblings:
         has_value = not (OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key)))
         default = parent.get(cause.key) if has_value else None

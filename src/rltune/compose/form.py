@@ -21,7 +21,7 @@ from rltune.compose.overrides import spell_value
 from rltune.config.bounds import list_bounds
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import flatten_settings
-from rltune.config.uris import redact_address, redact_notify
+from rltune.config.uris import conceal_setting
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def list_groups() -> set[str]:
 def _spell_default(key: str, value: Any) -> str:
     if not isinstance(value, str):
         return spell_value(key, value)
-    return redact_notify(value) if key == "notify" else redact_address(value)
+    return conceal_setting(key, value)
 
 
 def _read_meanings(chosen: Mapping[str, str]) -> dict[str, str]:

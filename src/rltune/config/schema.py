@@ -13,6 +13,8 @@ from typing import Any
 from omegaconf import MISSING, OmegaConf
 
 from rltune.config.bounds import bounded
+from rltune.config.uris import conceal_setting
+from rltune.secrets import conceal
 
 
 def derive_env_name(env_id: str) -> str:
@@ -148,6 +150,10 @@ class TrackingConfig:
     experiment: str | None = None
     register: bool = True
 
+    def __post_init__(self) -> None:
+        """Conceal the login of the address."""
+        self.uri = self.uri and conceal(self.uri)
+
 
 @dataclass
 class ClusterConfig:
@@ -196,6 +202,10 @@ class StudyConfig:
 
     storage: str | None = None
 
+    def __post_init__(self) -> None:
+        """Conceal the login of the address."""
+        self.storage = self.storage and conceal(self.storage)
+
 
 @dataclass
 class PublishedConfig:
@@ -238,6 +248,10 @@ class RunConfig:
     failures: FailuresConfig = field(default_factory=FailuresConfig)
     certify: CertifyConfig = field(default_factory=CertifyConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
+
+    def __post_init__(self) -> None:
+        """Conceal the path of the address to notify."""
+        self.notify = self.notify and conceal_setting("notify", self.notify)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
-from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
+from rltune.config.uris import SECRET_VARIABLES, conceal_setting, holds_plain_login
 from rltune.errors import ConfigError, choices, nearest
 
 NORMALISABLE = ("observations", "rewards")
@@ -93,7 +93,7 @@ def check_whole(config: RunConfig) -> None:
             "the result of parse_config, which reads composed settings",
             'rltune.sweep("algo=ppo", "env=cartpole") composes the settings and runs the sweep',
         )
-    to_typed(RunConfig, vars(config))
+    to_typed(RunConfig, asdict(config))
 
 
 def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
@@ -139,9 +139,10 @@ def _build(kind: Any, value: Any) -> Any:
     elif isinstance(value, list):
         if kind is Any or get_origin(kind) is list:
             return [_build(parts[0] if parts else Any, element) for element in value]
-    elif isinstance(value, str) and ("${" in value or value == "???"):
-        pass
-    elif type(value) is kind or (kind is Any and type(value) in (bool, int, float, str, NoneType)):
+    elif isinstance(value, str):
+        if kind in (str, Any) and "${" not in value and value != "???":
+            return value
+    elif type(value) is kind or (kind is Any and type(value) in (bool, int, float, NoneType)):
         return value
     elif kind is float and type(value) is int:
         return float(value)
@@ -168,7 +169,7 @@ def _convert(schema: type[T], plain: Any) -> T:
     except OmegaConfBaseException as error:
         key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
         value = dict(flatten_settings(plain)).get(key, "...")
-        shown = "..." if isinstance(value, list) else redact_address(str(value))
+        shown = "..." if isinstance(value, list) else str(value)
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
         if key in REMOVED:
             raise ConfigError(
@@ -265,7 +266,7 @@ def check_config(config: RunConfig) -> None:
     for key, text in _list_texts(asdict(config)):
         if key not in SECRET_VARIABLES and holds_plain_login(text):
             raise ConfigError(
-                f"{key}={redact_address(text)} holds a login, which every checkpoint and policy would keep",
+                f"{key}={conceal_setting(key, text)} holds a login, which every checkpoint and policy would keep",
                 f"logins only in {', '.join(SECRET_VARIABLES)}, which are written nowhere",
                 f"leave the login out of {key}; the code that needs it can read an environment variable",
             )
@@ -293,7 +294,7 @@ def _check_storage(storage: str | None) -> None:
     if storage is not None and not is_bucket(storage):
         buckets = " or ".join(f"{kind.example} ({kind.name})" for kind in BUCKETS.values())
         raise ConfigError(
-            f"storage={redact_address(storage)} is not the address of a bucket",
+            f"storage={storage} is not the address of a bucket",
             f"null, {buckets}; a folder that all nodes share is output_dir",
             "storage=s3://bucket/sweeps",
         )

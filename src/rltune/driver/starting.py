@@ -18,7 +18,6 @@ from rltune.config.changes import RESUME_KEYS, check_budgets, check_changes, kee
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import REMOVED, RunConfig
 from rltune.config.settings_file import read_settings
-from rltune.config.uris import HIDDEN
 from rltune.config.validation import parse_config
 from rltune.driver.folder import make_name_taken_error
 from rltune.driver.plan import Plan, fit_sizes, make_plan
@@ -28,6 +27,7 @@ from rltune.ledger.handover import read_stored_driver
 from rltune.ledger.sweep_folder import is_half_made, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import RETRY
+from rltune.secrets import lacks_login, reveal
 
 if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
@@ -167,7 +167,7 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
         StudyError: A budget is smaller, or an address lacks its login.
     """
     settings = read_settings(folder, for_resume=True)
-    addresses = _drop_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
+    addresses = _drop_none({"storage": ref.storage, "study": {"storage": reveal(ref.ledger_url or "") or None}})
     # If the certification's size followed from the number of trials, it follows from the new number.
     certify = settings["certify"]
     is_fitted = (certify["top"], certify["seeds"]) == size_certification(settings["budget"]["trials"])
@@ -183,7 +183,7 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     config = parse_config(merged)
     check_budgets(folder.name, settings, fit_sizes(config)[0])
     for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
-        if address and HIDDEN in address:
+        if address and lacks_login(address):
             raise StudyError(
                 f"{key}={address}: the login is not saved in any file, so it has to be given again",
                 "the whole address",

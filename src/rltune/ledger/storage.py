@@ -14,13 +14,13 @@ import yaml
 
 from rltune.config.criteria import read_criteria
 from rltune.config.settings_file import FORMAT, read_settings
-from rltune.config.uris import HIDDEN
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.database import choose_journal, connect_file, file_of, make_storage_error
 from rltune.ledger.handover import make_distant_ledger_error
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.sweep_folder import LEDGER, SETTINGS
+from rltune.secrets import lacks_login
 
 STUDY = "study.db"
 _STUDY_SECTION = re.compile(r"^study:\n(?: .*\n)+", re.MULTILINE)
@@ -94,7 +94,7 @@ def require_login(ledger_url: str, name: str) -> None:
     Raises:
         StudyError: The login is missing.
     """
-    if HIDDEN in ledger_url:
+    if lacks_login(ledger_url):
         raise StudyError(
             f"study.storage={ledger_url}: the login is not saved in any file, so the ledger of {name} cannot be read",
             "the whole address, or one without a password, which PGPASSWORD or ~/.pgpass holds",

@@ -16,7 +16,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from rltune.compose.form import list_groups, make_form
 from rltune.compose.overrides import spell_value
-from rltune.config.uris import redact_address, resolve_uri
+from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import format_objective
 from rltune.service.access import LOGGED_IN, Access
@@ -39,7 +39,7 @@ REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 def find_tracking_server() -> str | None:
     """Return the address of the MLflow server that sweeps log to by default; None for a local store."""
     store = resolve_uri(None)
-    return redact_address(store) if store.startswith(("http://", "https://")) else None
+    return store if store.startswith(("http://", "https://")) else None
 
 
 async def read_form(request: Request) -> dict[str, str]:

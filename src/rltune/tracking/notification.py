@@ -6,11 +6,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rltune.config.schema import RunConfig
-from rltune.config.uris import HIDDEN, is_web, redact_notify
+from rltune.config.uris import is_web
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import spell_output_dir
+from rltune.secrets import lacks_login, reveal
 from rltune.tracking.tracker import SweepDescription, Tracker
 
 LIMIT_S = 10.0
@@ -35,31 +36,32 @@ class NotificationTracker(Tracker):
     @classmethod
     def check(cls, config: RunConfig) -> None:
         """Refuse an address that is no HTTP URL; whether a server answers there is only seen when the sweep ends."""
+        address = reveal(config.notify or "")
         # From saved settings, only the host of an address is known.
-        if config.notify is None or HIDDEN in config.notify:
+        if not address or lacks_login(address):
             return
         try:
-            host = is_web(config.notify) and urlsplit(config.notify).hostname
+            host = is_web(address) and urlsplit(address).hostname
         # urlsplit raises an error for some texts, such as an IPv6 address without its closing bracket.
         except ValueError:
             host = None
         if not host:
             raise ConfigError(
-                f"notify={redact_notify(config.notify)} is not an address to post to",
+                f"notify={config.notify} is not an address to post to",
                 "null, http://... or https://...",
                 f"notify='${{oc.env:RLTUNE_NOTIFY}}'; for a command: {spell_command('run ...')} && your-command",
             )
 
     def end(self, status: str, outcome: Outcome | None) -> None:
         """Send the notification at the end of the sweep."""
-        if outcome is None or HIDDEN in self._address:
+        if outcome is None or lacks_login(self._address):
             return
         import requests  # Imported only here, because it is slow.
 
         try:
             # A redirect is not followed: it could send the login to another host, or turn the POST into a GET.
             answer = requests.post(
-                self._address, json=describe_outcome(outcome), timeout=self._limit_s, allow_redirects=False
+                reveal(self._address), json=describe_outcome(outcome), timeout=self._limit_s, allow_redirects=False
             )
             problem = None if answer.status_code < 300 else f"it answered with {answer.status_code}"
         except requests.Timeout:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rltune.config.uris import redact_address, redact_error, resolve_uri
+from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, RltuneError, UnavailableError, choices
+from rltune.secrets import redact_error, reveal
 
 SQL_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 SCHEMES = ("sqlite", "http", "https", *SQL_PORTS, "databricks")
@@ -37,20 +38,20 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
     if scheme == "sqlite":
         problem = _find_sqlite_problem(Path(address.removeprefix("sqlite:///")))
     elif scheme in ("http", "https"):
-        problem = _wait_for(timeout_s, lambda: _find_server_problem(address, timeout_s))
+        problem = _wait_for(timeout_s, lambda: _find_server_problem(reveal(address), timeout_s))
     elif scheme in SQL_PORTS:
-        problem = _wait_for(timeout_s, lambda: _find_database_problem(address, SQL_PORTS[scheme], timeout_s))
+        problem = _wait_for(timeout_s, lambda: _find_database_problem(reveal(address), SQL_PORTS[scheme], timeout_s))
     elif not address.startswith("databricks"):
         why = "MLflow keeps no runs in plain folders any more" if scheme in ("", "file") else "unknown scheme"
         raise ConfigError(
-            f"tracking.uri={redact_address(address)}: {why}",
+            f"tracking.uri={address}: {why}",
             choices(scheme, SCHEMES),
             "tracking.uri=sqlite:////absolute/path/mlflow.db, or leave it out for mlflow.db in this folder",
         )
     if problem:
         kind, why = problem
         raise kind(
-            f"tracking.uri={redact_address(address)}: {redact_error(address, why)}",
+            f"tracking.uri={address}: {redact_error(address, why)}",
             "a server that answers, or a database file in a folder that can be written",
             "start it (mlflow server --port 5000), or type tracking=local (mlflow.db here) or tracking=off",
         )

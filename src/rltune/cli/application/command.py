@@ -14,10 +14,8 @@ import signal
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -46,11 +44,12 @@ from rltune.compose.composing import (
 )
 from rltune.compose.explaining import explain, refuse_flags
 from rltune.config.bounds import check_bounds, read_types
-from rltune.config.uris import redact, refuse_typed_secrets, resolve_uri
+from rltune.config.uris import refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
 from rltune.driver.signals import INTERRUPTED, call_at_process_end, handle_signals
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import spell_command
+from rltune.secrets import filter_output, reveal
 
 if TYPE_CHECKING:
     from rltune.ledger.sweep_ref import SweepRef
@@ -150,7 +149,7 @@ class Command:
         if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
             print(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
-        sys.excepthook = print_without_logins
+        filter_output()
         call_at_process_end(functools.partial(print_parts, sys.stdout))
         from hydra.errors import HydraException
 
@@ -183,6 +182,7 @@ class Command:
         Args:
             typed: The words after the command's name.
         """
+        refuse_typed_secrets(typed)
         _, words = take_switch(JSON, typed)
         checks = False
         if self.check is not None:
@@ -203,7 +203,6 @@ class Command:
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")
         store_schema(self.name, self.schema)
         use_own_dir()
-        refuse_typed_secrets(words)
         refuse_launchers(words)
         refuse_flags(self.name, words)
         jobs: list[Job] = []
@@ -362,9 +361,4 @@ def make_source(settings: DictConfig, root: str) -> Source:
 def use_tracking(settings: DictConfig) -> None:
     """Point MLflow to the address in ``tracking.uri``; without a value, MLflow uses its own default."""
     if settings.tracking.uri:
-        os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
-
-
-def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an uncaught exception and its traceback without passwords; installed as ``sys.excepthook``."""
-    print(redact("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
+        os.environ["MLFLOW_TRACKING_URI"] = reveal(resolve_uri(settings.tracking.uri))
