@@ -6,15 +6,18 @@ import copy
 import json
 import pickle
 import random
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from composing import compose
 from omegaconf import OmegaConf
 
+import rltune
 from rltune.config.schema import RunConfig, StudyConfig, TrackingConfig
 from rltune.config.validation import check_whole, parse_config
 from rltune.errors import ConfigError, RltuneError, describe_exception
@@ -25,14 +28,22 @@ SHOWN = "postgresql+psycopg://***@db.example:5432/rl"
 SIGNS = "/ @:#%'\"\\?&=+,;$<>{}[]()|^~`!*üß中§"
 LEFT, RIGHT = "umbrella", "xylophone"  # They stand in no other text.
 
+# The modules that open a connection, and `starting`, which composes settings anew.
+REVEALING = {
+    *("checkpoints/clients.py", "cli/application/command.py", "driver/starting.py", "ledger/database.py"),
+    *("tracking/dashboard.py", "tracking/mlflow_runs.py", "tracking/model_registry.py"),
+    *("tracking/notification.py", "tracking/uri_check.py"),
+}
+
 # A program that types logins into everything that a library may quote them in.
 PROGRAM = """
 import json, logging, sys, threading, warnings
+from pathlib import Path
 from urllib.parse import quote
 from rltune.errors import StudyError
 from rltune.secrets import conceal, filter_output, reveal
 
-filter_output()
+filter_output("stdout", "stderr")
 passwords = json.loads(sys.argv[1])
 for number, password in enumerate(passwords):
     address = conceal(f"postgresql+psycopg://me:{password}@db.example/rl")
@@ -104,6 +115,12 @@ def test_only_reveal_returns_the_address_whole() -> None:
     assert (secret, reveal(secret), reveal("plain")) == (SHOWN, ADDRESS, "plain")
     assert conceal(secret) is secret
     assert reveal(copy.deepcopy(secret)) == SHOWN
+
+
+def test_addresses_are_revealed_only_where_a_connection_is_opened() -> None:
+    package = Path(rltune.__file__).parent
+    files = {path: path.relative_to(package).as_posix() for path in package.rglob("*.py") if path.stem != "secrets"}
+    assert {name for path, name in files.items() if re.search(r"\breveal\(", path.read_text())} == REVEALING
 
 
 def test_an_address_read_back_lacks_its_login() -> None:

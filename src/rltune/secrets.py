@@ -139,8 +139,8 @@ class RedactingStream:
         return getattr(self._stream, name)
 
 
-def filter_output() -> None:
-    """Remove logins from everything that this process writes to its standard streams from now on."""
-    for name in ("stdout", "stderr"):
+def filter_output(*names: str) -> None:
+    """Remove logins from everything that this process writes to its ``stdout`` or ``stderr`` from now on."""
+    for name in names:
         if not isinstance(stream := getattr(sys, name), RedactingStream):
             setattr(sys, name, RedactingStream(stream))

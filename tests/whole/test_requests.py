@@ -47,7 +47,7 @@ SWEEP = (
     *("algo=ppo", "env.id=flaky:Flaky-v0", "name=mine", "budget.trials=3", "budget.env_steps=2000", "tracking=off"),
     *("failures.max_retries=0", "scheduler=none", "resources.max_concurrent=1", "report=false"),
     *("certify=off", "certify.top=0", "space.train_batch_size_per_learner=256", "space.minibatch_size=64"),
-    *("tracking.kinds=[own_code:Log]"),
+    "tracking.kinds=[own_code:Log]",
 )
 OWN_CODE = """
 from pathlib import Path

@@ -149,7 +149,8 @@ class Command:
         if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
             print(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
-        filter_output()
+        # The JSON document, alone on stdout, stays as it is: its texts have no logins, and no number in it is one.
+        filter_output("stderr", *([] if wants_json() else ["stdout"]))
         call_at_process_end(functools.partial(print_parts, sys.stdout))
         from hydra.errors import HydraException
 
