@@ -2,61 +2,145 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import math
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rltune.errors import (
+    ABSENT,
+    MAX_TEXT,
     ConfigError,
     NonFiniteError,
     PolicyError,
     ResourceError,
+    RewardError,
     RltuneError,
     StudyError,
     UnavailableError,
     choices,
     describe_exception,
     nearest,
+    spell,
 )
 
 
 def test_an_error_is_printed_in_three_lines():
     """An error is printed in three lines what is wrong what is allowed what to type."""
-    error = ConfigError("lrr=1", "'lr'", "lr=1")
+    error = ConfigError("lrr", 1, "", "'lr'", "lr=1")
     assert error.pretty().splitlines() == ["error: lrr=1", "  allowed: 'lr'", "  try:     lr=1"]
     assert RltuneError("broken").pretty() == "error: broken"
 
 
-@pytest.mark.parametrize("kind", [ConfigError, ResourceError, StudyError, PolicyError, NonFiniteError])
-def test_an_error_from_a_worker_arrives_whole(kind):
-    sent = pickle.loads(pickle.dumps(kind("what", "allowed", "fix")))
-    assert type(sent) is kind
-    assert isinstance(sent, RltuneError)
-    assert (sent.what, sent.allowed, sent.fix) == ("what", "allowed", "fix")
-    assert [line.split()[-1] for line in str(sent).splitlines()] == ["what", "allowed", "fix"]
+class OwnError(RltuneError):
+    """An error whose constructor takes something else."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("is refused", "allowed", "fix", key="host", value="here")
+        self.status = status
 
 
 @pytest.mark.parametrize(
-    ("what", "key", "value"),
+    "error",
     [
-        ("budget.trials=0 is out of range", "budget.trials", 0),
-        ("space.lr=1e-3: no such key", "space.lr", 0.001),
-        ("space.lr=nan: no number", "space.lr", "nan"),
-        ("env.id=heating:Thermo-v0: a class", "env.id", "heating:Thermo-v0"),
-        ("space.lr=[uniform, 0, 1]: its ends", "space.lr", "[uniform, 0, 1]"),
-        ("report=true with another", "report", True),
-        ("name='a b' cannot name a folder", "name", "a b"),
-        ("json=5", "json", 5),
-        ("nothing could be measured", None, None),
+        ConfigError("space.lr", [1, None], "is wrong", "allowed", "fix"),
+        *(kind("is wrong", "allowed", "fix", key="a", value={}) for kind in (ResourceError, StudyError, PolicyError)),
+        NonFiniteError("a loss"),
+        RewardError("a reward"),
+        OwnError(403),
+        StudyError("an object", key="a", value=lambda: None),
     ],
 )
-def test_an_error_has_its_parts_for_a_program(what, key, value):
-    assert ConfigError(what, "allowed", "fix").to_dict() == {
-        "error": what,
-        "key": key,
-        "value": value,
-        "allowed": "allowed",
-        "try": "fix",
+def test_an_error_from_a_worker_arrives_whole(error):
+    sent = pickle.loads(pickle.dumps(error))
+    assert type(sent) is type(error)
+    assert vars(sent) == vars(error)
+    assert sent.pretty() == error.pretty()
+    assert copy.copy(error).to_dict() == error.to_dict()
+
+
+@pytest.mark.parametrize("kind", [ConfigError, StudyError, OwnError])
+def test_an_error_arrives_as_json_in_another_process(kind):
+    error = ConfigError("name", "a=b c\n", ": no name", "allowed", "fix")
+    sent = kind.from_dict(json.loads(json.dumps(error.to_dict())))
+    assert type(sent) is kind
+    assert sent.to_dict() == error.to_dict()
+    assert sent.pretty() == error.pretty()
+
+
+@pytest.mark.parametrize(
+    ("value", "printed", "in_json"),
+    [
+        (0, "0", 0),
+        (0.1 + 0.2, "0.3", 0.1 + 0.2),
+        (math.nan, "nan", "nan"),
+        (-math.inf, "-inf", "-inf"),
+        (True, "true", True),
+        (None, "null", None),
+        ("1e-3", "1e-3", "1e-3"),
+        ("heating:Thermo-v0", "heating:Thermo-v0", "heating:Thermo-v0"),
+        ("a b", "'a b'", "a b"),
+        ("", "''", ""),
+        ("a=1 and b=[2", "'a=1 and b=[2'", "a=1 and b=[2"),
+        ("it's\n'so'", "\"it's\\n'so'\"", "it's\n'so'"),
+        (["uniform", 0, 1e-4], "[uniform,0,0.0001]", "[uniform,0,0.0001]"),
+        (["a ] b", None, [True]], "['a ] b',null,[true]]", "['a ] b',null,[true]]"),
+        ({"gravity": 9.8, "on": False}, "{gravity:9.8,on:false}", "{gravity:9.8,on:false}"),
+    ],
+)
+def test_a_value_is_printed_and_is_json(value, printed, in_json):
+    error = ConfigError("some.key", value, "is wrong")
+    assert error.what == f"some.key={printed} is wrong"
+    assert (error.key, error.to_dict()["value"]) == ("some.key", in_json)
+    json.dumps(error.to_dict(), allow_nan=False)
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+VALUES = st.recursive(PLAIN, lambda items: st.lists(items) | st.dictionaries(st.text(), items), max_leaves=5)
+
+
+@given(value=VALUES, problem=st.text())
+def test_no_value_and_no_problem_changes_another_part(value, problem):
+    error = ConfigError("some.key", value, problem, "allowed", "fix")
+    assert (error.key, error.problem, error.allowed, error.fix) == ("some.key", problem, "allowed", "fix")
+    assert error.what.startswith(f"some.key={spell(value)}")
+    if value is None or isinstance(value, bool | int) or (isinstance(value, str) and len(value) <= MAX_TEXT):
+        assert error.value == value
+    parts = json.loads(json.dumps(error.to_dict(), allow_nan=False))
+    assert ConfigError.from_dict(parts).to_dict() == pickle.loads(pickle.dumps(error)).to_dict() == parts
+
+
+def test_a_long_value_is_cut_where_it_is_kept_and_printed():
+    for value in ("a" * 10**6, ["a" * 10**6], {"a": "b" * 10**6}):
+        error = ConfigError("key", value, "is wrong")
+        assert len(error.what) < MAX_TEXT + 20
+        assert len(error.to_dict()["value"]) == MAX_TEXT
+
+
+@pytest.mark.parametrize("value", [ABSENT, 1])
+@pytest.mark.parametrize("problem", ["is wrong", ": wrong", ", wrong", ""])
+def test_the_parts_are_joined_as_a_sentence(value, problem):
+    what = ConfigError("key", value, problem).what
+    assert what.removeprefix("key").removeprefix("=1").strip() == problem
+    assert " :" not in what
+    assert " ," not in what
+    assert what == what.strip()
+    assert RltuneError(problem).what == problem, "an error need not concern a setting"
+
+
+def test_no_value_is_not_the_value_null():
+    assert ConfigError("env.id", ABSENT, "has no value").what == "env.id has no value"
+    assert ConfigError("env.id", None, "is wrong").what == "env.id=null is wrong"
+    assert RltuneError("broken").to_dict() == {
+        "error": "broken",
+        "key": None,
+        "value": None,
+        "allowed": "",
+        "try": "",
         "exit_code": 2,
     }
 
@@ -97,7 +181,7 @@ def test_another_librarys_error_is_named_by_its_first_line():
 
 
 def test_an_error_names_its_key_and_its_exit_code():
-    assert ConfigError("training.lr=2 large").key == "training.lr"
-    assert ConfigError("policy missing").key == ""
-    assert ConfigError("name=x").exit_code == 2
-    assert UnavailableError("tracking.uri=http://127.0.0.1:9").exit_code == 75
+    assert ConfigError("training.lr", 2, "large").key == "training.lr"
+    assert RltuneError("policy missing").key == ""
+    assert ConfigError("name", "x", "").exit_code == 2
+    assert UnavailableError("", key="tracking.uri", value="http://127.0.0.1:9").exit_code == 75

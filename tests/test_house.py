@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +147,24 @@ def ray_starts(root: Path) -> list[str]:
     ]
 
 
+def errors_without_parts(root: Path) -> list[str]:
+    """Places that read a part back from an error's first line, or write a key and a value into its problem."""
+    wrong = []
+    for module in modules(root):
+        for node in ast.walk(module.tree):
+            is_search = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
+            read = node.comparators[0] if is_search else getattr(node, "value", None)
+            is_part = isinstance(read, ast.Attribute) and read.attr in ("what", "problem")
+            is_read = is_part and (is_search or isinstance(node, ast.Attribute | ast.Subscript))
+            text = ast.unparse(node.args[0]) if isinstance(node, ast.Call) and node.args else ""
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            is_ours = name.endswith("Error") and name not in ("ValueError", "TypeError")
+            is_sentence = is_ours and re.match(r"""f?['"][^\s'"]+=""", text)
+            if is_read or is_sentence:
+                wrong.append(f"{module.path}:{node.lineno}: an error has its key and its value as parts")
+    return wrong
+
+
 def untested(root: Path) -> list[str]:
     """Modules without the test file of their name; a package's ``__init__`` needs none.
 
@@ -168,6 +187,7 @@ RULES = {
     "light rooms load nothing heavy": heavy_imports,
     "each package has its owner": misplaced_packages,
     "only the cluster's room starts ray": ray_starts,
+    "errors have parts": errors_without_parts,
 }
 
 
@@ -203,6 +223,15 @@ WRONG = [
         "src/rltune/driver/plan.py",
         "from hydra import compose",
         "cli may import hydra",
+    ),
+    *(
+        (errors_without_parts, "src/rltune/config/schema.py", source, "as parts")
+        for source in (
+            "error.what.startswith('env.')",
+            "'lr' in refused.problem",
+            "error.what[4:]",
+            "raise StudyError(f'{key}={name}: no such sweep')",
+        )
     ),
     (ray_starts, "src/rltune/trial/metrics.py", "import ray\nray.init()", "only cluster starts Ray"),
 ]

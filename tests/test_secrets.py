@@ -86,7 +86,7 @@ def test_no_output_log_warning_or_traceback_tells_a_login() -> None:
 def test_an_error_tells_no_login_in_any_of_its_forms(password: str) -> None:
     address = conceal(f"postgresql+psycopg://me:{password}@db.example/rl")
     foreign = OSError(f"{reveal(address)}: {password!r}, {quote(password, safe='')}")
-    error = ConfigError(f"study.storage={reveal(address)}", password, f"not {password}")
+    error = ConfigError("study.storage", reveal(address), f"is not {password}", password, f"not {password}")
     texts = [str(error), error.pretty(), json.dumps(error.to_dict()), describe_exception(foreign), repr(error)]
     texts += [str(error.key), str(error.value), str(pickle.loads(pickle.dumps(error))), redact(str(foreign))]
     assert [text for text in texts if LEFT in text or RIGHT in text] == []

@@ -1,69 +1,79 @@
-"""Errors for users, in three parts: what was wrong, what is allowed, what to type next.
+"""Errors for users, in parts: the key and the value, what is wrong with them, what is allowed, what to type next.
 
 The driver and the workers raise them. The commands print them without a traceback and exit with the error's
 `exit_code`: 2 for a request that is wrong whenever it is typed, 75 for one that may succeed when it is typed again.
+No code reads a part back from an error's text.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from enum import Enum
+from typing import Any, ClassVar, Final, Self
 
 from rltune.secrets import redact
 
 EXIT_FAULT = 1  # Exit code for faults, and for a sweep without a winner.
 EXIT_REQUEST = 2  # Exit code for a wrong request, which would fail again.
 EXIT_TRY_AGAIN = 75  # Exit code EX_TEMPFAIL of sysexits.h: the same command may succeed later.
+MAX_TEXT = 200  # The length to which a long value is cut in an error.
 
-# Matches a setting and its value at the beginning of an error; a list, a mapping or a quoted text may contain blanks.
-_SUBJECT = re.compile(r"""([\w.+@/-]+)=(\[.*?\]|\{.*?\}|'.*?'|".*?"|\S*?)(?=[:;,]?(?:\s|$))""")
+
+class Absent(Enum):
+    """The type of `ABSENT`, which is no value, and so is different from None, a setting's ``null``."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+"""The value of an error that concerns a setting without a value, or no setting at all."""
 
 
 class RltuneError(Exception):
-    """Base class of errors for users, with three parts.
+    """Base class of errors for users.
+
+    The first line of the text is ``key=value problem``. There is no blank before a problem that begins with a colon, a
+    comma or a semicolon.
 
     Args:
-        what: The key and the value that are wrong, or what failed.
+        problem: What is wrong with the key and the value, or what failed.
         allowed: What would be right, with the nearest name where there is one.
         fix: What to type next.
+        key: The setting or argument that is wrong, such as ``training.lr``, the first one of several; empty if the
+            error concerns none.
+        value: Its wrong value, without secrets, as a Python value.
+
+    Attributes:
+        what: The first line, of key, value and problem.
+        value: The value as JSON has it. Infinite numbers, NaN, lists and mappings are text; None is also no value.
     """
 
     exit_code: ClassVar[int] = EXIT_REQUEST
 
-    def __init__(self, what: str, allowed: str = "", fix: str = "") -> None:
-        self.what, self.allowed, self.fix = map(redact, (what, allowed, fix))
+    def __init__(
+        self, problem: str, allowed: str = "", fix: str = "", *, key: str = "", value: object = ABSENT
+    ) -> None:
+        self.key, self.problem, self.allowed, self.fix = map(redact, (key, problem, allowed, fix))
+        self.value = None if value is ABSENT else _to_json_value(value)
+        self.what = _join(self.key if value is ABSENT else f"{self.key}={spell(value)}", self.problem)
         super().__init__("\n".join([self.what, *self._label_parts()]))
 
-    def __reduce__(self) -> tuple[type[RltuneError], tuple[str, str, str]]:
-        """Pickle the three parts, so that the error survives the way to another process."""
-        return type(self), (self.what, self.allowed, self.fix)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the parts and not the constructor's arguments, so that subclasses may have other constructors."""
+        return _restore, (type(self), self.args, vars(self))
 
-    @property
-    def key(self) -> str:
-        """The setting or argument that is wrong, such as ``training.lr``; empty if the error concerns none."""
-        match = _SUBJECT.match(self.what)
-        return match[1] if match else ""
-
-    @property
-    def value(self) -> str | int | float | bool | None:
-        """The wrong value of the setting, with numbers as numbers; None if the error concerns no setting."""
-        match = _SUBJECT.match(self.what)
-        if match is None:
-            return None
-        for convert in (int, float):
-            with contextlib.suppress(ValueError):
-                # Infinite values stay text, because JSON has neither infinity nor NaN.
-                if math.isfinite(number := convert(match[2])):
-                    return number
-        words: dict[str, bool | None] = {"true": True, "false": False, "null": None}
-        return words.get(match[2].lower(), re.sub(r"^(['\"])(.*)\1$", r"\2", match[2]))
+    @classmethod
+    def from_dict(cls, parts: Mapping[str, Any]) -> Self:
+        """Make an error of this class from what `to_dict` has returned in another process."""
+        error = cls.__new__(cls)
+        RltuneError.__init__(error, parts["error"], parts["allowed"], parts["try"])
+        error.key, error.value = parts["key"] or "", parts["value"]
+        return error
 
     def pretty(self) -> str:
-        """Return the three parts, one per line, as commands print them."""
+        """Return the first line, what is allowed and what to type, one per line, as commands print them."""
         return f"error: {self}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,6 +91,53 @@ class RltuneError(Exception):
         return [f"{label}{part}" for label, part in (("  allowed: ", self.allowed), ("  try:     ", self.fix)) if part]
 
 
+def _restore(kind: type[RltuneError], args: tuple[Any, ...], state: Mapping[str, Any]) -> RltuneError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(state)
+    return error
+
+
+def _join(subject: str, problem: str) -> str:
+    return subject + (" " if subject and problem and problem[0] not in ":;," else "") + problem
+
+
+def _to_json_value(value: object) -> str | int | float | bool | None:
+    """Return numbers, truth values and None as they are, and everything else as text."""
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return _shorten(redact(value)) if isinstance(value, str) else spell(value)
+
+
+def spell(value: object) -> str:
+    """Write a setting's value on one line, nearly as a user would type it for Hydra.
+
+    ``true``, ``null``, ``0.3``, ``[pow2,64,256]``, ``{gravity:9.8}``, ``'two words'``; a long value is cut.
+    """
+    return _shorten(redact(_spell(value)))
+
+
+def _spell(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return f"{value:.10g}"  # Ten digits leave the noise of floating point out.
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_spell_item(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_spell_item, value)) + "]"
+    text = str(value)
+    return repr(text) if not text or any(character.isspace() for character in text) else text
+
+
+def _spell_item(item: object) -> str:
+    """Write an element of a list or mapping, in which some characters of a text need quotes."""
+    return repr(item) if isinstance(item, str) and any(mark in item for mark in " ,[]{}") else _spell(item)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
+
+
 class UnexpectedError(RltuneError):
     """An unexpected exception, which is a fault of rltune or of code that it calls."""
 
@@ -88,7 +145,18 @@ class UnexpectedError(RltuneError):
 
 
 class ConfigError(RltuneError):
-    """A setting is unknown, out of range or in conflict with another one."""
+    """A setting is unknown, out of range or in conflict with another one.
+
+    Args:
+        key: The setting, as for `RltuneError`.
+        value: Its value without secrets; ABSENT if it has none.
+        problem: What is wrong with it.
+        allowed: What would be right.
+        fix: What to type next.
+    """
+
+    def __init__(self, key: str, value: object, problem: str, allowed: str = "", fix: str = "") -> None:
+        super().__init__(problem, allowed, fix, key=key, value=value)
 
 
 class ResourceError(RltuneError):
@@ -133,6 +201,8 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "pbt": ("asha",),
 }
 
+_NO_DASHES = str.maketrans("", "", "-_")
+
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name closest to ``name``, by spelling or meaning: ``lr`` for ``learning_rate``; else None.
@@ -146,7 +216,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """
     names = {text.casefold(): text for text in reversed(list(known))}
     typed = name.casefold()
-    for meant in (typed, *OTHER_NAMES.get(re.sub(r"[-_]", "", typed), OTHER_NAMES.get(typed, ()))):
+    for meant in (typed, *OTHER_NAMES.get(typed.translate(_NO_DASHES), OTHER_NAMES.get(typed, ()))):
         if meant in names:
             return names[meant]
     close = difflib.get_close_matches(typed, names, n=1, cutoff=cutoff)
@@ -174,29 +244,33 @@ class NonFiniteError(RltuneError):
     """Raised if a loss, a weight or a return becomes NaN or infinite, from which a trial cannot recover.
 
     Args:
-        what: Which number, and when.
+        problem: Which number, and when.
+        allowed: What would be right.
+        fix: What to type next.
     """
 
     def __init__(
         self,
-        what: str,
+        problem: str,
         allowed: str = "losses, weights and returns that stay finite; a NaN never heals",
         fix: str = "lower training.lr, set training.grad_clip, or normalise observations and rewards",
     ) -> None:
-        super().__init__(what, allowed, fix)
+        super().__init__(problem, allowed, fix)
 
 
 class RewardError(RltuneError):
     """Raised for a NaN or infinite reward, which is a fault of the environment and not a divergence of training.
 
     Args:
-        what: Which reward, and when.
+        problem: Which reward, and when.
+        allowed: What would be right.
+        fix: What to type next.
     """
 
     def __init__(
         self,
-        what: str,
+        problem: str,
         allowed: str = "rewards that are finite numbers",
         fix: str = "look for a division by zero, a root or a logarithm in the environment's step",
     ) -> None:
-        super().__init__(what, allowed, fix)
+        super().__init__(problem, allowed, fix)

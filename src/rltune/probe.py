@@ -33,8 +33,8 @@ from rltune.config.schema import ClusterConfig, ProbeConfig
 from rltune.config.validation import check_pair, to_typed
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env, check_rewards
-from rltune.errors import ResourceError, RltuneError, describe_exception
-from rltune.formatting import format_count, format_number, format_value, spell_command
+from rltune.errors import ResourceError, RltuneError, describe_exception, spell
+from rltune.formatting import format_count, format_number, spell_command
 from rltune.search.space import Space, parse_space
 from rltune.trial.gpu_memory import GpuUse, read_gpu_use
 
@@ -242,10 +242,12 @@ def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
         values["env_runners"] = [number for number in env_runners if number == 0]
     if not values["env_runners"] or min(values["env_runners"]) + min(config.threads) > cpus:
         raise ResourceError(
-            f"env_runners={format_value(env_runners)} threads={format_value(config.threads)} cannot run here",
+            f"with threads={spell(config.threads)} cannot run here",
             f"at most {format_number(cpus, 'CPU')} for a trial, one for each env runner and each thread; "
             "no env runner with shaped rewards (env.rewards)",
             "env_runners=[0] threads=[1]",
+            key="env_runners",
+            value=env_runners,
         )
     return {name: sorted(set(numbers)) for name, numbers in values.items()}
 
@@ -375,9 +377,11 @@ def measure_on_gpu(build: Build, space: Space, engine: str, threads: int) -> Gpu
         (answer,) = _run_workers(Task(build, space, engine, threads))
     except WorkerError as error:
         raise ResourceError(
-            f"no trial could be measured on a GPU: {error}",
+            f": no trial could be measured on a GPU: {error}",
             "a number, where nothing can be measured",
             "resources.trials_per_gpu=1",
+            key="resources.trials_per_gpu",
+            value="auto",
         ) from None
     use: GpuUse = answer["gpu"]
     return GpuUse(build.replicates * use.tensors, use.context, use.total)

@@ -49,7 +49,9 @@ def test_a_driver_that_was_replaced_drops_nothing(store: Store) -> None:
     other = save(store, "trials/7/first/best-000000000050")
 
     def refuse() -> None:
-        raise StudyUnavailableError("sweep=one: another driver has taken it over", "one driver", "nothing")
+        raise StudyUnavailableError(
+            ": another driver has taken it over", "one driver", "nothing", key="sweep", value="one"
+        )
 
     retention = Retention(store, refuse)
     retention.drop_unnamed([make_trial(named)])

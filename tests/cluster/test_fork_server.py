@@ -79,7 +79,7 @@ def fork_worker(opened: ForkServer, worker: Path, *arguments: str) -> dict[str, 
 
 
 def refuse(key: str) -> None:
-    raise ConfigError(f"{key}=3", "1 or 2", f"{key}=2")
+    raise ConfigError(key, 3, "", "1 or 2", f"{key}=2")
 
 
 class TwoPartError(Exception):

@@ -63,7 +63,7 @@ class Unreadable(Exception):
 
 
 def test_an_error_keeps_its_class_where_it_can_be_read_again():
-    failed, error = pickle.loads(_pickle_error(ConfigError("a=1", "2", "a=2")))
+    failed, error = pickle.loads(_pickle_error(ConfigError("a", 1, "", "2", "a=2")))
     assert (failed, type(error), error.fix) == (True, ConfigError, "a=2")
     failed, error = pickle.loads(_pickle_error(Unreadable("a", "b")))
     assert (failed, type(error), str(error)) == (True, RuntimeError, "Unreadable: ab")

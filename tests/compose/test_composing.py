@@ -165,7 +165,7 @@ def test_composed_settings_are_changed_key_by_key():
         ("budget.trails=3", "budget.trails"),
         ("cluster=address", "cluster"),
         ("budget.trials=1,2", "budget.trials"),
-        ("~notify", ""),
+        ("~notify", "~notify"),
         ("a b", ""),
     ],
 )

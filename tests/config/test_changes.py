@@ -91,7 +91,7 @@ def test_a_sweep_from_before_a_setting_could_be_open_is_resumed_by_the_same_comm
     begun["env"]["rewards"]["normalise"] = True
     with pytest.raises(StudyError) as refused:
         check_changes("mine", begun, wanted)
-    assert refused.value.what.startswith("env.rewards.normalise=False")
+    assert refused.value.what.startswith("env.rewards.normalise=false")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_what_is_no_bound_is_refused_with_one_to_type(text):
     with pytest.raises(ConfigError) as refused:
         parse_constraints({"train_s": text})
     assert refused.value.key == "constraints.train_s"
-    assert f"={text} " in refused.value.what
+    assert refused.value.value == ("[1]" if text == [1] else text)
     assert refused.value.allowed
     assert refused.value.fix.startswith("'constraints.train_s=< ")
 

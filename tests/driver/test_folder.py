@@ -72,7 +72,7 @@ def test_a_new_sweep_survives_a_bucket_that_goes_away_later(request_of: Callable
     plan = make_plan(request_of("cluster=address", "name=x", f"output_dir={folder.parent}"))
     context = SweepContext(plan, folder, False, time.monotonic())
     with pytest.raises(StoreUnavailableError), hold_sweep(context) as ledger, open_folder(context, ledger):
-        raise StoreUnavailableError("storage=s3://x does not answer", "", "")
+        raise StoreUnavailableError("does not answer", "", "", key="storage", value="s3://x")
     assert (folder / "ledger.db").exists()
 
 

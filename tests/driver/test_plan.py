@@ -162,7 +162,7 @@ def test_what_is_normalised_can_be_searched(request_of):
         assert describe_plan(plan)["normalised"] == fixed
     with pytest.raises(ConfigError) as refused:
         make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "space.normalise=[choice,[reward],[]]"))
-    assert refused.value.what.startswith("space.normalise=['reward']")
+    assert refused.value.what.startswith("space.normalise=[reward]")
     make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", str(refused.value.fix)))
 
 
@@ -183,9 +183,9 @@ def test_remote_env_runners_count_as_cpus(make):
 
 
 REFUSED = {
-    "a thing that cannot be normalised": ({"algo__normalise": ["reward"]}, "algo.normalise=['reward']"),
-    "another order": ({"algo__normalise": ["rewards", "observations"]}, "algo.normalise=['rewards', 'observations']"),
-    "a list where a thing is meant": ({"algo__normalise": [["rewards"]]}, "algo.normalise=[['rewards']]"),
+    "a thing that cannot be normalised": ({"algo__normalise": ["reward"]}, "algo.normalise=[reward]"),
+    "another order": ({"algo__normalise": ["rewards", "observations"]}, "algo.normalise=[rewards,observations]"),
+    "a list where a thing is meant": ({"algo__normalise": [["rewards"]]}, "algo.normalise=[[rewards]]"),
     "a space of what the algorithm has not": ({"space__lrr": ["uniform", 0, 1]}, "space.lrr"),
     "a range that makes no sense": ({"space__lr": ["uniform", 1, 0]}, "space.lr"),
     "more CPUs than there are": ({"resources__cpus_per_trial": 4096}, "resources.cpus_per_trial=4096"),
@@ -253,8 +253,8 @@ def test_a_folder_in_which_nobody_may_write_is_refused(make):
 
 
 SENSELESS = [
-    ("space__gamma", ["uniform", 0.9, 1.2], "space.gamma=[uniform, 0.9, 1.2]", "space.gamma=0.99"),
-    ("space__lr", ["choice", 1e-3, 0.0], "space.lr=[choice, 0.001, 0.0]", "space.lr=0.0003"),
+    ("space__gamma", ["uniform", 0.9, 1.2], "space.gamma=[uniform,0.9,1.2]", "space.gamma=0.99"),
+    ("space__lr", ["choice", 1e-3, 0.0], "space.lr=[choice,0.001,0]", "space.lr=0.0003"),
     ("space__lr", "abc", "space.lr=abc", "space.lr=0.0003"),
     ("algo__training__gamma", 1.5, "algo.training.gamma=1.5", "algo.training.gamma=0.99"),
     ("algo__training__grad_clip", -1, "algo.training.grad_clip=-1", "algo.training.grad_clip=0.5"),

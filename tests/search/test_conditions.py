@@ -251,7 +251,7 @@ def test_what_stock_rllib_trains_is_said_before_the_first_trial(request_of):
     ("overrides", "what"),
     [
         (("algo=sac", "env=pendulum", "+algo.rl_module.model_config.use_lstm=true"), "SACConfig trains no LSTM"),
-        (("algo=ppo", "+algo.rl_module.model_config.lstm_use_prev_action=true"), "lstm_use_prev_action=True"),
+        (("algo=ppo", "+algo.rl_module.model_config.lstm_use_prev_action=true"), "lstm_use_prev_action=true"),
     ],
 )
 def test_a_memory_that_rllib_would_not_train_is_refused(overrides, what, request_of):

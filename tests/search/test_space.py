@@ -109,7 +109,7 @@ def test_values_of_a_person_bring_what_their_conditions_require():
 
 
 def test_a_yes_is_no_number():
-    with pytest.raises(ConfigError, match="n=True"):
+    with pytest.raises(ConfigError, match="n=true"):
         parse_space({"n": ["randint", 0, 3]}).check_values({"n": True})
 
 

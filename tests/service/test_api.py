@@ -51,7 +51,7 @@ def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
         ({"overrides": ["space.lr=nan"]}, "space.lr"),
         ({"overrides": ["env.id=NoSuchEnv-v0"]}, "env.id"),
         ({"overrides": ["output_dir=/elsewhere"]}, "output_dir"),
-        ({"overrides": ["--multirun"]}, ""),
+        ({"overrides": ["--multirun"]}, "--multirun"),
         ({"overrides": ["study.storage=postgresql://me:s3cret@db/x"]}, "study.storage"),
         ({"overrides": [], "name": "../up"}, "name"),
         ({"overrides": [], "group": "a b"}, "group"),

@@ -151,7 +151,7 @@ def test_a_module_that_ends_the_process_is_refused(
 
 class OwnError(UnavailableError):
     def __init__(self) -> None:
-        super().__init__("mine=1: not now", "allowed", "fix")
+        super().__init__(": not now", "allowed", "fix", key="mine", value=[1, "a b"])
 
 
 def refuse_in_own_words() -> CheckedSweep:

@@ -319,7 +319,9 @@ def test_a_running_sweep_is_told_and_resumes_at_the_queues_end(queue: Submission
 def test_a_driver_that_cannot_be_reached_is_not_stopping(queue: Submissions) -> None:
     class Unreachable(FakeProcesses):
         def stop(self, submission: Submission) -> None:
-            raise StudyError("sweep=a: it has no ledger yet", "a sweep with a ledger", "the same a moment later")
+            raise StudyError(
+                ": it has no ledger yet", "a sweep with a ledger", "the same a moment later", key="sweep", value="a"
+            )
 
     dispatcher = Dispatcher(queue, Unreachable(), 1)
     queue.add("a", [])

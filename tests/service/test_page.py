@@ -109,20 +109,20 @@ def test_a_wrong_value_is_kept_and_told_at_its_key(service: Serviced) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "field"),
+    ("key", "field"),
     [
-        ("budget.reports=20 exceeds budget.env_steps=10", "budget.reports"),
-        ("budget.env_steps=10 is too small", "budget.env_steps"),
-        ("algo.nothing=1 is unknown", "overrides"),
-        ("space.lr=nan: no number", "overrides"),
-        ("name='../up' is no name", "name"),
-        ("overrides=No closing quotation", "overrides"),
-        ("the disk is full", ""),
+        ("budget.reports", "budget.reports"),
+        ("budget.env_steps", "budget.env_steps"),
+        ("algo.nothing", "overrides"),
+        ("space.lr", "overrides"),
+        ("name", "name"),
+        ("overrides", "overrides"),
+        ("", ""),
     ],
 )
-def test_an_error_is_about_what_was_typed(what: str, field: str) -> None:
+def test_an_error_is_about_what_was_typed(key: str, field: str) -> None:
     given = {"budget.env_steps": "10", "budget.reports": "", "name": "../up", "overrides": "space.lr=nan"}
-    assert find_wrong(RltuneError(what), given, {"budget.env_steps", "budget.reports"}) == field
+    assert find_wrong(RltuneError("is wrong", key=key), given, {"budget.env_steps", "budget.reports"}) == field
 
 
 def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:

@@ -201,7 +201,9 @@ def test_a_request_to_stop_counts_for_the_run_it_was_made_to(folder: ServiceFold
 
 def test_a_database_that_is_down_leaves_the_exit_code(folder: ServiceFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(folder: Path) -> None:
-        raise StudyUnavailableError("study.storage=postgresql://host cannot be opened", "a server", "start it")
+        raise StudyUnavailableError(
+            "cannot be opened", "a server", "start it", key="study.storage", value="postgresql://host"
+        )
 
     monkeypatch.setattr(processes_module, "open_ledger", fail)
     processes = SweepProcesses(folder, {}, python("raise SystemExit(75)"))

@@ -19,7 +19,7 @@ from rltune.config.capabilities import (
 from rltune.config.names import conf_dir
 from rltune.config.settings_file import load_settings
 from rltune.config.validation import check_normalise
-from rltune.errors import ConfigError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, choices, nearest
 from rltune.formatting import format_value
 from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.space import Space, parse_space
@@ -85,12 +85,16 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
     if not paths:
         add = f"+algo.{NORMALISE}=[]" if name == NORMALISE else f"+algo.training.{name}=..."
         raise ConfigError(
-            f"{key}: algo '{algo['name']}' has no argument '{name}'",
+            key,
+            ABSENT,
+            f": algo '{algo['name']}' has no argument '{name}'",
             choices(name, list_arguments(algo)),
             f"add it to the algo first, such as {add}, or drop it with ~{key}",
         )
     candidates = ", ".join(".".join(path) for path in paths)
-    raise ConfigError(f"{key}: '{name}' is ambiguous", candidates, f"write it as space.{'.'.join(paths[0][-2:])}")
+    raise ConfigError(
+        key, ABSENT, f": '{name}' is ambiguous", candidates, f"write it as space.{'.'.join(paths[0][-2:])}"
+    )
 
 
 def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space:
@@ -103,7 +107,9 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
     for name, form in raw.items():
         if str(name).rpartition(".")[2] not in arguments and (close := nearest(str(name), arguments)):
             raise ConfigError(
-                f"space.{name}={format_value(form)}: algo '{algo['name']}' has no argument '{name}'",
+                f"space.{name}",
+                form,
+                f": algo '{algo['name']}' has no argument '{name}'",
                 choices(str(name), arguments),
                 f"space.{close}={format_value(form)}",
             )
@@ -154,7 +160,7 @@ def _list_values(algo: Mapping[str, Any], space: Space) -> Iterator[tuple[str, A
         yield f"space.{name}", value, None
     for dimension in space.dimensions:
         for value in dimension.args if dimension.kind == "choice" else dimension.ends():
-            yield f"space.{dimension.name}", value, dimension
+            yield f"space.{dimension.name}", value, [dimension.kind, *dimension.args]
 
 
 def _is_schedule(value: Any) -> bool:
@@ -169,7 +175,9 @@ def _check_schedule(key: str, value: Any, algo: Mapping[str, Any]) -> None:
     if name not in SCHEDULED:
         able = [scheduled for scheduled in SCHEDULED if scheduled in (algo.get("training") or {})]
         raise ConfigError(
-            f"{key}={format_value(value)}: RLlib 2.60 takes no schedule for {name}",
+            key,
+            value,
+            f": RLlib 2.60 takes no schedule for {name}",
             f"one value for the whole trial; schedules are for {', '.join(able)}",
             f"{key}={value[0][1]}",
         )
@@ -179,7 +187,9 @@ def _check_replay_buffer(key: str, name: str) -> None:
     """Refuse RLlib's replay buffers that cannot store the episodes of one agent; a class of the user's may."""
     if not _is_own_class(name) and name.rpartition(".")[2] not in REPLAY_BUFFERS:
         raise ConfigError(
-            f"{key}={name}: RLlib 2.60 cannot train from this replay buffer",
+            key,
+            name,
+            ": RLlib 2.60 cannot train from this replay buffer",
             f"{choices(name, REPLAY_BUFFERS)}, or a class of your own, my_package.my_module.MyBuffer",
             f"{key}={REPLAY_BUFFERS[0]}",
         )
@@ -207,7 +217,7 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
         return
     words = TRAINING_CHOICES.get(key.rpartition(".")[2])
     if words and value is not None and value not in words:
-        raise ConfigError(f"{key}={value} is unknown", choices(str(value), words), f"{key}={words[0]}")
+        raise ConfigError(key, value, "is unknown", choices(str(value), words), f"{key}={words[0]}")
     bounds = TRAINING_BOUNDS.get(key.rpartition(".")[2])
     if bounds is None or isinstance(value, dict):
         return
@@ -217,7 +227,9 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
         spelled = ",".join(f"{part:.10g}" for part in value)
         name = key.rpartition(".")[2]
         raise ConfigError(
-            f"{key}=[{spelled}]: a list of numbers without a kind is no range",
+            key,
+            value,
+            ": a list of numbers without a kind is no range",
             f"[kind, ...] with one of: {', '.join(KINDS)}; a number"
             + ("; or a schedule, [[0, first], [steps, last]]" if name in SCHEDULED else ""),
             f"space.{name}=[{guess_kind(value)},{spelled}]" if value else f"space.{name}={bounds.suggest(spelled)}",
@@ -242,15 +254,15 @@ def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> No
             dotted, value = ".".join(path), _read(algo, path)
             parameter, entry = searched.get(dotted), unread.get(dotted)
             fix = f"remove it: ~algo.{dotted}" + (f" ~space.{parameter}" if parameter else "")
-            what = f"algo.{dotted}={value}: RLlib 2.60 accepts this, but it has no effect on a sweep"
-            what += " with these settings" if entry and entry.switch else ""
+            problem = ": RLlib 2.60 accepts this, but it has no effect on a sweep"
+            problem += " with these settings" if entry and entry.switch else ""
             # A value of the shipped file may wait for another argument that would have it read.
             is_set = parameter is not None or value not in (None, _read(shipped, path))
             if entry and is_set and not (entry.switch and _is_on(entry.switch, algo, searched, corners, parameter)):
-                raise ConfigError(what, entry.instead, fix)
+                raise ConfigError(f"algo.{dotted}", value, problem, entry.instead, fix)
             is_known = not row.replay_settings or name in row.replay_settings
             if path[:-1] == _REPLAY and not is_known and not _is_own_class(str(_read(algo, (*_REPLAY, "type")))):
-                raise ConfigError(what, choices(name, row.replay_settings), fix)
+                raise ConfigError(f"algo.{dotted}", value, problem, choices(name, row.replay_settings), fix)
 
 
 def _read_shipped(algo: Mapping[str, Any], row: Capabilities) -> Mapping[str, Any]:
@@ -300,7 +312,7 @@ def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float
 
     Args:
         per_trial: The number in ``resources``; 0 if it has none.
-        setting: How that number was typed, for the error.
+        setting: The setting of that number, for the error.
 
     Raises:
         ConfigError: Both are given, and differ.
@@ -309,8 +321,9 @@ def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float
     of_learners = per_learner * max(1, count_learners(algo))
     if of_learners and per_trial and of_learners != per_trial:
         raise ConfigError(
-            f"algo.learners.num_gpus_per_learner={per_learner:g} gives a trial {of_learners:g} GPUs, but "
-            f"{setting} gives it another number",
+            "algo.learners.num_gpus_per_learner",
+            per_learner,
+            f"gives a trial {of_learners:g} GPUs, but {setting} gives it another number",
             "one of the two settings; the learners of a trial share its GPUs evenly",
             "~algo.learners.num_gpus_per_learner",
         )

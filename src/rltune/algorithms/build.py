@@ -20,7 +20,7 @@ from rltune.compat.rllib_internals import list_connectors
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import find_spaces, is_plain
 from rltune.envs.spec import EnvSpec
-from rltune.errors import ConfigError, choices
+from rltune.errors import ABSENT, ConfigError, choices
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -186,7 +186,9 @@ def _check_own_connector(config: AlgorithmConfig) -> None:
     """Refuse a user's env-to-module connector if observations are normalized, as our filter would replace it."""
     if "env_to_module_connector" in list_connectors(config):
         raise ConfigError(
-            "env.normalise_observations=true with algo.env_runners.env_to_module_connector: only one can act",
+            "env.normalise_observations",
+            True,
+            "with algo.env_runners.env_to_module_connector: only one can act",
             "one of the two; your own connector function can return [MeanStdFilter(), ...]",
             "env.normalise_observations=false",
         )
@@ -199,7 +201,9 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
 
     if spec.normalise_observations:
         raise ConfigError(
-            "env.normalise_observations=true: offline algorithms do not normalise a dataset",
+            "env.normalise_observations",
+            True,
+            ": offline algorithms do not normalise a dataset",
             "false for offline algorithms",
             "env.normalise_observations=false",
         )
@@ -240,18 +244,22 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
         unknown = [key for key in arguments if key not in allowed]
         if not unknown:
             raise ConfigError(
-                f"algo.{section} of '{name}': {error}",
+                f"algo.{section}",
+                ABSENT,
+                f"of '{name}': {error}",
                 str(inspect.signature(method)),
                 "see RLlib's documentation",
             ) from None
         raise ConfigError(
-            f"algo.{section}.{unknown[0]}={arguments[unknown[0]]}: {type(config).__name__} has no such argument",
+            f"algo.{section}.{unknown[0]}",
+            arguments[unknown[0]],
+            f": {type(config).__name__} has no such argument",
             choices(unknown[0], allowed),
             f"correct or remove it: ~algo.{section}.{unknown[0]}",
         ) from None
     except (ValueError, KeyError) as error:
         raise ConfigError(
-            f"algo.{section} of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation"
+            f"algo.{section}", ABSENT, f"of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation"
         ) from None
 
 
@@ -304,7 +312,9 @@ def _make_model_config(raw: Mapping[str, Any]) -> Any:
         allowed = list(DefaultModelConfig.__dataclass_fields__)
         unknown = next(key for key in raw if key not in allowed)
         raise ConfigError(
-            f"algo.rl_module.model_config.{unknown}={raw[unknown]}: RLlib has no such model setting",
+            f"algo.rl_module.model_config.{unknown}",
+            raw[unknown],
+            ": RLlib has no such model setting",
             choices(unknown, allowed),
             f"correct or remove it: ~algo.rl_module.model_config.{unknown}",
         ) from None

@@ -45,7 +45,9 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         PolicyError: The file exists.
     """
     if path.exists():
-        raise PolicyError(f"out={path} exists", "a file of its own for each dataset", f"out={path.with_stem('data-2')}")
+        raise PolicyError(
+            "exists", "a file of its own for each dataset", f"out={path.with_stem('data-2')}", key="out", value=path
+        )
     env = policy.env()
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     limit, cut = find_step_limit(env), []
@@ -86,17 +88,17 @@ def check_dataset(path: str | Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file does not exist, or is not a dataset.
     """
-    key = f"algo.offline_data.input_={path}"
+    key = "algo.offline_data.input_"
     fix = spell_command("record policy=sweep:latest out=outputs/data.parquet")
     if not Path(path).is_file():
-        raise ConfigError(f"{key}: no such file", f"a dataset as {spell_command('record')} writes it", fix)
+        raise ConfigError(key, path, ": no such file", f"a dataset as {spell_command('record')} writes it", fix)
     try:
         schema = pq.read_schema(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{key}: {error}", f"a dataset as {spell_command('record')} writes it", fix) from None
+        raise ConfigError(key, path, f": {error}", f"a dataset as {spell_command('record')} writes it", fix) from None
     missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
-        raise ConfigError(f"{key} has no column {missing[0]}", ", ".join(COLUMNS), fix)
+        raise ConfigError(key, path, f"has no column {missing[0]}", ", ".join(COLUMNS), fix)
     metadata: dict[str, Any] = json.loads((schema.metadata or {}).get(b"rltune", b"{}"))
     return metadata
 

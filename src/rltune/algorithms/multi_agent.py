@@ -100,13 +100,17 @@ def configure_agents(config: Any, spec: Any, algo: str) -> None:
     """
     if not capabilities_of(type(config)).several_agents:
         raise ConfigError(
-            f"algo={algo} is for one agent, and env.policies asks for several",
+            "algo",
+            algo,
+            "is for one agent, and env.policies asks for several",
             list_algos(lambda row: row.several_agents),
             "algo=ppo",
         )
     if config.model_config.get("use_lstm"):
         raise ConfigError(
-            "algo.rl_module.model_config.use_lstm=true is for one agent, and env.policies asks for several",
+            "algo.rl_module.model_config.use_lstm",
+            True,
+            "is for one agent, and env.policies asks for several",
             "networks without memory",
             "algo.rl_module.model_config.use_lstm=false",
         )

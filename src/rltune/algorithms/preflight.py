@@ -55,7 +55,9 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
         _check_lstm(config)
         if error := _find_fault(config):
             raise ConfigError(
-                f"algo '{build.algo['name']}' cannot be configured with {_format_corner(corner)}: {_first_line(error)}",
+                "algo",
+                build.algo["name"],
+                f"cannot be configured with {_format_corner(corner)}: {_first_line(error)}",
                 "values that RLlib accepts at every corner of the space",
                 f"narrow the space: {_suggest_value(build, space, corner, str(error))}",
             )
@@ -75,7 +77,9 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
     ):
         if num_processes != counted:
             raise ConfigError(
-                f"{key}={num_processes}, the default of {type(config).__name__}, needs CPUs that a trial does not have",
+                key,
+                num_processes,
+                f", the default of {type(config).__name__}, needs CPUs that a trial does not have",
                 "numbers of env runners and learners that the algo file itself sets",
                 f"+{key}={counted}",
             )
@@ -83,7 +87,9 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
         value = (algo.get(section) or {}).get(name)
         if value and value not in allowed:
             raise ConfigError(
-                f"algo.{section}.{name}={value}: a trial cannot have these resources",
+                f"algo.{section}.{name}",
+                value,
+                ": a trial cannot have these resources",
                 "one CPU for the trial's process (resources.cpus_per_trial) and for each env runner and learner; "
                 "GPUs (resources.gpus_per_trial) only for learners",
                 f"~algo.{section}.{name}",
@@ -96,7 +102,9 @@ def _check_lstm(config: AlgorithmConfig) -> None:
     if config.model_config.get("use_lstm") and (not able or config.is_multi_agent):
         who = "policies of several agents act with" if able else f"RLlib 2.60's {type(config).__name__} trains"
         raise ConfigError(
-            f"algo.rl_module.model_config.use_lstm=true: {who} no LSTM",
+            "algo.rl_module.model_config.use_lstm",
+            True,
+            f": {who} no LSTM",
             f"use_lstm with {list_algos(lambda row: row.lstm)} and one agent",
             "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
         )
@@ -153,7 +161,9 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
     except Exception as error:  # Whatever RLlib's model catalogs raise, the network cannot be built.
         raise ConfigError(
-            f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",
+            "algo",
+            build.algo["name"],
+            f"cannot act in env.id={build.env.id}: {_first_line(error)}",
             "an environment whose observations and actions the algorithm handles",
             "choose another env= or algo=",
         ) from None
@@ -179,13 +189,17 @@ def check_spaces(algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] |
         return
     if row.actions not in ("both", kind):
         raise ConfigError(
-            f"algo={algo['name']} cannot act in env.id={env_id}, whose actions are {spaces[1]}",
+            "algo",
+            algo["name"],
+            f"cannot act in env.id={env_id}, whose actions are {spaces[1]}",
             f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind))}",
             "algo=ppo, or another env=",
         )
     if is_image(spaces[0]) and not row.images:
         raise ConfigError(
-            f"algo={algo['name']} cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
+            "algo",
+            algo["name"],
+            f"cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
             f"images are for {list_algos(lambda row: row.images)}",
             "algo=ppo, or a vector: env.wrappers=[{entry_point: 'rltune.envs.spaces:FlatObservation'}]",
         )

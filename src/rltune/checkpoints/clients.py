@@ -230,10 +230,12 @@ def make_store_error(address: str, problem: str, kind: type[StoreError]) -> Stor
     """
     bucket = find_bucket_kind(address)
     return kind(
-        f"storage={address.partition('?')[0]} {problem}",
+        problem,
         f"an existing bucket that answers, with the credentials in the environment of every node: {bucket.login}, "
         "or another login of the cloud's own tools",
         f"storage={bucket.example}",
+        key="storage",
+        value=address.partition("?")[0],
     )
 
 

@@ -259,9 +259,11 @@ class Store:
         if self.address:
             return make_store_error(self.address, problem, UnsharedStoreError)
         return UnsharedStoreError(
-            f"output_dir={self.folder.parent}: {problem}",
+            f": {problem}",
             "a folder on storage that all nodes of the cluster share, under the same path",
             "output_dir=/shared/outputs, or the same storage mounted there on each node",
+            key="output_dir",
+            value=self.folder.parent,
         )
 
     def list_folders(self, holding: str) -> dict[str, float]:

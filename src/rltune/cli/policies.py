@@ -100,7 +100,9 @@ def _read_environment(settings: DictConfig, policy: AnyPolicy) -> Mapping[str, A
     # Of these keys, which only training reads, a file of conf/env may have some. Such a file has a name, too.
     if "name" not in env and (key := next((key for key in env if key not in ("id", "kwargs", "wrappers")), None)):
         raise ConfigError(
-            f"env.{key}={env[key]}: an evaluation does not take it",
+            f"env.{key}",
+            env[key],
+            ": an evaluation does not take it",
             "env.id, env.kwargs and env.wrappers; a policy has its own normaliser, and its returns are the true ones",
             f"leave env.{key} out",
         )

@@ -29,7 +29,7 @@ from rltune.cli.service import (
     wait_for_start,
 )
 from rltune.compose.composing import list_conf_dirs
-from rltune.errors import EXIT_TRY_AGAIN, ConfigError, RltuneError, StudyError, choices
+from rltune.errors import ABSENT, EXIT_TRY_AGAIN, ConfigError, RltuneError, StudyError, choices
 from rltune.formatting import spell_command
 
 
@@ -51,7 +51,7 @@ def list_options(words: Sequence[str]) -> list[str] | Answer:
     from rltune.views.available import KINDS, list_available, show_available
 
     if words[0] not in KINDS:
-        raise ConfigError(f"{words[0]}: nothing to list", choices(words[0], KINDS), spell_command("list envs"))
+        raise RltuneError(f"{words[0]}: nothing to list", choices(words[0], KINDS), spell_command("list envs"))
     folders = [Path(words[index + 1]) for index, word in enumerate(words[:-1]) if word == "--config-dir"]
     headings, rows = list_available(words[0], [*list_conf_dirs(), *folders])
     data = {words[0]: [dict(zip(headings, row, strict=True)) for row in rows]}
@@ -150,7 +150,9 @@ def compare(settings: DictConfig) -> Answer:
     """Compare sweeps on one environment."""
     sweeps = settings.sweeps if settings.group is None else list_group(settings)
     if not sweeps:
-        raise ConfigError("sweeps has no value", "sweeps' names", spell_command("compare sweeps=[first,second]"))
+        raise ConfigError(
+            "sweeps", ABSENT, "has no value", "sweeps' names", spell_command("compare sweeps=[first,second]")
+        )
     from rltune.ledger.sweep_ref import SweepRef
 
     folders = [SweepRef.of(sweep, settings.output_dir, settings.storage).folder("sweeps") for sweep in sweeps]
@@ -182,7 +184,9 @@ def list_group(settings: DictConfig) -> list[str]:
     complete = [sweep["name"] for sweep in sweeps if sweep["state"] == "complete"]
     if not complete:
         raise ConfigError(
-            f"group={settings.group}: {'no sweep of this group is complete' if client else 'no service runs'}",
+            "group",
+            settings.group,
+            f": {'no sweep of this group is complete' if client else 'no service runs'}",
             "a group whose sweeps were submitted, and have ended",
             spell_command("list") if client else spell_command("serve"),
         )

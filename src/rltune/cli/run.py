@@ -125,7 +125,9 @@ def refuse_shared_names(configs: Sequence[RunConfig]) -> None:
     named = [(config.output_dir, config.name) for config in configs if config.name]
     if repeated := next((name for folder, name in named if named.count((folder, name)) > 1), None):
         raise ConfigError(
-            f"name={repeated}: {len(configs)} sweeps of one command line cannot share a name",
+            "name",
+            repeated,
+            f": {len(configs)} sweeps of one command line cannot share a name",
             "no name, so that each sweep gets its own, or a name for each",
             f"leave name= out; {spell_command('list')} shows the names",
         )

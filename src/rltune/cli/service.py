@@ -20,7 +20,7 @@ from rltune.compose.composing import read_request, store_schema
 from rltune.config.bounds import bounded
 from rltune.config.schema import RunConfig
 from rltune.config.validation import to_typed
-from rltune.errors import ConfigError, StudyError
+from rltune.errors import ABSENT, ConfigError, RltuneError, StudyError
 from rltune.formatting import format_objective, spell_command
 from rltune.ledger.sweep_folder import SETTINGS
 from rltune.service.folder import ADDRESS, ServiceFolder
@@ -124,7 +124,7 @@ def check_job(job: Job) -> None:
         RltuneError: The sweep cannot be run.
     """
     if flags := [word for word in job.words if word.startswith("-")]:
-        raise ConfigError(
+        raise RltuneError(
             f"{flags[0]}: the service uses only the conf/ in its own folder", "groups there", f"leave {flags[0]} out"
         )
     settings = DictConfig(OmegaConf.to_container(job.settings))
@@ -147,7 +147,7 @@ class LogsConfig:
 def logs(settings: DictConfig) -> Answer:
     """Print the log of a submitted sweep."""
     if OmegaConf.is_missing(settings, "sweep"):
-        raise ConfigError("sweep has no value", "a sweep that was submitted", spell_command("list"))
+        raise ConfigError("sweep", ABSENT, "has no value", "a sweep that was submitted", spell_command("list"))
     from rltune.service.client import Client
 
     client = Client(settings.service.address, output_dir=settings.output_dir)

@@ -70,15 +70,19 @@ def check_address(cluster: ClusterConfig) -> None:
     if found := re.match(r"\w+://(?:[^/@]*@)?([^:/]+)", address):
         host = found[1]
         raise ResourceError(
-            f"{key}={address}: a sweep cannot run through Ray Client or through the dashboard's port",
+            ": a sweep cannot run through Ray Client or through the dashboard's port",
             f"host:port of the cluster's head, such as {host}:6379, or auto, on a node of the cluster",
             f"ray job submit --address http://{host}:8265 -- python -m rltune run cluster=address ...",
+            key=key,
+            value=address,
         )
     if not re.fullmatch(r"\S+:\d+", address):
         raise ResourceError(
-            f"{key}={address}: not the address of a Ray cluster",
+            ": not the address of a Ray cluster",
             "host:port of the cluster's head, or auto on one of its nodes",
             f"{key}={address or 'head'}:6379",
+            key=key,
+            value=address,
         )
 
 
@@ -177,9 +181,11 @@ def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
     except Exception as error:
         # Ray raises a plain Exception if its node is not up within 30 s (Ray 2.60).
         raise UnavailableError(
-            f"cluster=local: Ray did not start ({describe_exception(error)})",
+            f": Ray did not start ({describe_exception(error)})",
             "a machine with time and memory for Ray's own processes; their logs are in /tmp/ray/session_latest/logs",
             "the same command again, when the machine is less busy",
+            key="cluster",
+            value="local",
         ) from error
 
 
@@ -210,30 +216,37 @@ def _explain_failed_join(address: str, error: BaseException) -> RltuneError:
     said = "\n".join(str(text) for text in (error, error.__cause__, error.__context__) if text)
     if isinstance(error, AuthenticationError) or "InvalidAuthToken" in said:
         return ResourceError(
-            f"cluster.address={address}: wrong or missing token",
+            ": wrong or missing token",
             "the cluster's own token in RAY_AUTH_TOKEN, or in the file that RAY_AUTH_TOKEN_PATH names",
             "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=..., then the same command",
+            key="cluster.address",
+            value=address,
         )
     versions = re.findall(r"    Ray: (\S+)\n    Python: (\S+)", said)
     if "Version mismatch" in said and len(versions) >= 2:
         (their_ray, their_python), (ray, python) = versions[:2]
         return ResourceError(
-            f"cluster.address={address}: Ray {their_ray} on Python {their_python} runs there, "
-            f"Ray {ray} on Python {python} here",
+            f": Ray {their_ray} on Python {their_python} runs there, Ray {ray} on Python {python} here",
             "the same versions of Ray and Python on every node, to the last digit",
             f"pip install ray=={ray} on the nodes, under Python {python}, and start them again",
+            key="cluster.address",
+            value=address,
         )
     if "No node info found" in said:
         # Ray raises this, after a minute, on a machine that is not a node of the cluster.
         return ResourceError(
-            f"cluster.address={address}: a Ray cluster answers, but this machine is not one of its nodes",
+            ": a Ray cluster answers, but this machine is not one of its nodes",
             "a command on a node of the cluster; a node without CPUs for trials is enough",
             f"ray start --address={address} --num-cpus=0 here, then the same command; or ray job submit",
+            key="cluster.address",
+            value=address,
         )
     return UnavailableError(
-        f"cluster.address={address}: no Ray answers ({describe_exception(error)})",
+        f": no Ray answers ({describe_exception(error)})",
         "the address of a running Ray, or auto on one of its nodes",
         "ray start --head, or cluster=local",
+        key="cluster.address",
+        value=address,
     )
 
 

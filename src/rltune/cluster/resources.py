@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltune.config.schema import MAX_ON_GPU
-from rltune.errors import ResourceError
+from rltune.errors import ResourceError, spell
 
 EPSILON = 1e-6  # Tolerance for rounding: 3 x 0.3333 must fit into 1.
 GRAIN = 10_000  # Ray truncates fractions to four digits (2.60): as 0.1666, six trials of 1/6 fit on one GPU.
@@ -155,11 +155,11 @@ class Request:
     trials_per_gpu: int | str | None = None
 
     @property
-    def gpu_setting(self) -> str:
-        """Return the user's setting that requests GPUs, for errors."""
+    def gpu_setting(self) -> tuple[str, float | str]:
+        """The user's setting that requests GPUs, for errors: its key and its value."""
         if self.trials_per_gpu is None:
-            return f"resources.gpus_per_trial={self.gpus:g}"
-        return f"resources.trials_per_gpu={self.trials_per_gpu}"
+            return "resources.gpus_per_trial", self.gpus
+        return "resources.trials_per_gpu", self.trials_per_gpu
 
     @property
     def extra_processes(self) -> dict[str, int]:
@@ -197,22 +197,26 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
     num_extra = sum(request.extra_processes.values())
     needed = cpus + num_extra
     if needed > machine.cpus + EPSILON:
-        with_them = "".join(f" with {key}={count}" for key, count in request.extra_processes.items())
+        with_them = "".join(f"with {key}={count} " for key, count in request.extra_processes.items())
         raise ResourceError(
-            f"resources.cpus_per_trial={cpus:g}{with_them} needs {needed:g} CPUs",
+            f"{with_them}needs {needed:g} CPUs",
             f"at most {machine.cpus:g} CPUs a trial here",
             f"resources.cpus_per_trial={max(1, int(machine.cpus - num_extra))}"
             if machine.cpus > num_extra
             else " ".join(f"{key}=0" for key in request.extra_processes),
+            key="resources.cpus_per_trial",
+            value=cpus,
         )
     if not count_slots(share.bundles, nodes, 1):
         largest = max(node.cpus for node in nodes if node.gpus >= min(1, request.gpus))
+        key, value = request.gpu_setting
         raise ResourceError(
-            f"resources.cpus_per_trial={cpus:g}"
-            + (f" with {request.gpu_setting}" if request.gpus else "")
-            + f" fits into no node: a process needs all its CPUs{' and GPUs' if request.gpus else ''} on one",
+            (f"with {key}={spell(value)} " if request.gpus else "")
+            + f"fits into no node: a process needs all its CPUs{' and GPUs' if request.gpus else ''} on one",
             f"at most {largest:g} CPUs a process here",
             f"resources.cpus_per_trial={max(1, int(largest))}",
+            key="resources.cpus_per_trial",
+            value=cpus,
         )
     return share
 
@@ -282,34 +286,43 @@ def choose_cpus(request: Request, *nodes: Machine) -> float:
 
 
 def _check_gpus(request: Request, machine: Machine) -> None:
-    gpus, asked = request.gpus, request.gpu_setting
+    gpus, (key, value) = request.gpus, request.gpu_setting
     if gpus > 1 and gpus != int(gpus):
         raise ResourceError(
-            f"{asked} cannot be placed",
+            "cannot be placed",
             "a fraction of one GPU, or whole GPUs",
             f"resources.gpus_per_trial={math.ceil(gpus)}",
+            key=key,
+            value=value,
         )
     if gpus and machine.gpus <= 0:
         raise ResourceError(
-            f"{asked}, but there is no GPU here",
+            ", but there is no GPU here",
             "0 without a GPU" if request.trials_per_gpu is None else "null without a GPU: as many trials as CPUs",
             "resources=auto" if request.trials_per_gpu is None else "resources.trials_per_gpu=null",
+            key=key,
+            value=value,
         )
     if gpus > machine.gpus:
         raise ResourceError(
-            f"{asked} exceeds the {machine.gpus:g} GPUs here",
+            f"exceeds the {machine.gpus:g} GPUs here",
             f"at most {machine.gpus:g}",
             f"resources.gpus_per_trial={machine.gpus:g}",
+            key=key,
+            value=value,
         )
 
 
 def _check_learners(request: Request) -> None:
     """Refuse several learners on one GPU, because NCCL, which adds up their gradients, needs a GPU for each process."""
     if request.learners > 1 and request.gpus % request.learners:
+        key, value = request.gpu_setting
         raise ResourceError(
-            f"{request.gpu_setting} with algo.learners.num_learners={request.learners} gives a "
-            f"learner {request.gpus / request.learners:g} GPUs",
+            f"with algo.learners.num_learners={request.learners} gives a learner "
+            f"{request.gpus / request.learners:g} GPUs",
             "whole GPUs for each of several learners, or none; a fraction for a single one",
             "resources.trials_per_gpu=null " * (request.trials_per_gpu is not None)
             + f"resources.gpus_per_trial={request.learners}",
+            key=key,
+            value=value,
         )

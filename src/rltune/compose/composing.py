@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
-from rltune.compose.explaining import explain, explain_option, find_type
+from rltune.compose.explaining import explain, explain_option, find_type, split_word
 from rltune.compose.overrides import spell_value, spell_word
 from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
@@ -68,7 +68,9 @@ def spell_words(words: Sequence[str], schema: type) -> list[str]:
     for key, value in values.items():
         if value.startswith(("{", "[{")) and (options := list(find_options(key))):
             fix = "'warm_start=[{lr: 3e-4}]'" if key == "portfolio" else f"{key}.NAME=VALUE"
-            raise RltuneError(f"{key}={value}: this setting takes the name of a file", choices("", options), fix)
+            raise RltuneError(
+                ": this setting takes the name of a file", choices("", options), fix, key=key, value=value
+            )
     if "env.id" in values and "env" not in values and find_type(schema, "env.id") and not _chooses_env(words):
         spelled.append("env=gym")
     return spelled
@@ -160,7 +162,7 @@ def compose_with_choices(
 
     if config_dir is not None and not Path(config_dir).expanduser().is_dir():
         raise ConfigError(
-            f"config_dir={config_dir}: no such folder", "a folder with groups in it, such as env/", "config_dir=conf"
+            "config_dir", config_dir, ": no such folder", "a folder with groups in it, such as env/", "config_dir=conf"
         )
     folders = [] if config_dir is None else [f"file://{Path(config_dir).expanduser().absolute()}"]
     try:
@@ -201,7 +203,8 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
             key, is_new = override.key_or_group, override.is_add() or override.is_force_add()
             if override.is_delete() or override.is_sweep_override() or (conf_dir() / key).is_dir():
                 raise ConfigError(
-                    f"{word}: the settings were composed when the sweep was submitted",
+                    *split_word(word),
+                    ": the settings were composed when the sweep was submitted",
                     "single keys, such as budget.trials; an option of a group needs a new submission",
                     "budget.trials=40",
                 )
@@ -239,14 +242,18 @@ def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
     total, steps_per_trial = config.budget.total_env_steps, config.budget.env_steps * config.replicates
     if total is not None and total < steps_per_trial:
         raise ConfigError(
-            f"budget.total_env_steps={total} is less than one trial takes: budget.env_steps={config.budget.env_steps}"
+            "budget.total_env_steps",
+            total,
+            f"is less than one trial takes: budget.env_steps={config.budget.env_steps}"
             + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
             f"at least {steps_per_trial}, for all trials together, or null",
             f"budget.total_env_steps={steps_per_trial * config.budget.trials}",
         )
     if config.certify.seeds and "certify=off" in words:
         raise ConfigError(
-            f"certify.seeds={config.certify.seeds} with certify=off, which retrains nothing",
+            "certify.seeds",
+            config.certify.seeds,
+            "with certify=off, which retrains nothing",
             "certify=on with seeds, or certify=off without them",
             f"certify=on certify.seeds={config.certify.seeds}",
         )
@@ -264,7 +271,9 @@ def _check_space(config: RunConfig, words: Sequence[str]) -> None:
     unknown = [name for name in config.space if name.rpartition(".")[2] not in arguments]
     if unknown and owner != algo and (conf_dir() / "algo" / f"{owner}.yaml").is_file():
         raise ConfigError(
-            f"space={space}: {algo} has no parameter{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
+            "space",
+            space,
+            f": {algo} has no parameter{'s' * (len(unknown) > 1)} {', '.join(unknown)}",
             f"space={algo}, the default for algo={algo}, or a file of your own in conf/space",
             f"algo={algo} without space=, or algo={owner} for space={space}",
         )

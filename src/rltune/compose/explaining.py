@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -14,7 +15,7 @@ from rltune.config.bounds import list_bounds, read_types
 from rltune.config.schema import REMOVED, RunConfig
 from rltune.config.uris import conceal_setting
 from rltune.config.validation import find_meant
-from rltune.errors import ConfigError, RltuneError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest
 from rltune.formatting import spell_command
 
 TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -36,6 +37,23 @@ def find_type(schema: type, key: str) -> Any:
     for part in key.split("."):
         kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
     return kind
+
+
+def split_word(word: str) -> tuple[str, object]:
+    """Split one setting, as users type it, into key and value for an error; ABSENT stands for no value.
+
+    A value that Hydra cannot read, or reads as several values, stays the text that was typed.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, equals, text = word.partition("=")
+    if not equals:
+        return key, ABSENT
+    with contextlib.suppress(HydraException):
+        override = OverridesParser.create().parse_override(f"key={text}")
+        return key, text if override.is_sweep_override() else override.value()
+    return key, text
 
 
 def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> RltuneError:
@@ -71,8 +89,10 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
         # Hydra's message is not shown if it would contain pieces of the login.
         if (shown := conceal_setting("", error.override)) != error.override:
-            return RltuneError(f"{shown}: not readable", "key=value, the value also quoted for Hydra", help_line)
-        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
+            key, value = split_word(shown)
+            return ConfigError(key, value, ": not readable", "key=value, the value also quoted for Hydra", help_line)
+        key, value = split_word(error.override)
+        return ConfigError(key, value, f": {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(cause, root, schema, words)
     if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # This group is another command's.
@@ -80,7 +100,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         typed = next((word for word in words if word.startswith(f"{group[1]}=")), group[1])
         if root == "resume":
             return _explain_fixed(typed, keys)
-        return RltuneError(f"{typed}: no such key", choices(group[1], keys), help_line)
+        return ConfigError(*split_word(typed), ": no such key", choices(group[1], keys), help_line)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:
         return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
@@ -110,7 +130,8 @@ def refuse_flags(root: str, words: Sequence[str]) -> None:
             settings.append(word)
     typed = " ".join(settings)
     raise ConfigError(
-        f"{flags[0]}: no such flag",
+        *split_word(flags[0]),
+        ": no such flag",
         "settings as key=value or group=option, without dashes",
         spell_command(f"{root} {typed}"),
     )
@@ -132,10 +153,12 @@ def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneErr
             continue
         if key.lstrip("+").startswith("space."):
             return ConfigError(
-                f"{word}: several values of a parameter", "a range or a choice", f"{key}=[choice,{values}]"
+                key, value, ": several values of a parameter", "a range or a choice", f"{key}=[choice,{values}]"
             )
         return ConfigError(
-            f"{word}: {key} takes one value",
+            key,
+            value,
+            f": {key} takes one value",
             "a single value; -m runs a sweep for each of several, one after the other",
             spell_command(f"{root} -m {key}={values}"),
         )
@@ -151,7 +174,9 @@ def explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneE
         fix = f"env=gym env.id={option}"
     elif base or close:
         fix = f"{group}={base[1].lower() if base else close}"
-    return RltuneError(f"{group}={option}: no such file conf/{group}/{option}.yaml", choices(option, options), fix)
+    return RltuneError(
+        f": no such file conf/{group}/{option}.yaml", choices(option, options), fix, key=group, value=option
+    )
 
 
 def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: Sequence[str]) -> RltuneError:
@@ -170,9 +195,9 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
             default = bounds.suggest(override.partition("=")[2])
         fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
-        return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
+        return ConfigError(*split_word(override), f": {str(cause).splitlines()[0]}", allowed, fix)
     if instead := REMOVED.get(str(cause.full_key)):
-        return RltuneError(f"{override}: not a setting any more", "the setting that replaces it", instead)
+        return ConfigError(*split_word(override), ": not a setting any more", "the setting that replaces it", instead)
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
         return _explain_fixed(override, siblings)
     above, _, last = str(cause.full_key).rpartition(".")
@@ -182,12 +207,13 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
     if meant := find_meant(str(cause.full_key), siblings, settings):
         fix = override.replace(str(cause.full_key), meant, 1)
     allowed = choices(last, siblings, meant and meant.removeprefix(f"{above}."))
-    return RltuneError(f"{override}: no such key", allowed, fix)
+    return ConfigError(*split_word(override), ": no such key", allowed, fix)
 
 
 def _explain_fixed(override: str, changeable: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"{override}: this setting cannot change after a sweep's start",
+        *split_word(override),
+        ": this setting cannot change after a sweep's start",
         f"a change of {', '.join(changeable)}",
         f"{spell_command('run')} with the same settings, {override} and another name",
     )

@@ -104,7 +104,9 @@ def spell_value(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(spell_value(key, element) for element in value) + "]"
     raise ConfigError(
-        f"{key}={value!r} is a {type(value).__name__}",
+        key,
+        value,
+        f"is a {type(value).__name__}",
         "numbers, text, true or false, None, lists and mappings of them",
         f"{key}= of one of these; a class is named by its text, 'package.module:Class'",
     )

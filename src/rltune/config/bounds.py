@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from rltune.errors import ConfigError, choices, nearest
+from rltune.errors import ConfigError, choices, nearest, spell
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,10 @@ class Bounds:
             return
         fix = f"{key}={self.suggest(value)}"
         if self.minimum is None:
-            raise ConfigError(f"{key}={value} is unknown", choices(str(value), self.choices), fix)
-        spelled = str(value).replace(", ", ",") if written is None else f"{written}: {value}"
-        raise ConfigError(f"{key}={spelled} is out of range", str(self), fix)
+            raise ConfigError(key, value, "is unknown", choices(str(value), self.choices), fix)
+        if written is None:
+            raise ConfigError(key, value, "is out of range", str(self), fix)
+        raise ConfigError(key, written, f": {spell(value)} is out of range", str(self), fix)
 
     def suggest(self, value: Any) -> str:
         """Return an allowed value for an error to suggest."""

@@ -11,7 +11,7 @@ from typing import Any
 from rltune.config.schema import MEASURED, RunConfig
 from rltune.config.settings_file import flatten_settings, redact_config
 from rltune.config.validation import to_typed
-from rltune.errors import StudyError
+from rltune.errors import StudyError, spell
 from rltune.formatting import spell_command
 
 # Settings that a resume may change: the first two find the sweep, the next two say how it is resumed, and the others
@@ -67,9 +67,11 @@ def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> boo
     if refused := [key for key in differing if key not in larger and key != WALL_TIME]:
         more = f", and {len(refused) - 1} more: {', '.join(refused[1:4])}" if len(refused) > 1 else ""
         raise StudyError(
-            _describe_change(name, refused[0], before, now) + more,
+            _describe_change(name, refused[0], before) + more,
             "the sweep's own settings; larger budgets, a larger certify.top or certify.seeds, and other addresses",
             spell_command(f"resume sweep={name} continues with its own settings; name=... starts another sweep"),
+            key=refused[0],
+            value=now.get(refused[0]),
         )
     return bool(larger)
 
@@ -92,9 +94,11 @@ def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> Non
         is_less = key in INCREASE_ONLY and before.get(key) is not None and _limit(now[key]) < _limit(before[key])
         if is_less or (is_fixed and key in before and now[key] != before[key]):
             raise StudyError(
-                _describe_change(name, key, before, now),
+                _describe_change(name, key, before),
                 "a larger value, which extends the sweep, or none, which keeps the sweep's own",
                 spell_command(f"resume sweep={name}"),
+                key=key,
+                value=now[key],
             )
 
 
@@ -118,9 +122,8 @@ def _flatten(config: RunConfig) -> dict[str, Any]:
     return flat
 
 
-def _describe_change(name: str, key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    old, new = ("null" if settings.get(key) is None else settings[key] for settings in (before, now))
-    return f"{key}={new}: the sweep {name} has {key}={old}"
+def _describe_change(name: str, key: str, before: Mapping[str, Any]) -> str:
+    return f": the sweep {name} has {key}={spell(before.get(key))}"
 
 
 def _limit(budget: float | None) -> float:

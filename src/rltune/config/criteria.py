@@ -124,7 +124,9 @@ def _parse_bound(name: str, text: Any) -> Constraint:
             return Constraint(name, match[1], limit)
     usual = f"{text:g}" if isinstance(text, int | float) and math.isfinite(text) else "60"
     raise ConfigError(
-        f"constraints.{name}={text} is no bound",
+        f"constraints.{name}",
+        text,
+        "is no bound",
         "one of < <= > >= and a number, or null",
         f"'constraints.{name}=< {usual}'",
     )

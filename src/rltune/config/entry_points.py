@@ -32,12 +32,14 @@ def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any]
         loaded = getattr(imported, name)
     except Exception as error:  # A user's module may raise anything when it is imported.
         raise ConfigError(
-            f"{key}={target} cannot be imported: {describe_exception(error)}",
+            key,
+            target,
+            f"cannot be imported: {describe_exception(error)}",
             usage,
             f"{key}={module}:{close}" if close else "install its package, or put its folder on PYTHONPATH",
         ) from None
     if not accepts(loaded):
-        raise ConfigError(f"{key}={target} is no {what}", usage, fix)
+        raise ConfigError(key, target, f"is no {what}", usage, fix)
     return loaded
 
 

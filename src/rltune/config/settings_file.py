@@ -13,7 +13,7 @@ import yaml
 
 from rltune.config.authorship import find_key_file, is_own, mark_own
 from rltune.config.schema import RunConfig
-from rltune.errors import StudyError, describe_exception
+from rltune.errors import ABSENT, StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
 FORMAT = 11
@@ -84,13 +84,14 @@ def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
     return loaded
 
 
-def check_format(subject: str, number: Any, oldest: int) -> None:
+def check_format(subject: str, number: Any, oldest: int, sweep: str = "") -> None:
     """Refuse a sweep whose files have a format that this version of rltune cannot read.
 
     Args:
         subject: The file or the ledger that has the format, for the error.
         number: The format.
         oldest: The oldest format that is allowed.
+        sweep: The sweep whose ledger it is; empty if the file says that.
 
     Raises:
         StudyError: The format is older, newer or none.
@@ -102,6 +103,8 @@ def check_format(subject: str, number: Any, oldest: int) -> None:
             f"format {allowed}, which this version of rltune reads",
             "open it with the version that wrote it, or run it again under a new name; its policies load as before, by "
             "the folders of their checkpoints",
+            key="sweep" if sweep else "",
+            value=sweep or ABSENT,
         )
 
 
@@ -164,8 +167,10 @@ def require_own_sweep(folder: Path, resume: str) -> None:
     """
     if not is_own_sweep(folder):
         raise StudyError(
-            f"sweep={folder.name}: its config.yaml is not as your rltune wrote it, and a resume runs code that its "
-            "settings name and its checkpoints hold",
+            ": its config.yaml is not as your rltune wrote it, and a resume runs code that its settings "
+            "name and its checkpoints hold",
             f"sweeps that you ran with the key in {find_key_file()}, unchanged",
             f"{resume} trust=true, if you trust whoever made it",
+            key="sweep",
+            value=folder.name,
         )

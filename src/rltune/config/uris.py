@@ -85,7 +85,9 @@ def refuse_secret(key: str, value: str) -> None:
         shown = conceal_setting(key, value)
         visible = HIDDEN if shown == value else shown
         raise ConfigError(
-            f"{key}={visible} holds a secret, which other users could read in the list of processes",
+            key,
+            visible,
+            "holds a secret, which other users could read in the list of processes",
             "the name of an environment variable that holds the whole value",
             f"{key}='${{oc.env:{variable}}}', after {variable} has been exported",
         )

@@ -21,7 +21,7 @@ from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, conceal_setting, holds_plain_login
-from rltune.errors import ConfigError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 
 NORMALISABLE = ("observations", "rewards")
 # The methods of RLlib's AlgorithmConfig for which an algo file may have a section with arguments.
@@ -74,7 +74,11 @@ def _widen_ranges(config: RunConfig) -> RunConfig:
     for name, pair in config.wider.items():
         if not isinstance(pair, list) or len(pair) != 2:
             raise ConfigError(
-                f"wider.{name}={pair} is no pair", "[the space's range, a wider one]", "see conf/tuned/ppo_acrobot.yaml"
+                f"wider.{name}",
+                pair,
+                "is no pair",
+                "[the space's range, a wider one]",
+                "see conf/tuned/ppo_acrobot.yaml",
             )
         if space.get(name) == pair[0]:
             space[name] = pair[1]
@@ -89,7 +93,9 @@ def check_whole(config: RunConfig) -> None:
     """
     if not isinstance(config, RunConfig):
         raise ConfigError(
-            f"config={config!r} is not a RunConfig",
+            "config",
+            config,
+            "is not a RunConfig",
             "the result of parse_config, which reads composed settings",
             'rltune.sweep("algo=ppo", "env=cartpole") composes the settings and runs the sweep',
         )
@@ -162,25 +168,24 @@ def _convert(schema: type[T], plain: Any) -> T:
         missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
         key = missing[1] if missing else str(error.full_key)
         raise ConfigError(
-            f"{key} has no value",
-            "a value for every key",
-            f"add {_EXAMPLES.get(key, f'{key}=...')}",
+            key, ABSENT, "has no value", "a value for every key", f"add {_EXAMPLES.get(key, f'{key}=...')}"
         ) from None
     except OmegaConfBaseException as error:
         key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
         value = dict(flatten_settings(plain)).get(key, "...")
-        shown = "..." if isinstance(value, list) else str(value)
+        if isinstance(value, list):
+            value = "..."
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
         if key in REMOVED:
             raise ConfigError(
-                f"{key}=...: not a setting any more", "the setting that replaces it", REMOVED[key]
+                key, "...", ": not a setting any more", "the setting that replaces it", REMOVED[key]
             ) from None
         if str(error.key) not in siblings:
             meant = find_meant(key, siblings, plain)
             allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
             if meant:
-                fix = f"{meant}={shown}"
-        raise ConfigError(f"{key}={shown}: {str(error).splitlines()[0]}", allowed, fix) from None
+                fix = f"{meant}={spell(value)}"
+        raise ConfigError(key, value, f": {str(error).splitlines()[0]}", allowed, fix) from None
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
@@ -235,20 +240,26 @@ def check_config(config: RunConfig) -> None:
     """
     if config.budget.reports > config.budget.env_steps:
         raise ConfigError(
-            f"budget.reports={config.budget.reports} exceeds budget.env_steps={config.budget.env_steps}",
+            "budget.reports",
+            config.budget.reports,
+            f"exceeds budget.env_steps={config.budget.env_steps}",
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
     if config.cluster.autoscale and config.cluster.address is None:
         raise ConfigError(
-            "cluster.autoscale=true without a cluster",
+            "cluster.autoscale",
+            True,
+            "without a cluster",
             "the address of a running Ray cluster",
             "cluster=address cluster.autoscale=true",
         )
     for key in ("num_cpus", "num_gpus"):
         if config.cluster.address is not None and (number := getattr(config.cluster, key)) is not None:
             raise ConfigError(
-                f"cluster.{key}={number} with cluster.address={config.cluster.address}, whose nodes have their own",
+                f"cluster.{key}",
+                number,
+                f"with cluster.address={config.cluster.address}, whose nodes have their own",
                 "a number for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
                 f"leave cluster.{key} out, or cluster=local",
             )
@@ -257,7 +268,9 @@ def check_config(config: RunConfig) -> None:
     _check_name("name", config.name)
     if config.resume == "auto" and config.name is None:
         raise ConfigError(
-            "resume=auto without a name: the same command would not find its sweep again",
+            "resume",
+            "auto",
+            "without a name: the same command would not find its sweep again",
             "a name under which the sweep is started, resumed and finished",
             "name=my-sweep resume=auto",
         )
@@ -266,7 +279,9 @@ def check_config(config: RunConfig) -> None:
     for key, text in _list_texts(asdict(config)):
         if key not in SECRET_VARIABLES and holds_plain_login(text):
             raise ConfigError(
-                f"{key}={conceal_setting(key, text)} holds a login, which every checkpoint and policy would keep",
+                key,
+                conceal_setting(key, text),
+                "holds a login, which every checkpoint and policy would keep",
                 f"logins only in {', '.join(SECRET_VARIABLES)}, which are written nowhere",
                 f"leave the login out of {key}; the code that needs it can read an environment variable",
             )
@@ -280,7 +295,9 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
     """
     if env.wrappers and env.vectorize == "vector_entry_point":
         raise ConfigError(
-            "env.vectorize=vector_entry_point: env.wrappers wrap single environments",
+            "env.vectorize",
+            "vector_entry_point",
+            ": env.wrappers wrap single environments",
             "auto, sync or async with wrappers",
             "env.vectorize=sync",
         )
@@ -294,7 +311,9 @@ def _check_storage(storage: str | None) -> None:
     if storage is not None and not is_bucket(storage):
         buckets = " or ".join(f"{kind.example} ({kind.name})" for kind in BUCKETS.values())
         raise ConfigError(
-            f"storage={storage} is not the address of a bucket",
+            "storage",
+            storage,
+            "is not the address of a bucket",
             f"null, {buckets}; a folder that all nodes share is output_dir",
             "storage=s3://bucket/sweeps",
         )
@@ -319,7 +338,9 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
         return
     if resources.gpus_per_trial:
         raise ConfigError(
-            f"resources.trials_per_gpu={trials} with resources.gpus_per_trial={resources.gpus_per_trial:g}",
+            "resources.trials_per_gpu",
+            trials,
+            f"with resources.gpus_per_trial={resources.gpus_per_trial:g}",
             "either the number of trials that share a GPU, or each trial's share of it",
             f"resources.trials_per_gpu={trials} resources.gpus_per_trial=0",
         )
@@ -327,7 +348,9 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
     if trials == MEASURED and (config.cluster.address is not None or has_learners):
         reason = "remote learners" if config.cluster.address is None else "a cluster"
         raise ConfigError(
-            f"resources.trials_per_gpu=auto with {reason}: only a trial's own process on this machine is measured",
+            "resources.trials_per_gpu",
+            "auto",
+            f"with {reason}: only a trial's own process on this machine is measured",
             f"a whole number from 1 to {MAX_ON_GPU}",
             "resources.trials_per_gpu=4",
         )
@@ -338,7 +361,9 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
     for key in ("name", "class"):
         if not isinstance(algo.get(key), str):
             raise ConfigError(
-                f"algo.{key} is missing",
+                f"algo.{key}",
+                ABSENT,
+                "is missing",
                 "the name, and 'module:Class' of an AlgorithmConfig",
                 "see conf/algo/ppo.yaml",
             )
@@ -347,10 +372,12 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
         if key in ("name", "class", "normalise"):
             continue
         if key not in SECTIONS:
-            raise ConfigError(f"algo.{key} is not a section", choices(key, SECTIONS), "see conf/algo/ppo.yaml")
+            raise ConfigError(
+                f"algo.{key}", ABSENT, "is not a section", choices(key, SECTIONS), "see conf/algo/ppo.yaml"
+            )
         if not isinstance(value, Mapping):
             raise ConfigError(
-                f"algo.{key}={value} is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
+                f"algo.{key}", value, "is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
             )
 
 
@@ -358,7 +385,7 @@ def check_normalise(key: str, wanted: Any) -> None:
     """Refuse what is no list of things that can be normalised, in their order."""
     if not isinstance(wanted, list | tuple) or list(wanted) != [each for each in NORMALISABLE if each in wanted]:
         allowed = f"a list of {' and '.join(NORMALISABLE)}, in this order, or []"
-        raise ConfigError(f"{key}={wanted}", allowed, f"{key}=[observations,rewards]")
+        raise ConfigError(key, wanted, "", allowed, f"{key}=[observations,rewards]")
 
 
 def _check_name(key: str, name: str | None) -> None:
@@ -368,9 +395,10 @@ def _check_name(key: str, name: str | None) -> None:
     than a file name may be (255 bytes).
     """
     if name is not None and (not _NAME.fullmatch(name) or name == "latest"):
-        spelled = f"{name!r}" if len(name) <= MAX_NAME else f"{name[:20]!r}... ({len(name)} characters)"
         raise ConfigError(
-            f"{key}={spelled} cannot name a folder",
+            key,
+            name,
+            "cannot name a folder",
             f"a letter or a digit, then letters, digits, - _ . ({MAX_NAME} characters at most), and not 'latest'",
             f"{key}=my-{key.split('.')[0]}",
         )

@@ -280,7 +280,11 @@ def leave_without_head(sweep: OpenSweep) -> None:
     elif sweep.ended.wait(LEAVE_S):
         return
     address, fix = sweep.config.cluster.address, f"{make_resume_command(sweep.folder)}   # when it is back"
-    end_process(UnavailableError(f"cluster.address={address}: the cluster's head is gone", "a head that answers", fix))
+    end_process(
+        UnavailableError(
+            ": the cluster's head is gone", "a head that answers", fix, key="cluster.address", value=address
+        )
+    )
 
 
 def _end_without_head(sweep: OpenSweep) -> None:

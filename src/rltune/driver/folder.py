@@ -196,9 +196,7 @@ def leave_folder(folder: Path, ledger: Ledger) -> None:
 def make_name_taken_error(name: str, folder: Path) -> StudyError:
     """Make the error for a new sweep whose name is already taken."""
     return StudyError(
-        f"name={name}: {folder} exists",
-        "a name of its own for each sweep",
-        make_resume_command(folder),
+        f": {folder} exists", "a name of its own for each sweep", make_resume_command(folder), key="name", value=name
     )
 
 

@@ -227,7 +227,7 @@ def _make_request(config: RunConfig) -> Request:
         learners=count_learners(config.algo),
         trials_per_gpu=config.resources.trials_per_gpu,
     )
-    request = replace(request, gpus=count_gpus(config.algo, request.gpus, request.gpu_setting))
+    request = replace(request, gpus=count_gpus(config.algo, request.gpus, request.gpu_setting[0]))
     if machine := machine_of(config.cluster):
         fit_share(request, machine)
     return request
@@ -369,7 +369,9 @@ def _check_writable(folder: Path) -> None:
         tempfile.TemporaryFile(dir=parent).close()
     except OSError as error:
         raise ConfigError(
-            f"output_dir={folder} cannot be written: {error.strerror}",
+            "output_dir",
+            folder,
+            f"cannot be written: {error.strerror}",
             "a folder of yours",
             "output_dir=/path/to/sweeps",
         ) from None

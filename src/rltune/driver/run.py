@@ -134,7 +134,9 @@ def drive(context: SweepContext) -> Outcome:
     with _explain_interrupt(context), explain_full_disk(context.folder), contextlib.ExitStack() as stack:
         # The driver that takes over kills this driver's Ray, and calls to a dead Ray hang for a minute. The timer exits
         # this process sooner.
-        lost = StudyUnavailableError(f"sweep={context.name}: another driver has taken it over", "one driver at a time")
+        lost = StudyUnavailableError(
+            ": another driver has taken it over", "one driver at a time", key="sweep", value=context.name
+        )
         leaving = threading.Timer(LEAVE_S, end_process, (lost,))
         leaving.daemon = True
         stack.callback(leaving.cancel)

@@ -69,9 +69,11 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
         raise make_name_taken_error(name, folder)
     if SweepRef(name, config.output_dir, config.storage).is_stored():
         raise StudyError(
-            f"name={name}: {config.storage} has a sweep of this name",
+            f": {config.storage} has a sweep of this name",
             "a name of its own for each sweep",
             make_resume_command(folder, {"storage": config.storage}),
+            key="name",
+            value=name,
         )
     return plan, folder
 
@@ -149,9 +151,11 @@ def require_changeable(changes: Mapping[str, Any]) -> None:
     """
     for key in sorted(changes.keys() - set(RESUME_KEYS)):
         raise StudyError(
-            f"{key}={changes[key]}: a sweep that is resumed keeps its own {key}",
+            f": a sweep that is resumed keeps its own {key}",
             f"changes of {', '.join(RESUME_KEYS)}",
             REMOVED.get(key) or spell_command("run name=... starts another sweep"),
+            key=key,
+            value=changes[key],
         )
 
 
@@ -185,9 +189,11 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if address and lacks_login(address):
             raise StudyError(
-                f"{key}={address}: the login is not saved in any file, so it has to be given again",
+                ": the login is not saved in any file, so it has to be given again",
                 "the whole address",
                 make_resume_command(folder),
+                key=key,
+                value=address,
             )
     return config
 

@@ -31,9 +31,10 @@ def check_trackers(config: RunConfig) -> None:
     trackers: list[type[Tracker]] = [*_import_trackers(config), NotificationTracker, DashboardTracker]
     names = [tracker.name for tracker in trackers]
     if repeated := next((name for name in names if names.count(name) > 1), None):
-        kinds = ",".join(config.tracking.kinds)
         raise ConfigError(
-            f"tracking.kinds=[{kinds}]: two trackers are named {repeated}, so the ledger could not tell them apart",
+            "tracking.kinds",
+            config.tracking.kinds,
+            f": two trackers are named {repeated}, so the ledger could not tell them apart",
             "each tracker once, and classes with a name of their own",
             "tracking.kinds=[mlflow]",
         )
@@ -51,7 +52,9 @@ def _naming(tracker: type[Tracker]) -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigError(
-            f"tracking.kinds=[{tracker.__name__}]: the class raised {describe_exception(error)}",
+            "tracking.kinds",
+            [tracker.__name__],
+            f": the class raised {describe_exception(error)}",
             "a tracker whose check and constructor raise no error",
             "tracking.kinds=[mlflow], or tracking.kinds=[] for none",
         ) from error
@@ -66,7 +69,7 @@ def _import_tracker(kind: str) -> type[Tracker]:
     usage = f"{', '.join(TRACKERS)}, or package.module:Class, a subclass of rltune.tracking.tracker.Tracker"
     if ":" not in kind and kind not in TRACKERS:
         fix = f"tracking.kinds=[{nearest(kind, TRACKERS) or 'mlflow'}]"
-        raise ConfigError(f"tracking.kinds={kind} is unknown", choices(kind, (*TRACKERS, "package.module:Class")), fix)
+        raise ConfigError("tracking.kinds", kind, "is unknown", choices(kind, (*TRACKERS, "package.module:Class")), fix)
     target, fix = TRACKERS.get(kind, kind), "tracking.kinds=[mlflow], or tracking.kinds=[] for none"
     tracker: type[Tracker] = import_entry_point("tracking.kinds", target, "tracker", is_subclass(Tracker), usage, fix)
     return tracker

@@ -13,7 +13,7 @@ from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import NORMALISABLE, parse_config
-from rltune.errors import ConfigError, StudyError
+from rltune.errors import ConfigError, StudyError, spell
 from rltune.formatting import format_number, format_value, spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.records import TrialRecord
@@ -136,7 +136,7 @@ def _check_names(config: RunConfig, key: str, values: Any) -> None:
 
 def _check_mapping(key: str, values: Any) -> None:
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{key}={values} is no mapping", "values by name", "'warm_start=[{lr: 1e-3}]'")
+        raise ConfigError(key, values, "is no mapping", "values by name", "'warm_start=[{lr: 1e-3}]'")
 
 
 def collect_earlier_trials(
@@ -156,13 +156,15 @@ def collect_earlier_trials(
     names, traits = list(dict.fromkeys(config.searcher.from_sweeps or ())), get_traits(config.searcher.kind)
     if names and not traits.learns_from_others:
         raise ConfigError(
-            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={traits.name or traits.target} learns from no other sweep",
+            FROM_SWEEPS,
+            names,
+            f": searcher={traits.name or traits.target} learns from no other sweep",
             "a searcher that does: rf, tpe, gp",
             f"searcher=rf, or {FROM_SWEEPS}=null",
         )
     if LATEST in names:
         raise ConfigError(
-            f"{FROM_SWEEPS}=[latest]: a resumed sweep would find itself", "names of sweeps", spell_command("list")
+            FROM_SWEEPS, [LATEST], ": a resumed sweep would find itself", "names of sweeps", spell_command("list")
         )
     earlier: list[TrialRecord] = []
     notes: list[str] = []
@@ -196,9 +198,11 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
     except ConfigError as error:
         # Another version of rltune has written these settings.
         raise StudyError(
-            f"{FROM_SWEEPS}=[{name}]: its settings cannot be read: {error.what}",
+            f": its settings cannot be read: {error.what}",
             "sweeps that this version of rltune shows",
             f"leave {name} out of {FROM_SWEEPS}",
+            key=FROM_SWEEPS,
+            value=[name],
         ) from None
     theirs, ours = asdict(settings), asdict(config)
     for key in SAME:
@@ -206,7 +210,9 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
         before, now = theirs[section].get(setting), ours[section].get(setting)
         if before != now:
             raise ConfigError(
-                f"{FROM_SWEEPS}: {name} has {key}={before}, this sweep {key}={now}",
+                FROM_SWEEPS,
+                [name],
+                f"has {key}={spell(before)}, this sweep {key}={spell(now)}",
                 "sweeps whose algorithm, environment and objective are this one's",
                 f"leave {name} out of {FROM_SWEEPS}",
             )

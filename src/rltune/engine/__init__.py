@@ -104,7 +104,9 @@ def check_precision(config: AlgorithmConfig, engine: str, precision: str) -> Non
 def make_precision_error(precision: str, why: str) -> ConfigError:
     """Make the error for bfloat16 with an algorithm that can only be trained in float32."""
     return ConfigError(
-        f"precision={precision} with {why}, which is trained in float32",
+        "precision",
+        precision,
+        f"with {why}, which is trained in float32",
         "PPO, A2C and DQN of the fast engine",
         "precision=float32",
     )
@@ -127,7 +129,7 @@ def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: st
         ConfigError: For another engine, or a precision that is not served.
     """
     if engine not in ENGINES:
-        raise ConfigError(f"engine: {engine!r} is unknown", choices(engine, ENGINES), "engine=fast")
+        raise ConfigError("engine", engine, "is unknown", choices(engine, ENGINES), "engine=fast")
     check_precision(config, engine, precision)
     skip_needless_work(compiling=config.torch_compile_learner or config.torch_compile_worker)
     if engine == "rllib":

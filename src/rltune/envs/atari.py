@@ -21,7 +21,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rltune.envs.rewards import get_return_sink
 from rltune.envs.spec import EnvSpec, resolve_variables
-from rltune.errors import ConfigError
+from rltune.errors import ABSENT, ConfigError
 
 PREPROCESSING = "gymnasium.wrappers:AtariPreprocessing"
 FIRE_ON_RESET = "rltune.envs.atari:FireOnReset"
@@ -139,7 +139,9 @@ class ChannelsLast(gymnasium.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         space = env.observation_space
         if not (isinstance(space, spaces.Box) and len(space.shape) == 3):
-            raise ConfigError(f"ChannelsLast: the observations are {space}", "images of three axes", "leave it out")
+            raise ConfigError(
+                "", ABSENT, f"ChannelsLast: the observations are {space}", "images of three axes", "leave it out"
+            )
         low, high = np.moveaxis(space.low, 0, -1), np.moveaxis(space.high, 0, -1)
         self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, resolve_variables, spec_of
-from rltune.errors import ConfigError, nearest
+from rltune.errors import ABSENT, ConfigError, nearest
 
 if TYPE_CHECKING:
     import gymnasium
@@ -170,21 +170,25 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
     key = f"env.wrappers[{index}]"
     usage = "{entry_point: 'module:Class', kwargs: {...}}"
     if not isinstance(wrapper, Mapping) or set(wrapper) - {"entry_point", "kwargs"} or "entry_point" not in wrapper:
-        raise ConfigError(f"{key}={wrapper} is no wrapper", usage, "see gymnasium.wrappers for names")
+        raise ConfigError(key, wrapper, "is no wrapper", usage, "see gymnasium.wrappers for names")
     module, _, name = str(wrapper["entry_point"]).rpartition(":")
     try:
         cls = getattr(importlib.import_module(module or "gymnasium.wrappers"), name)
     except (ImportError, AttributeError):
         close = nearest(name, [wrapper for wrapper in dir(gymnasium.wrappers) if wrapper[0].isupper()])
         raise ConfigError(
-            f"{key}: cannot import {wrapper['entry_point']}",
+            key,
+            ABSENT,
+            f": cannot import {wrapper['entry_point']}",
             f"an importable class, given as {usage}",
             f"gymnasium.wrappers:{close}, if that was meant" if close else "install its package",
         ) from None
     if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
         # Only wrapper classes are accepted, so that a YAML file cannot call any function of any module.
         raise ConfigError(
-            f"{key}: {wrapper['entry_point']} is no gymnasium.Wrapper",
+            key,
+            ABSENT,
+            f": {wrapper['entry_point']} is no gymnasium.Wrapper",
             usage,
             "see gymnasium.wrappers for names",
         )
@@ -219,4 +223,4 @@ def import_env_module(module: str, env_id: str) -> None:
             allowed, fix = f"{allowed}; did you mean '{close}'?", f"env.id={env_id.replace(package, close, 1)}"
         elif is_missing:
             fix = f"put {package}.py into this folder or on PYTHONPATH, or install the package that has it"
-        raise ConfigError(f"env.id={env_id}: module '{module}' cannot be imported ({error})", allowed, fix) from None
+        raise ConfigError("env.id", env_id, f": module '{module}' cannot be imported ({error})", allowed, fix) from None

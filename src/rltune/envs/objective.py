@@ -64,7 +64,7 @@ def make_score(settings: Mapping[str, Any]) -> Score:
         return lambda episode_return, length, info: _read_info(key, info)
     function = _import_function(kind)
     return lambda episode_return, length, info: _require_number(
-        f"objective.kind={kind}", function(episode_return, length, info)
+        "objective.kind", kind, function(episode_return, length, info)
     )
 
 
@@ -83,18 +83,22 @@ def check_objective(objective: Mapping[str, Any], *, env_runners: int, vectorize
         return
     kind, key, direction = objective["kind"], objective.get("key"), objective["direction"]
     if kind not in (RETURN, INFO) and ":" not in kind:
-        raise ConfigError(f"objective.kind={kind}", USAGE, choices(kind, (RETURN, INFO)))
+        raise ConfigError("objective.kind", kind, "", USAGE, choices(kind, (RETURN, INFO)))
     if (kind == INFO) != (key is not None):
         wrong = "without objective.key" if key is None else f"with objective.key={key}"
         raise ConfigError(
-            f"objective.kind={kind} {wrong}",
+            "objective.kind",
+            kind,
+            wrong,
             "objective.key, a key of the last step's info, with objective.kind=info and only there",
             "objective.kind=info objective.key=is_success",
         )
     make_score(objective)
     if several_agents:
         raise ConfigError(
-            f"objective.kind={kind} objective.direction={direction} with several agents (env.policies)",
+            "objective.kind",
+            kind,
+            f"objective.direction={direction} with several agents (env.policies)",
             "the return, summed over the agents, and its maximum",
             "objective.kind=return objective.direction=max",
         )
@@ -102,7 +106,9 @@ def check_objective(objective: Mapping[str, Any], *, env_runners: int, vectorize
     for setting, value, allowed in sampling:
         if value not in allowed:
             raise ConfigError(
-                f"objective.kind={kind} with {setting}={value}: the trial would not see how its episodes end",
+                "objective.kind",
+                kind,
+                f"with {setting}={value}: the trial would not see how its episodes end",
                 "an objective of your own if the trial's process steps environments one by one",
                 f"{setting}={allowed[0]}",
             )
@@ -114,12 +120,14 @@ def _import_function(kind: str) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except Exception as error:  # The import runs a user's module, which may raise any exception.
         raise ConfigError(
-            f"objective.kind={kind} cannot be imported: {describe_exception(error)}",
+            "objective.kind",
+            kind,
+            f"cannot be imported: {describe_exception(error)}",
             USAGE,
             "install its package, or put its folder on PYTHONPATH",
         ) from None
     if not callable(function):
-        raise ConfigError(f"objective.kind={kind} is no function", USAGE, "objective.kind=return")
+        raise ConfigError("objective.kind", kind, "is no function", USAGE, "objective.kind=return")
     return function
 
 
@@ -127,21 +135,26 @@ def _read_info(key: str, info: Mapping[str, Any]) -> float:
     if key not in info:
         keys = sorted(map(str, info))
         raise ConfigError(
-            f"objective.key={key}: the info of an episode's last step has no such key, but "
-            f"{', '.join(keys) or 'nothing'}",
+            "objective.key",
+            key,
+            f": the info of an episode's last step has no such key, but {', '.join(keys) or 'nothing'}",
             "a key of that info, or a wrapper (env.wrappers) that adds the key",
             f"objective.key={keys[0] if keys else 'is_success'}",
         )
-    return _require_number(f"objective.key={key}", info[key])
+    return _require_number("objective.key", key, info[key])
 
 
-def _require_number(setting: str, value: Any) -> float:
+def _require_number(key: str, setting: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
         raise ConfigError(
-            f"{setting} gives {value!r} for an episode", "a finite number, or true or false", "objective.kind=return"
+            key,
+            setting,
+            f"gives {value!r} for an episode",
+            "a finite number, or true or false",
+            "objective.kind=return",
         )
     return number

@@ -19,9 +19,10 @@ from rltune.envs.spaces import (
     find_network_spaces,
     has_plain_actions,
     has_plain_observations,
+    name_setting,
 )
 from rltune.envs.spec import EnvSpec, resolve_variables
-from rltune.errors import ConfigError, choices, describe_exception
+from rltune.errors import ABSENT, ConfigError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
 # A PettingZoo module has a function of one of these names that builds its environment.
@@ -44,7 +45,9 @@ def make_parallel_env(spec: EnvSpec, **kwargs: Any) -> Any:
     name = next((name for name in FACTORIES if callable(getattr(module, name, None))), None)
     if name is None:
         raise ConfigError(
-            f"env.id={spec.id} defines no environment of several agents",
+            "env.id",
+            spec.id,
+            "defines no environment of several agents",
             f"a module with a function {' or '.join(FACTORIES)}, as PettingZoo's have",
             "env.id=mpe2.simple_spread_v3, or env.policies=null for an environment of one agent",
         )
@@ -54,7 +57,9 @@ def make_parallel_env(spec: EnvSpec, **kwargs: Any) -> Any:
 def _import_module(env_id: str) -> Any:
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", env_id):
         raise ConfigError(
-            f"env.id={env_id} is no module, and env.policies asks for several agents",
+            "env.id",
+            env_id,
+            "is no module, and env.policies asks for several agents",
             "the module that defines the environment",
             "env.id=mpe2.simple_spread_v3",
         )
@@ -67,7 +72,7 @@ def _import_module(env_id: str) -> Any:
         advice = f"put {package}.py into this folder, or install its package"
         fix = EXTRA if package in ("pettingzoo", "mpe2") else advice
         raise ConfigError(
-            f"env.id={env_id}: the module cannot be imported ({error})", "an installed package", fix
+            "env.id", env_id, f": the module cannot be imported ({error})", "an installed package", fix
         ) from None
 
 
@@ -81,7 +86,11 @@ def _to_parallel(env: Any, env_id: str) -> Any:
         return aec_to_parallel(env)
     what = "its agents take turns" if isinstance(env, AECEnv) else f"it builds a {type(env).__name__}"
     raise ConfigError(
-        f"env.id={env_id}: {what}", "a pettingzoo.ParallelEnv, or one that can be converted", "choose another env.id="
+        "env.id",
+        env_id,
+        f": {what}",
+        "a pettingzoo.ParallelEnv, or one that can be converted",
+        "choose another env.id=",
     )
 
 
@@ -101,22 +110,32 @@ def assign_policies(policies: str | Mapping[str, str], agents: list[str]) -> dic
     if policies == SEPARATE:
         return {agent: agent for agent in agents}
     if not isinstance(policies, Mapping):
-        raise ConfigError(f"env.policies={policies} is unknown", USAGE, "env.policies=shared")
+        raise ConfigError("env.policies", policies, "is unknown", USAGE, "env.policies=shared")
     owners: dict[str, str] = {}
     for agent in agents:
         pattern = next((key for key in policies if fnmatchcase(agent, str(key))), None)
         if pattern is None:
-            raise ConfigError(f"env.policies names no policy for {agent}", USAGE, f"++env.policies.{agent}=...")
+            raise ConfigError(
+                "env.policies", ABSENT, f"names no policy for {agent}", USAGE, f"++env.policies.{agent}=..."
+            )
         owners[agent] = str(policies[pattern])
     idle = [key for key in policies if not any(fnmatchcase(agent, str(key)) for agent in agents)]
     if idle:
         raise ConfigError(
-            f"env.policies.{idle[0]}: there is no such agent", choices(str(idle[0]), agents), "env.policies=separate"
+            f"env.policies.{idle[0]}",
+            ABSENT,
+            ": there is no such agent",
+            choices(str(idle[0]), agents),
+            "env.policies=separate",
         )
     wrong = [name for name in owners.values() if not re.fullmatch(r"[\w-]+", name, re.ASCII)]
     if wrong:
         raise ConfigError(
-            f"env.policies: {wrong[0]!r} cannot name a folder", "letters, digits, - _", "env.policies=shared"
+            "env.policies",
+            ABSENT,
+            f": {wrong[0]!r} cannot name a folder",
+            "letters, digits, - _",
+            "env.policies=shared",
         )
     return owners
 
@@ -163,7 +182,7 @@ def check_agents(spec: EnvSpec) -> None:
         ("env.rewards", spec.rewards, "env.rewards.normalise=false env.rewards.scale=1 env.rewards.clip=null"),
     ):
         if used:
-            raise ConfigError(f"{key} is for one agent, and env.policies asks for several", f"no {key}", without)
+            raise ConfigError(key, ABSENT, "is for one agent, and env.policies asks for several", f"no {key}", without)
     try:
         env = make_parallel_env(spec)
         first, _ = env.reset(seed=0)
@@ -172,16 +191,22 @@ def check_agents(spec: EnvSpec) -> None:
         raise
     except Exception as error:  # The environment is a user's code, which may raise any exception.
         raise ConfigError(
-            f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
+            "env.id",
+            spec.id,
+            f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",
             "env.kwargs={}",
         ) from None
     for pair in policy_spaces(spec, env).values():
         find_network_spaces(*pair)
-    for agent, observation in (*first.items(), *then.items()):
-        check_observation(f"env.id={spec.id}, {agent}", env.observation_space(agent), observation)
-    for agent, reward in rewards.items():
-        check_reward(f"env.id={spec.id}, {agent}", reward)
+    for agent in env.possible_agents:
+        try:
+            for observations in (first, then):
+                if agent in observations:
+                    check_observation(env.observation_space(agent), observations[agent])
+            check_reward(rewards.get(agent, 0.0))
+        except ConfigError as error:
+            raise name_setting(error, "env.id", spec.id, f", {agent}") from None
     close_env(env)
 
 
@@ -198,13 +223,17 @@ def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:
         pair = spaces[agent]
         if not (has_plain_observations(pair[0]) and has_plain_actions(pair[1])):
             raise ConfigError(
-                f"env.id={spec.id}: {agent} observes {pair[0]} and acts in {pair[1]}",
+                "env.id",
+                spec.id,
+                f": {agent} observes {pair[0]} and acts in {pair[1]}",
                 "Box or Discrete observations and actions",
                 "wrap the environment in a package of yours",
             )
         if spaces_by_policy.setdefault(policy, pair) != pair:
             raise ConfigError(
-                f"env.policies: {first[policy]} and {agent} share a policy, but their spaces differ",
+                "env.policies",
+                ABSENT,
+                f": {first[policy]} and {agent} share a policy, but their spaces differ",
                 "one policy for agents of the same spaces",
                 "env.policies=separate",
             )

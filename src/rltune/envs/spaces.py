@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rltune.errors import ConfigError
+from rltune.errors import ABSENT, ConfigError
 
 MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
 FLOATS = (np.float32, np.float64)  # The types of numbers that networks take and give without a cast.
@@ -74,14 +74,25 @@ def find_image_scale(space: gymnasium.Space[Any]) -> float:
     return float(space.high.max()) or 1.0 if is_bytes else 1.0
 
 
-def check_observation(key: str, space: gymnasium.Space[Any], observation: Any) -> None:
+def name_setting(error: ConfigError, key: str, value: object, place: str = "") -> ConfigError:
+    """Return an error about a space or a value of it with the setting from which that came, unless it has one.
+
+    Args:
+        error: As the functions of this module raise it.
+        key: The setting.
+        value: Its value; ABSENT if the error need not show it.
+        place: What comes between the setting and the problem, such as ``, by reset``.
+    """
+    return error if error.key else ConfigError(key, value, f"{place}: {error.problem}", error.allowed, error.fix)
+
+
+def check_observation(space: gymnasium.Space[Any], observation: Any) -> None:
     """Refuse an observation that is not finite, or that lies outside of its Box or Discrete space.
 
     Another precision is allowed, since samplers cast, and so is rounding at a bound. A wider tolerance is not needed:
     played at random, no environment of conf/env leaves its space in ten thousand steps.
 
     Args:
-        key: What to name: the setting, and the agent where there are several.
         space: As the environment declares it.
         observation: What its reset or its step returned.
 
@@ -91,7 +102,9 @@ def check_observation(key: str, space: gymnasium.Space[Any], observation: Any) -
     array = np.asarray(observation)
     if array.shape != (space.shape or ()) or not np.can_cast(array.dtype, space.dtype or object, "same_kind"):
         raise ConfigError(
-            f"{key}: observations have shape {array.shape} and type {array.dtype}, their space is {space}",
+            "",
+            ABSENT,
+            f"observations have shape {array.shape} and type {array.dtype}, their space is {space}",
             f"shape {space.shape or ()} and type {space.dtype}, as the observation_space says",
             "correct the observation_space, or what reset and step return (a wrapper: what it returns)",
         )
@@ -104,10 +117,12 @@ def check_observation(key: str, space: gymnasium.Space[Any], observation: Any) -
         return
     place = tuple(map(int, np.argwhere(wrong)[0]))
     value, least, greatest = (np.broadcast_to(part, array.shape)[place] for part in (array, low, high))
-    problem = f"{key}: observation{''.join(f'[{index}]' for index in place)} is {value}"
+    problem = f"observation{''.join(f'[{index}]' for index in place)} is {value}"
     if not np.isfinite(value):
-        raise ConfigError(problem, "finite numbers", NOT_FINITE)
+        raise ConfigError("", ABSENT, problem, "finite numbers", NOT_FINITE)
     raise ConfigError(
+        "",
+        ABSENT,
         f"{problem}, which its observation_space does not allow",
         f"{least} to {greatest} in this place",
         "correct what reset and step return, or widen the space: Box(-np.inf, np.inf, shape) has no bounds",
@@ -120,14 +135,14 @@ def _find_bounds(space: Any) -> tuple[Any, Any]:
     return space.low, space.high
 
 
-def check_reward(key: str, reward: Any) -> None:
+def check_reward(reward: Any) -> None:
     """Refuse a reward that is NaN or infinite, because no algorithm can learn from it.
 
     Raises:
         ConfigError: It is not finite.
     """
     if not math.isfinite(float(reward)):
-        raise ConfigError(f"{key}: the reward is {float(reward)}", "finite numbers", NOT_FINITE)
+        raise ConfigError("", ABSENT, f"the reward is {float(reward)}", "finite numbers", NOT_FINITE)
 
 
 def flatten_observation_space(space: gymnasium.Space[Any], images: bool = False) -> spaces.Box:
@@ -149,6 +164,8 @@ def flatten_observation_space(space: gymnasium.Space[Any], images: bool = False)
         flat = space
     if not isinstance(flat, spaces.Box):
         raise ConfigError(
+            "",
+            ABSENT,
             f"the observations {space} cannot become a vector",
             "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these",
             "a wrapper that selects or encodes parts of them: env.wrappers=[{entry_point: 'module:Class'}]",
@@ -173,6 +190,8 @@ def flatten_observation(space: gymnasium.Space[Any], observation: Any, images: b
         return np.asarray(observation, np.float32) / np.float32(find_image_scale(space))
     if isinstance(space, spaces.Discrete) and not 0 <= observation - space.start < space.n:
         raise ConfigError(
+            "",
+            ABSENT,
             f"observation {observation} lies outside of {space}",
             f"{space.start} to {space.start + space.n - 1}",
             "correct what reset and step return, or the observation_space",
@@ -215,6 +234,8 @@ def flatten_action_space(space: gymnasium.Space[Any]) -> spaces.Box | spaces.Dis
         return spaces.utils.flatten_space(space)
     if math.prod(sizes) > MAX_FLAT_ACTIONS:
         raise ConfigError(
+            "",
+            ABSENT,
             f"the actions {space} have {math.prod(sizes)} combinations",
             f"at most {MAX_FLAT_ACTIONS}",
             "a wrapper that offers fewer: env.wrappers=[{entry_point: 'module:Class'}]",
@@ -331,6 +352,8 @@ def _sizes(part: Any, whole: Any) -> list[int]:
     if isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.integer):
         return [int(high) - int(low) + 1 for low, high in zip(part.low.flat, part.high.flat, strict=True)]
     raise ConfigError(
+        "",
+        ABSENT,
         f"the actions {whole} cannot become one choice or one vector",
         "parts that are all discrete, or all continuous",
         "a wrapper that does it: env.wrappers=[{entry_point: 'module:Class'}]",

@@ -90,7 +90,9 @@ def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(dict(arguments)), resolve=True))
     except OmegaConfBaseException as error:
         raise ConfigError(
-            f"env.kwargs={dict(arguments)}: {describe_exception(error)}",
+            "env.kwargs",
+            dict(arguments),
+            f": {describe_exception(error)}",
             "environment variables that are set wherever the environment is built, on each node of a cluster",
             "export the variable",
         ) from None

@@ -14,9 +14,9 @@ from rltune.envs.build import import_env_module, make_bare_env, wrap_env
 from rltune.envs.closing import close_env
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
-from rltune.envs.spaces import can_normalise, check_observation, check_reward, find_network_spaces
+from rltune.envs.spaces import can_normalise, check_observation, check_reward, find_network_spaces, name_setting
 from rltune.envs.spec import EnvSpec
-from rltune.errors import ConfigError, describe_exception, nearest
+from rltune.errors import ABSENT, ConfigError, describe_exception, nearest
 
 MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
 RESET = "def reset(self, *, seed=None, options=None)"
@@ -39,7 +39,7 @@ def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
     module, colon, _ = spec.id.rpartition(":")
     if colon and not module:
         raise ConfigError(
-            f"env.id={spec.id} names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
+            "env.id", spec.id, "names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
         )
     if module:
         import_env_module(module, spec.id)
@@ -48,14 +48,12 @@ def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
         env = wrap_env(env, spec)
         find_network_spaces(env.observation_space, env.action_space)
     except ConfigError as error:
-        raise (
-            error
-            if error.what.startswith("env.")
-            else ConfigError(f"env.id={spec.id}: {error.what}", error.allowed, error.fix)
-        ) from None
+        raise name_setting(error, "env.id", spec.id) from None
     except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
         raise ConfigError(
-            f"env.wrappers of {spec.id}: {describe_exception(error)}",
+            "env.wrappers",
+            ABSENT,
+            f"of {spec.id}: {describe_exception(error)}",
             "arguments that the wrappers take",
             "env.wrappers=[]",
         ) from None
@@ -89,40 +87,43 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
 
     It takes some steps, few in a slow simulator. What comes later is met in training, which does not look at bounds.
     """
-    key = f"env.wrappers of {spec.id}" if spec.wrappers else f"env.id={spec.id}"
+    setting = ("env.wrappers", ABSENT, f"of {spec.id}") if spec.wrappers else ("env.id", spec.id, "")
+    key, value, place = setting
     done, began = "reset", time.monotonic()
     try:
-        obs = _read_returned(key, done, env.reset(seed=0))[0]
+        obs = _read_returned(setting, done, env.reset(seed=0))[0]
         env.action_space.seed(0)
-        check_observation(f"{key}, by reset", env.observation_space, obs)
+        check_observation(env.observation_space, obs)
         for number in range(1, MAX_CHECKED_STEPS + 1):
             done = f"step {number}"
             action = env.action_space.sample()
-            obs, reward, terminated, truncated, _ = _read_returned(key, done, env.step(action))
-            check_observation(f"{key}, by {done}", env.observation_space, obs)
-            check_reward(f"{key}, by {done}", reward)
+            obs, reward, terminated, truncated, _ = _read_returned(setting, done, env.step(action))
+            check_observation(env.observation_space, obs)
+            check_reward(reward)
             if terminated or truncated or time.monotonic() - began > MAX_CHECK_S:
                 return
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        raise name_setting(error, key, value, f"{place}, by {done}") from None
     except Exception as error:  # The environment may be a user's code, which may raise any exception.
         # If Gymnasium's own wrappers have failed to unpack the returned tuple, then the error is explained as ours
         # would be.
         if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(error)):
-            _read_returned(key, done, error)
+            _read_returned(setting, done, error)
         lacks = isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error)
         raise ConfigError(
-            f"{key}: {done} fails with {describe_exception(error)}",
+            key,
+            value,
+            f"{place}: {done} fails with {describe_exception(error)}",
             RESET if lacks else "an environment that steps",
             "write it so, with super().reset(seed=seed)" if lacks else "correct it, or leave the failing wrapper out",
         ) from None
 
 
-def _read_returned(key: str, done: str, returned: Any) -> tuple[Any, ...]:
+def _read_returned(setting: tuple[str, object, str], done: str, returned: Any) -> tuple[Any, ...]:
     """Return the tuple of reset or step; refuse one of another length, such as the four values of old Gym's step.
 
     Args:
-        key: What to name in the error.
+        setting: What to name in the error: the setting, its value, and what else says which environment it is.
         done: Which call it was: ``reset``, or ``step 1``.
         returned: What the environment returned, or the error of a wrapper that could not unpack it.
 
@@ -142,7 +143,8 @@ def _read_returned(key: str, done: str, returned: Any) -> tuple[Any, ...]:
     else:
         allowed = "Gymnasium's five: observation, reward, terminated, truncated, and the info, a dict"
         fix = "return observation, reward, done, False, info: the done of old Gym is terminated"
-    raise ConfigError(f"{key}: {done} returned {what}", allowed, fix)
+    key, value, place = setting
+    raise ConfigError(key, value, f"{place}: {done} returned {what}", allowed, fix)
 
 
 def _check_score(env: Any, spec: EnvSpec) -> None:
@@ -167,14 +169,20 @@ def _check_normalisation(env: Any, spec: EnvSpec) -> None:
     """Refuse to normalise observations that are no vectors; refuse a reward scale or clip that is not positive."""
     if spec.normalise_observations and not can_normalise(env.observation_space):
         raise ConfigError(
-            f"env.normalise_observations=true: the observations of {spec.id} are {env.observation_space}",
+            "env.normalise_observations",
+            True,
+            f": the observations of {spec.id} are {env.observation_space}",
             "vectors",
             "env.normalise_observations=false",
         )
     clip = spec.rewards.get("clip", 1.0)
     if not clip > 0 or not spec.rewards.get("scale", 1.0) > 0:
         raise ConfigError(
-            f"env.rewards: scale={spec.rewards.get('scale', 1.0)}, clip={clip}", "numbers above 0", "env.rewards.clip=1"
+            "env.rewards",
+            ABSENT,
+            f": scale={spec.rewards.get('scale', 1.0)}, clip={clip}",
+            "numbers above 0",
+            "env.rewards.clip=1",
         )
 
 
@@ -186,24 +194,28 @@ def _make_bare_env(spec: EnvSpec) -> Any:
         return make_bare_env(spec)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(
-            f"env.id={spec.id} needs a package: {error}", "its extra installed", _suggest_install(spec.id)
+            "env.id", spec.id, f"needs a package: {error}", "its extra installed", _suggest_install(spec.id)
         ) from None
     except gymnasium.error.NamespaceNotFound as error:
         fix = "pip install 'rltune[atari]'" if spec.id.startswith("ALE/") else "install the package that registers it"
         raise ConfigError(
-            f"env.id={spec.id}: {describe_exception(error)}", "an installed package, or module:Name-v0", fix
+            "env.id", spec.id, f": {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
     except gymnasium.error.Error as error:  # Gymnasium raises this error for an unknown or malformed id.
         raise _explain_unknown(spec.id, describe_exception(error)) from None
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"env.id={spec.id} needs a package: {error}",
+            "env.id",
+            spec.id,
+            f"needs a package: {error}",
             "the packages that the environment imports, installed",
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:  # The environment may be a user's code, which may raise any exception.
         raise ConfigError(
-            f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
+            "env.id",
+            spec.id,
+            f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",
             "env.kwargs={}",
         ) from None
@@ -220,26 +232,34 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
     module, colon, name = env_id.rpartition(":")
     if isinstance(getattr(sys.modules.get(module), name, None), type):
         return ConfigError(
-            f"env.id={env_id}: {name} is a class, and not registered with Gymnasium",
+            "env.id",
+            env_id,
+            f": {name} is a class, and not registered with Gymnasium",
             _list_registered(module) or "a registered id, module:Name-v0",
             f"gymnasium.register('{name}-v0', entry_point={name}) in {module}, then env.id={module}:{name}-v0",
         )
     close = nearest(name, registry, 0.75)
     if close:
         return ConfigError(
-            f"env.id={env_id}: {reason}",
+            "env.id",
+            env_id,
+            f": {reason}",
             f"a registered Gymnasium id, or module:Name-v0; did you mean '{close}'?",
             f"env.id={module}{colon}{close}",
         )
     if module:
         return ConfigError(
-            f"env.id={env_id}: {reason}",
+            "env.id",
+            env_id,
+            f": {reason}",
             _list_registered(module) or f"an id that {module} registers, and it registers none",
             f"gymnasium.register(id='{name}', entry_point=...) in {module}",
         )
     source = _find_registering_module(name)
     return ConfigError(
-        f"env.id={env_id}: {reason}",
+        "env.id",
+        env_id,
+        f": {reason}",
         "a registered Gymnasium id; an environment of yours needs its module, module:Name-v0",
         f"env.id={source or 'my_module'}:{name}",
     )
@@ -301,7 +321,9 @@ def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
     value, alternative = (env_runners, 0) if env_runners else (vectorize, "sync")
     if spec.rewards and not can_shape_rewards(env_runners, vectorize):
         raise ConfigError(
-            f"env.rewards={dict(spec.rewards)} with {key}={value}: the true returns would be lost",
+            "env.rewards",
+            dict(spec.rewards),
+            f"with {key}={value}: the true returns would be lost",
             "shaped rewards where the trial's own process steps each environment by itself",
             f"{key}={alternative}",
         )

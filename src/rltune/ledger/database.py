@@ -226,9 +226,11 @@ def make_storage_error(url: str, error: Exception) -> StudyError:
     is_away = isinstance(error, (OperationalError, InterfaceError)) and not url.startswith("sqlite")
     is_unavailable = is_disk_full(error) or (is_away and not _REFUSED.search(str(error)))
     return (StudyUnavailableError if is_unavailable else StudyError)(
-        f"study.storage={_redact_url(url)} cannot be opened: {redact_error(url, describe_exception(error))}",
+        f"cannot be opened: {redact_error(url, describe_exception(error))}",
         "room for it on its disk" if is_disk_full(error) else "a database that can be reached",
         "study.storage=postgresql+psycopg://user@host/database, or study.storage=null for a file in the sweep's folder",
+        key="study.storage",
+        value=_redact_url(url),
     )
 
 

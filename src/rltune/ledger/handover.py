@@ -215,10 +215,12 @@ def make_distant_ledger_error(folder: Path, host: str = "the machine where it ru
         host: That machine.
     """
     return StudyError(
-        f"sweep={folder.name}: its newest ledger is a file on {host}, whose driver has not ended",
+        f": its newest ledger is a file on {host}, whose driver has not ended",
         "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
         "resume it on that machine; if the machine is gone, take_over=true continues from the state that an earlier "
         "driver left in the storage; a sweep that starts with study.storage=postgresql+psycopg://host/db avoids this",
+        key="sweep",
+        value=folder.name,
     )
 
 

@@ -239,9 +239,11 @@ class Lease:
             if self._lost is None:
                 location = f", {_make_record(row.driver).describe()}" if row and row.driver else ""
                 self._lost = LeaseLostError(
-                    f"sweep={self._name}: another driver has taken it over{location}",
+                    f": another driver has taken it over{location}",
                     "one driver at a time; this one stood still for longer than its lease",
                     "nothing: the other driver continues the sweep",
+                    key="sweep",
+                    value=self._name,
                 )
                 _held_ids.discard(self.id)
                 self._ended.set()
@@ -354,9 +356,11 @@ def _make_held_error(ledger: Ledger, watch: LeaseWatch) -> StudyUnavailableError
     """Make the error that another driver is working on the sweep, and say on which host."""
     location = f", {watch.driver.describe()}" if watch.driver else ""
     return StudyUnavailableError(
-        f"sweep={ledger.name}: another driver is working on it{location}",
+        f": another driver is working on it{location}",
         "one driver at a time",
         "wait for it, or end it with Ctrl-C where it runs",
+        key="sweep",
+        value=ledger.name,
     )
 
 

@@ -98,7 +98,7 @@ class Ledger:
                 f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", spell_command("list")
             )
         self.sweep_id, format_number = row
-        check_format(f"sweep={name}: its ledger", format_number, oldest=FORMAT if create else OLDEST_FORMAT)
+        check_format(": its ledger", format_number, oldest=FORMAT if create else OLDEST_FORMAT, sweep=name)
         self.fence = Fence(self._engine, self.sweep_id)
         self.trials = TrialTable(self.fence, TRIALS)
         self.runs = TrialTable(self.fence, CERTIFY)
@@ -148,7 +148,9 @@ class Ledger:
         """
         if self.sweep().config is not None or self.trials.num_trials:
             name = self.name
-            raise StudyError(f"name={name}: a sweep of this name exists", "a new name", "choose another name=")
+            raise StudyError(
+                ": a sweep of this name exists", "a new name", "choose another name=", key="name", value=name
+            )
 
     @property
     def lease(self) -> Lease | None:

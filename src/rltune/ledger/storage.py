@@ -96,9 +96,11 @@ def require_login(ledger_url: str, name: str) -> None:
     """
     if lacks_login(ledger_url):
         raise StudyError(
-            f"study.storage={ledger_url}: the login is not saved in any file, so the ledger of {name} cannot be read",
+            f": the login is not saved in any file, so the ledger of {name} cannot be read",
             "the whole address, or one without a password, which PGPASSWORD or ~/.pgpass holds",
             "add study.storage=... to the command, ledger_url=... to a call from Python",
+            key="study.storage",
+            value=ledger_url,
         )
 
 

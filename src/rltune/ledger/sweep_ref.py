@@ -90,11 +90,15 @@ class SweepRef:
             return refresh_sweep(folder, self.storage)
         if is_half_made(folder):
             raise StudyError(
-                f"{key}={name}: no sweep was started in {folder}",
+                f": no sweep was started in {folder}",
                 "a sweep whose folder holds its settings",
                 spell_command(f"run name={name}{spell_output_dir(self.root)} algo=... env=..."),
+                key=key,
+                value=name,
             )
-        raise StudyError(f"{key}={name}: no such sweep in {self.root}", choices(name, times), spell_command("list"))
+        raise StudyError(
+            f": no such sweep in {self.root}", choices(name, times), spell_command("list"), key=key, value=name
+        )
 
     def list_folders(self) -> list[Path]:
         """List the folders of all sweeps in ``output_dir``, the newest last; the reference's own name plays no part.
@@ -140,7 +144,11 @@ class SweepRef:
             return {}
         if lacks_login(self.storage):
             raise StudyError(
-                f"storage={self.storage}: the login is not saved in any file", "the whole address", "storage=..."
+                ": the login is not saved in any file",
+                "the whole address",
+                "storage=...",
+                key="storage",
+                value=self.storage,
             )
         store = open_store(self.root, make_address(self.storage))
         store.check()

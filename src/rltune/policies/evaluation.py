@@ -150,7 +150,7 @@ def evaluate(
         PolicyError: There is no policy or environment, its spaces are others, or ``episodes`` is below 1.
     """
     if episodes < 1:
-        raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
+        raise PolicyError("", "at least 1", "episodes=100", key="episodes", value=episodes)
     if isinstance(policy, str | Path):
         policy = load_playable(Source(str(policy)))
     deterministic = policy.deterministic if deterministic is None else deterministic
@@ -200,7 +200,9 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     known = {field.name for group in (EnvConfig, EnvSpec) for field in fields(group)}
     if unknown := next((key for key in changes if key not in known), None):
         allowed = choices(unknown, ("id", "kwargs", "wrappers"))
-        raise PolicyError(f"env.{unknown}={changes[unknown]}: no such key", allowed, f"leave env.{unknown} out")
+        raise PolicyError(
+            ": no such key", allowed, f"leave env.{unknown} out", key=f"env.{unknown}", value=changes[unknown]
+        )
     is_same = changes.get("id", trained.get("id")) == trained.get("id")
     kwargs = {**((trained.get("kwargs") or {}) if is_same else {}), **changes.get("kwargs", {})}
     spec = {**trained, **changes, "kwargs": kwargs}
@@ -244,9 +246,11 @@ def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[]
     expected = (_describe_form(policy.observation_space), _describe_form(policy.action_space))
     if spaces != expected:
         raise PolicyError(
-            f"env={spec['id']}: its spaces are {spaces[0]} and {spaces[1]}",
+            f": its spaces are {spaces[0]} and {spaces[1]}",
             f"the policy's: {expected[0]} and {expected[1]}",
             "leave env out to use the one that it was trained in",
+            key="env",
+            value=spec["id"],
         )
     return make
 

@@ -139,18 +139,22 @@ def export_policy(
         difference = _measure_difference(own[0], exported[0], format)
         if len(exported) > 1 and not np.allclose(own[1], exported[1], rtol=10 * TOLERANCE, atol=10 * TOLERANCE):
             raise PolicyError(
-                f"format={format}: the parameters of the exported distribution differ from the policy's own",
+                ": the parameters of the exported distribution differ from the policy's own",
                 f"a difference of at most {10 * TOLERANCE:g}",
                 "nothing was written; use rltune.load_policy instead",
+                key="format",
+                value=format,
             )
         draft.replace(path)
     except PolicyError:
         raise
     except Exception as error:  # torch's exporters raise exceptions of any type.
         raise PolicyError(
-            f"policy={name} cannot be exported: {describe_exception(error)[:200]}",
+            f"cannot be exported: {describe_exception(error)[:200]}",
             f"policies of {list_algos(lambda row: row.network)}, over Box or Discrete observations",
             "rltune.load_policy takes every policy of a sweep",
+            key="policy",
+            value=name,
         ) from error
     finally:
         draft.unlink(missing_ok=True)
@@ -159,13 +163,15 @@ def export_policy(
 
 def _check_format(format: str) -> None:
     if format not in FORMATS:
-        raise PolicyError(f"format={format} is unknown", choices(format, FORMATS), "format=onnx")
+        raise PolicyError("is unknown", choices(format, FORMATS), "format=onnx", key="format", value=format)
     missing = [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
     if missing:
         raise PolicyError(
-            f"format={format} needs {', '.join(missing)}, which is not installed",
+            f"needs {', '.join(missing)}, which is not installed",
             "the extra 'export', or format=torch",
             "pip install 'rltune[export]'",
+            key="format",
+            value=format,
         )
 
 
@@ -267,9 +273,11 @@ def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str)
     allowed = TOLERANCE if discrete else max(TOLERANCE, float(np.finfo(expected.dtype).eps))
     if gap > 0 if discrete else not np.allclose(expected, exported, rtol=allowed, atol=allowed):
         raise PolicyError(
-            f"format={format}: the exported policy's actions differ from the policy's own by up to {gap:.3g}",
+            f": the exported policy's actions differ from the policy's own by up to {gap:.3g}",
             "equal actions" if discrete else f"a difference of at most {allowed:g}",
             "nothing was written; use rltune.load_policy instead",
+            key="format",
+            value=format,
         )
     return gap
 

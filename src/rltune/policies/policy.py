@@ -249,9 +249,11 @@ def load_bundle(source: Source) -> Policy | MultiAgentPolicy:
             policy = read_policy(folder)
         except (ValueError, OSError) as error:
             raise PolicyError(
-                f"policy={source.uri}: {error}",
+                f": {error}",
                 "a bundle as a trial's checkpoint holds it",
                 "load another checkpoint of the trial",
+                key="policy",
+                value=source.uri,
             ) from error
         # Whether the checkpoint is the user's own is only found out if it matters, because this reads all of its files.
         policy.is_trusted = (lambda: True) if source.trust else partial(is_own_checkpoint, folder.parent)

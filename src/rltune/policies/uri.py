@@ -63,7 +63,7 @@ class Source:
 
     def make_error(self, problem: str, allowed: str, fix: str) -> PolicyError:
         """Make the error that no policy can be loaded from this URI, for the given reason."""
-        return PolicyError(f"policy={self.uri}: {problem}", allowed, fix)
+        return PolicyError(f": {problem}", allowed, fix, key="policy", value=self.uri)
 
 
 class NeedsRLlibError(PolicyError):
@@ -148,9 +148,11 @@ def _find_part(folder: Path, part: str, source: Source) -> Path:
     reason = folder / "policy-missing.txt"
     if part == "policy" and reason.is_file():
         raise NeedsRLlibError(
-            f"policy={source.uri}: {reason.read_text().strip()}",
+            f": {reason.read_text().strip()}",
             f"networks that act without RLlib: those of {list_algos(lambda row: row.network, 'and')}",
             spell_command(f"evaluate policy=sweep:<name>, or rltune.load_algorithm({source.uri!r}): both run RLlib"),
+            key="policy",
+            value=source.uri,
         )
     if not folder.exists():
         raise source.make_error(f"there is no folder {folder}", FORMS, "policy=sweep:latest")
@@ -179,10 +181,12 @@ def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
     except StoreError:
         raise
     except StudyError as error:
-        raise source.make_error(
-            f"{error.what.partition(': ')[2]}",
+        raise PolicyError(
+            error.problem,
             error.allowed,
             f"{error.fix}, from the folder that holds outputs/",
+            key="policy",
+            value=source.uri,
         ) from None
     if trial and not trial.isdigit():
         raise source.make_error(f"'{trial}' is no trial", "a number", f"policy=sweep:{name}/0")

@@ -63,15 +63,19 @@ def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     """
     if not all(importlib.util.find_spec(package) for package in ("imageio", "imageio_ffmpeg")):
         raise PolicyError(
-            "video=true needs imageio[ffmpeg], which is not installed",
+            "needs imageio[ffmpeg], which is not installed",
             "the extra 'video', or video=false",
             "pip install 'rltune[video]'",
+            key="video",
+            value=True,
         )
     if isinstance(policy, RLlibPolicy):
         raise PolicyError(
-            "video=true: this policy needs RLlib, which cannot repeat an episode for the film",
+            ": this policy needs RLlib, which cannot repeat an episode for the film",
             f"policies that act without RLlib: those of {list_algos(lambda row: row.network, 'and')}",
             "video=false",
+            key="video",
+            value=True,
         )
     player = require_single_agent(policy, "video=true")
     spec = environment_of(player, env)
@@ -81,9 +85,11 @@ def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
             _draw_frame(stage)
     except Exception as error:  # The environment is a user's code, which may raise any exception.
         raise PolicyError(
-            f"env={spec['id']} cannot be filmed: {describe_exception(error)[:200]}",
+            f"cannot be filmed: {describe_exception(error)[:200]}",
             "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
             "pip install 'rltune[video]', or video=false",
+            key="env",
+            value=spec["id"],
         ) from error
     return player
 

@@ -27,7 +27,7 @@ def import_class(group: str, kind: str, short: Mapping[str, str], what: str, is_
     """
     usage, usual = f"a name, or package.module:Class of a {what}", f"{group}={next(iter(short))}"
     if kind not in short and ":" not in kind:
-        raise ConfigError(f"{group}.kind={kind} is unknown", f"{choices(kind, short)}; {usage}", usual)
+        raise ConfigError(f"{group}.kind", kind, "is unknown", f"{choices(kind, short)}; {usage}", usual)
     target = short.get(kind, kind)
     return import_entry_point(
         f"{group}.kind", target, what, lambda value: isinstance(value, type) and is_valid(value), usage, usual

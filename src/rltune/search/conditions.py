@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rltune.errors import ConfigError, choices
+from rltune.errors import ABSENT, ConfigError, choices
 
 WHEN = "when"
 USAGE = "[when, {name: value}, [kind, args...]]"
@@ -24,7 +24,7 @@ def split_condition(name: str, form: Any) -> tuple[Mapping[str, Any], Any]:
     if not (isinstance(form, Sequence) and not isinstance(form, str) and form and form[0] == WHEN):
         return {}, form
     if len(form) != 3 or not isinstance(form[1], Mapping) or not form[1]:
-        raise ConfigError(f"space.{name}={format_yaml_value(form)}: no condition", USAGE, f"'{_example(name)}'")
+        raise ConfigError(f"space.{name}", form, ": no condition", USAGE, f"'{_example(name)}'")
     return {str(parent): value for parent, value in form[1].items()}, form[2]
 
 
@@ -63,7 +63,9 @@ def _circle_error(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str])
         path.append(next(parent for parent in when[path[-1]] if parent in waiting))
     circle = path[path.index(path[-1]) :]
     return ConfigError(
-        f"space.{circle[0]}: its condition depends on itself: {' <- '.join(circle)}",
+        f"space.{circle[0]}",
+        ABSENT,
+        f": its condition depends on itself: {' <- '.join(circle)}",
         "conditions that lead to a parameter without one",
         f"drop one condition: write space.{circle[0]} as [kind, args...]",
     )
@@ -72,7 +74,9 @@ def _circle_error(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str])
 def unknown_parent_error(name: str, parent: str, names: Iterable[str]) -> ConfigError:
     """Make the error for a condition on a parameter that does not exist."""
     return ConfigError(
-        f"space.{name}: its condition names '{parent}', which neither the space nor the algorithm's file has",
+        f"space.{name}",
+        ABSENT,
+        f": its condition names '{parent}', which neither the space nor the algorithm's file has",
         choices(parent, set(names) - {name}),
         f"correct the name, or drop it with ~space.{name}",
     )
@@ -81,7 +85,9 @@ def unknown_parent_error(name: str, parent: str, names: Iterable[str]) -> Config
 def unreachable_value_error(name: str, parent: str, value: Any, parent_shown: str) -> ConfigError:
     """Make the error for a condition that no trial can meet."""
     return ConfigError(
-        f"space.{name}: its condition wants {parent}={format_yaml_value(value)}, which {parent} never is",
+        f"space.{name}",
+        ABSENT,
+        f": its condition wants {parent}={format_yaml_value(value)}, which {parent} never is",
         f"a value that {parent} is drawn with: {parent_shown}, or one of a range of integers",
         f"correct the value, or drop it with ~space.{name}",
     )

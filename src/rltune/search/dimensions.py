@@ -167,37 +167,37 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     Raises:
         ConfigError: The kind is unknown, or its arguments are invalid.
     """
-    setting = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
+    key, form = f"space.{name}", [kind, *args]
     if kind not in KINDS:
         kinds = [*KINDS, WHEN]
         usage = KINDS[close].usage if (close := nearest(kind, KINDS)) else "[loguniform, low, high]"
-        raise ConfigError(f"{setting}: unknown kind '{kind}'", choices(kind, kinds), f"write space.{name} as {usage}")
+        raise ConfigError(key, form, f": unknown kind '{kind}'", choices(kind, kinds), f"write space.{name} as {usage}")
     rule = KINDS[kind]
     fix = f"write space.{name} as {rule.usage}"
     if (rule.num_args is None and not args) or (rule.num_args is not None and len(args) != rule.num_args):
-        raise ConfigError(f"{setting}: wrong number of arguments", rule.usage, fix)
+        raise ConfigError(key, form, ": wrong number of arguments", rule.usage, fix)
     if kind == "choice":
         return Dimension(name, kind, args)
     if not all(isinstance(arg, int | float) and not isinstance(arg, bool) and math.isfinite(arg) for arg in args):
-        raise ConfigError(f"{setting}: arguments must be numbers", rule.usage, fix)
+        raise ConfigError(key, form, ": arguments must be numbers", rule.usage, fix)
     if rule.integer:
         if any(float(arg) != int(arg) for arg in args):
-            raise ConfigError(f"{setting}: arguments must be integers", rule.usage, fix)
+            raise ConfigError(key, form, ": arguments must be integers", rule.usage, fix)
         args = tuple(int(arg) for arg in args)
     if rule.positive and min(args) <= 0:
-        raise ConfigError(f"{setting}: arguments must be above 0", rule.usage, fix)
+        raise ConfigError(key, form, ": arguments must be above 0", rule.usage, fix)
     if args[0] > args[1]:
         # Blanks are removed, so that the user can paste the corrected setting into a shell without quotes.
         turned = format_yaml_value([kind, args[1], args[0], *args[2:]]).replace(" ", "")
-        raise ConfigError(f"{setting}: its ends are in the wrong order", "low <= high", f"space.{name}={turned}")
+        raise ConfigError(key, form, ": its ends are in the wrong order", "low <= high", f"space.{name}={turned}")
     if kind == "quniform" and args[2] <= 0:
-        raise ConfigError(f"{setting}: the range is empty", "step > 0", fix)
+        raise ConfigError(key, form, ": the range is empty", "step > 0", fix)
     # Optuna would round the upper end down to a multiple of the step itself, with a warning at every proposal.
     if kind == "quniform":
         low, high, step = args
         args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):
-        raise ConfigError(f"{setting}: not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
+        raise ConfigError(key, form, ": not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
     return Dimension(name, kind, args)
 
 

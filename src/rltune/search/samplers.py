@@ -150,26 +150,36 @@ def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
         first = next(dimension for dimension in space.dimensions if dimension.when)
         parents = " ".join(f"space.{parent}={format_yaml_value(allowed[0])}" for parent, allowed in first.when.items())
         raise ConfigError(
-            f"searcher={name}: space.{first.name} has a condition ({first.condition})",
+            "searcher",
+            name,
+            f": space.{first.name} has a condition ({first.condition})",
             f"a space without conditions for {name}; tpe, rf and random search any",
             f"searcher=rf, or {parents} to have it in every trial",
         )
     if traits.is_grid and (endless := [dimension for dimension in space.dimensions if dimension.kind in CONTINUOUS]):
         first = endless[0]
         raise ConfigError(
-            f"searcher={name}: space.{first.name}={first} has infinitely many values",
+            "searcher",
+            name,
+            f": space.{first.name}={first} has infinitely many values",
             "choices, integers (randint, lograndint, pow2) and steps (quniform), of which a grid tries each",
             " ".join(f"'space.{dimension.name}={_format_choice(dimension)}'" for dimension in endless),
         )
     names = [dimension.name for dimension in space.dimensions if dimension.kind == "choice"]
     if names and len(names) == len(space.dimensions) and not traits.models_choices:
         raise ConfigError(
-            f"searcher={name}: the space has only choices", f"a range of numbers, which {name} searches", "searcher=rf"
+            "searcher",
+            name,
+            ": the space has only choices",
+            f"a range of numbers, which {name} searches",
+            "searcher=rf",
         )
     # Optuna would miss a sampler's optional package only once there are trials, in the middle of the sweep.
     if traits.package and find_spec(traits.package) is None:
         raise ConfigError(
-            f"searcher={name}: {traits.package} is not installed",
+            "searcher",
+            name,
+            f": {traits.package} is not installed",
             f"the extra {traits.package}",
             f"pip install 'rltune[{traits.package}]'",
         )
@@ -232,7 +242,9 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
     for name in args:
         if name in SEEDS or not (name in arguments or takes_any):
             raise ConfigError(
-                f"searcher.args.{name}={args[name]}: the {kind} searcher has no such argument",
+                f"searcher.args.{name}",
+                args[name],
+                f": the {kind} searcher has no such argument",
                 choices(name, arguments),
                 f"correct or remove it: ~searcher.args.{name}",
             )
@@ -240,11 +252,15 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
         _propose_once(build_sampler(kind, args, 0, space.is_conditional), space)
     except ImportError as error:
         raise ConfigError(
-            f"searcher.kind={kind} needs a package: {error}", "a searcher whose packages are installed", "searcher=rf"
+            "searcher.kind", kind, f"needs a package: {error}", "a searcher whose packages are installed", "searcher=rf"
         ) from None
     except Exception as error:  # The sampler may be a user's class, which may raise any exception.
         raise ConfigError(
-            f"searcher.args={dict(args)}: {describe_exception(error)}", "values that Optuna accepts", "~searcher.args"
+            "searcher.args",
+            dict(args),
+            f": {describe_exception(error)}",
+            "values that Optuna accepts",
+            "~searcher.args",
         ) from None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rltune.errors import ConfigError, choices, describe_exception
+from rltune.errors import ABSENT, ConfigError, choices, describe_exception
 from rltune.records import Direction, Report
 from rltune.search.class_names import import_class
 
@@ -136,14 +136,18 @@ def build_stopping_rule(
     for name in args:
         if name not in arguments:
             raise ConfigError(
-                f"scheduler.args.{name}={args[name]}: the {kind} scheduler has no such argument",
+                f"scheduler.args.{name}",
+                args[name],
+                f": the {kind} scheduler has no such argument",
                 choices(name, arguments),
                 f"correct or remove it: ~scheduler.args.{name}",
             )
     for name, required in arguments.items():
         if required and name not in args:
             raise ConfigError(
-                f"scheduler.args.{name} has no value",
+                f"scheduler.args.{name}",
+                ABSENT,
+                "has no value",
                 f"a value for each argument of the {kind} scheduler: {', '.join(arguments)}",
                 f"add scheduler.args.{name}=...",
             )
@@ -153,7 +157,9 @@ def build_stopping_rule(
         raise
     except Exception as error:  # The rule may be a user's class, which may raise any exception.
         raise ConfigError(
-            f"scheduler.args={dict(args)}: {describe_exception(error)}",
+            "scheduler.args",
+            dict(args),
+            f": {describe_exception(error)}",
             f"values that {kind} accepts",
             "~scheduler.args",
         ) from None
@@ -168,7 +174,7 @@ def make_argument_error(name: str, value: Any, allowed: str, usual: float) -> Co
         usual: A value to type instead.
     """
     key = f"scheduler.args.{name}"
-    return ConfigError(f"{key}={value} is out of range", allowed, f"{key}={usual}")
+    return ConfigError(key, value, "is out of range", allowed, f"{key}={usual}")
 
 
 def to_number(value: Any) -> float:

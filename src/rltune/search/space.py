@@ -117,7 +117,7 @@ class Space:
             if name not in by_name:
                 why = f"is {self.fixed[name]} in each trial" if name in self.fixed else "is not searched"
                 raise ConfigError(
-                    f"space.{name}={value}: {name} {why}", choices(name, by_name), f"leave space.{name} out"
+                    f"space.{name}", value, f": {name} {why}", choices(name, by_name), f"leave space.{name} out"
                 )
             try:
                 if isinstance(value, bool) and by_name[name].kind != "choice":
@@ -125,7 +125,9 @@ class Space:
                 by_name[name].encode(value)
             except (ValueError, TypeError):
                 raise ConfigError(
-                    f"space.{name}={value} lies outside of the space",
+                    f"space.{name}",
+                    value,
+                    "lies outside of the space",
                     str(by_name[name]),
                     f"space.{name}={by_name[name].ends()[0]}",
                 ) from None
@@ -134,14 +136,18 @@ class Space:
             for parent, allowed in dimension.when.items() if dimension.name in given else ():
                 if parent not in given and len(allowed) > 1:
                     raise ConfigError(
-                        f"space.{dimension.name}={given[dimension.name]}: it has a condition, {dimension.condition}",
+                        f"space.{dimension.name}",
+                        given[dimension.name],
+                        f": it has a condition, {dimension.condition}",
                         f"{parent} together with it, because a drawn {parent} may not meet the condition",
                         f"space.{parent}={allowed[0]}",
                     )
                 given.setdefault(parent, allowed[0])
         for name in given.keys() - self.active_values(given).keys():
             raise ConfigError(
-                f"space.{name}={given[name]}: it has a condition, {by_name[name].condition}",
+                f"space.{name}",
+                given[name],
+                f": it has a condition, {by_name[name].condition}",
                 "values that go together",
                 f"leave space.{name} out",
             )

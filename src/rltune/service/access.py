@@ -22,7 +22,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from rltune.errors import RltuneError
+from rltune.errors import ABSENT, RltuneError
 
 READING = ("GET", "HEAD")
 LOGIN = "/login"
@@ -36,13 +36,17 @@ class AccessError(RltuneError):
 
     Args:
         status: The HTTP status of the response.
-        what: What is wrong with the request.
+        problem: What is wrong with the request.
         allowed: Which requests are accepted.
         fix: What to send instead.
+        key: The header that is wrong.
+        value: Its value.
     """
 
-    def __init__(self, status: int, what: str, allowed: str, fix: str) -> None:
-        super().__init__(what, allowed, fix)
+    def __init__(
+        self, status: int, problem: str, allowed: str, fix: str, *, key: str = "", value: object = ABSENT
+    ) -> None:
+        super().__init__(problem, allowed, fix, key=key, value=value)
         self.status = status
 
 
@@ -99,9 +103,11 @@ class Access:
             if not is_from_page and (origin is not None or not has_token):
                 raise AccessError(
                     403,
-                    f"Origin={origin} is another page",
+                    "is another page",
                     "the service's own page, or the token",
                     "Authorization: Bearer <token>",
+                    key="Origin",
+                    value=origin,
                 )
 
 

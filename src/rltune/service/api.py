@@ -171,7 +171,7 @@ def refuse_unknown_parameters(request: Request) -> None:
     allowed = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
     for name, value in request.query_params.items():
         if name not in allowed:
-            raise ConfigError(f"{name}={value}: no such query parameter", choices(name, allowed), TRY)
+            raise ConfigError(name, value, ": no such query parameter", choices(name, allowed), TRY)
 
 
 def declare(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -189,7 +189,7 @@ def respond_to_error(request: Request, error: Exception) -> Response:
         status, refusal = 422, explain_invalid(error)
     elif isinstance(error, HTTPException):
         described = f"{request.method} {path}: {error.detail}"
-        status, refusal = error.status_code, ConfigError(described, "a request that OpenAPI describes", TRY)
+        status, refusal = error.status_code, RltuneError(described, "a request that OpenAPI describes", TRY)
         if status == 405 and (methods := request.app.openapi()["paths"].get(request.scope["route"].path)):
             # Starlette's Allow header only names the methods of the path's first route, so the methods of all routes
             # are collected.
@@ -218,5 +218,7 @@ def explain_invalid(error: RequestValidationError) -> ConfigError:
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     where, *keys = first["loc"]
     key = ".".join(map(str, keys)) if keys and first["type"] != "json_invalid" else where
-    value = json.dumps(None if first["type"] == "missing" else first["input"], default=repr)
-    return ConfigError(f"{key}={value if len(value) < 100 else '...'} is invalid", first["msg"], TRY)
+    value = None if first["type"] == "missing" else first["input"]
+    if isinstance(value, list | dict):  # As JSON, it is printable whatever was sent.
+        value = json.dumps(value, default=repr)
+    return ConfigError(key, value, "is invalid", first["msg"], TRY)

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rltune import errors
 from rltune.compose.composing import change_settings, compose_settings, read_request
+from rltune.compose.explaining import split_word
 from rltune.compose.overrides import spell_value
 from rltune.config.names import make_sweep_name
 from rltune.config.schema import RunConfig
@@ -72,7 +73,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
             child.start()
         try:
             if not receiver.poll(limit_s):
-                raise ConfigError(
+                raise RltuneError(
                     f"checking the settings took more than {limit_s:g} s",
                     "modules that are imported, and an environment that is reset and stepped, within seconds",
                     TRY_ALONE,
@@ -86,7 +87,7 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
             child.kill()  # The child may not have called setsid yet, and then killpg misses it.
             child.join()
     if "refused" in answer:
-        raise getattr(errors, answer["type"])(*answer["refused"])
+        raise getattr(errors, answer["type"]).from_dict(answer["refused"])
     return CheckedSweep(answer["name"], tuple(answer["overrides"]), answer["settings"])
 
 
@@ -104,14 +105,13 @@ def _send_result(sender: Connection, check: Callable[..., CheckedSweep], argumen
         answer = asdict(check(*arguments))
     except BaseException as error:
         refusal = error if isinstance(error, RltuneError) else _make_error(describe_exception(error))
-        parts = [str(part) for part in (refusal.what, refusal.allowed, refusal.fix)]
         known_type = next(base for base in type(refusal).__mro__ if base.__module__ == errors.__name__)
-        answer = {"refused": parts, "type": known_type.__name__}
+        answer = {"refused": refusal.to_dict(), "type": known_type.__name__}
     sender.send_bytes(json.dumps(answer).encode())
 
 
-def _make_error(problem: str) -> ConfigError:
-    return ConfigError(f"checking the settings failed: {problem}", "modules that only define things", TRY_ALONE)
+def _make_error(problem: str) -> RltuneError:
+    return RltuneError(f"checking the settings failed: {problem}", "modules that only define things", TRY_ALONE)
 
 
 def check_submission(overrides: Sequence[str], output_dir: str, name: str | None = None) -> CheckedSweep:
@@ -161,13 +161,14 @@ def _check_overrides(overrides: Sequence[str]) -> list[str]:
     for word in overrides:
         if not _OVERRIDE.fullmatch(word):
             raise ConfigError(
-                f"{word}: no setting",
+                *split_word(word),
+                ": no setting",
                 "group=option, key=value, +key=value, ~key",
                 "algo=ppo env=cartpole",
             )
         key = word.partition("=")[0]
         if reason := RESERVED.get(key.lstrip("+")):
-            raise ConfigError(f"{word}: a service takes no {key} of a sweep", reason, f"leave {key}= out")
+            raise ConfigError(*split_word(word), f": a service takes no {key} of a sweep", reason, f"leave {key}= out")
     return [word for word in overrides if not _is_name(word)]
 
 

@@ -199,14 +199,16 @@ class Client:
             return response
         if response.status_code == 401:
             raise TokenError(
-                f"{TOKEN}={HIDDEN}: {self.address} does not accept this token",
+                TOKEN,
+                HIDDEN,
+                f": {self.address} does not accept this token",
                 "the token that the service printed when it started",
                 f"export {TOKEN}=...",
             )
         try:
             parts = response.json()
             kind = REFUSALS.get(response.status_code, ConfigError)
-            raise kind(parts["error"], parts["allowed"], parts["try"])
+            raise kind.from_dict(parts)
         except (ValueError, KeyError, TypeError):
             raise ServiceError(
                 f"{self.address} answers with {response.status_code}", "a service of rltune", spell_command("serve")

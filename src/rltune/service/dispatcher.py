@@ -233,9 +233,11 @@ class Dispatcher:
                 self._submissions.change(submission, **values)
             elif submission.state != RUNNING:
                 raise StudyError(
-                    f"sweep={name} is {submission.state}",
+                    f"is {submission.state}",
                     "a sweep that waits or runs",
                     spell_command(f"resume sweep={name}") if submission.state != COMPLETE else spell_command("list"),
+                    key="sweep",
+                    value=name,
                 )
         # Finding out whether a driver on another machine lives may take 20 s, so the lock is not held.
         if submission.state == RUNNING:
@@ -260,6 +262,8 @@ class Dispatcher:
         """
         if submission.state not in ENDED or not self._submissions.queue_again(submission, overrides, settings):
             name, state = submission.name, self._submissions.get(submission.name).state
-            raise StudyError(f"sweep={name} is {state}", "a sweep that has ended", spell_command(f"stop sweep={name}"))
+            raise StudyError(
+                f"is {state}", "a sweep that has ended", spell_command(f"stop sweep={name}"), key="sweep", value=name
+            )
         self.wake()
         return self._submissions.get(submission.name)

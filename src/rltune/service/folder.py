@@ -58,16 +58,22 @@ class ServiceFolder:
             self.path.chmod(0o700)
         except OSError as error:
             raise StudyError(
-                f"output_dir={self.sweeps}: {error.strerror}", "a folder that you may write into", "output_dir=outputs"
+                f": {error.strerror}",
+                "a folder that you may write into",
+                "output_dir=outputs",
+                key="output_dir",
+                value=self.sweeps,
             ) from None
         with self._lock_file.open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StudyError(
-                    f"output_dir={self.sweeps}: a service runs here already, {self.read_address() or 'just starting'}",
+                    f": a service runs here already, {self.read_address() or 'just starting'}",
                     "one service for each folder of sweeps",
                     "use it, or end it with Ctrl-C where it runs",
+                    key="output_dir",
+                    value=self.sweeps,
                 ) from None
             yield
 

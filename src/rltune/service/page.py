@@ -112,7 +112,7 @@ class Page:
         """Carry out the action of a button on a sweep's page, such as to stop the sweep."""
         try:
             if verb not in VERBS:
-                raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "a button of the page")
+                raise RltuneError(f"{verb}: no such verb", choices(verb, VERBS), "a button of the page")
             getattr(self._service, verb)(name, **read_arguments(verb, given))
         except RltuneError as error:
             return self._render_sweep(name, given, error)
@@ -129,7 +129,7 @@ class Page:
         if file == PAGE and (submission.state == RUNNING or not has_report(folder)):
             return HTMLResponse(render_page(load_view(folder)), headers=headers)
         if file not in {path.name for path in folder.joinpath(FOLDER).glob("[!.]*")}:
-            raise ConfigError(f"{file}: the report has no such file", PAGE, f"/sweeps/{name}")
+            raise RltuneError(f"{file}: the report has no such file", PAGE, f"/sweeps/{name}")
         return FileResponse(folder / FOLDER / file, headers=headers)
 
     def show_form(self, request: Request) -> Response:
@@ -160,7 +160,7 @@ class Page:
     def log_in(self, request: Request, given: Form) -> Response:
         """Log a browser in that has sent the right token."""
         if not self._access.is_token(given.get("token", "")):
-            wrong = ConfigError("this is not the service's token", "what rltune serve printed", "copy it from there")
+            wrong = RltuneError("this is not the service's token", "what rltune serve printed", "copy it from there")
             return self._render("login.html", wrong, 401)
         request.session[LOGGED_IN] = True
         return RedirectResponse("/", 303)
@@ -182,7 +182,11 @@ def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) ->
         return overrides + (shlex.split(given.get("overrides", "")) if keys is None else [])
     except ValueError as error:
         raise ConfigError(
-            f"overrides={error}", "key=value, one after the other, quoted as for a shell", "space.lr=3e-4 seed=1"
+            "overrides",
+            given["overrides"],
+            f": {error}",
+            "key=value, one after the other, quoted as for a shell",
+            "space.lr=3e-4 seed=1",
         ) from None
 
 
@@ -216,7 +220,7 @@ def _read_int(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"trials={text}", "a whole number", "trials=40") from None
+        raise ConfigError("trials", text, "", "a whole number", "trials=40") from None
 
 
 def _spell_number(text: str) -> str:

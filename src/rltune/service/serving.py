@@ -114,7 +114,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         listening.listen()
     except OSError as error:
         raise ConfigError(
-            f"host={host} port={port}: {error.strerror or error}", "an address of this machine, a free port", "port=0"
+            "host", host, f"port={port}: {error.strerror or error}", "an address of this machine, a free port", "port=0"
         ) from None
     with listening:
         yield listening

@@ -173,7 +173,7 @@ class Submissions:
         if not rows:
             names = [submission.name for submission in self.list()]
             raise UnknownSubmissionError(
-                f"sweep={name}: no such sweep was submitted", choices(name, names), spell_command("list")
+                ": no such sweep was submitted", choices(name, names), spell_command("list"), key="sweep", value=name
             )
         return rows[0]
 
@@ -206,9 +206,11 @@ class Submissions:
                 connection.execute(insert(TABLE).values(**row, position=_next_position()))
         except IntegrityError:
             raise StudyError(
-                f"name={name}: a sweep of this name is in the queue",
+                ": a sweep of this name is in the queue",
                 "a new name for each sweep",
                 f"leave name= out, or {spell_command(f'stop sweep={name}')} first",
+                key="name",
+                value=name,
             ) from None
         return self.get(name)
 

@@ -47,7 +47,7 @@ class SweepService:
             StudyError: There is a sweep of this name.
         """
         if group is not None and not re.fullmatch(r"[\w.-]+", group, re.ASCII):
-            raise ConfigError(f"group={group!r} is no name", "letters, digits, - _ .", "group=first-try")
+            raise ConfigError("group", group, "is no name", "letters, digits, - _ .", "group=first-try")
         checked = self.run_check(check_submission, overrides, str(self.folder.sweeps), name)
         self.submissions.add(checked.name, checked.overrides, group, checked.settings)
         self.dispatcher.wake()
@@ -91,9 +91,11 @@ class SweepService:
         submission = self.submissions.get(name)
         if submission.state == COMPLETE and not overrides:
             raise StudyError(
-                f"sweep={name} is complete, and no setting asks for more",
+                "is complete, and no setting asks for more",
                 "an interrupted or failed one, or a larger budget",
                 spell_command(f"resume sweep={name} budget.trials=..."),
+                key="sweep",
+                value=name,
             )
         settings = submission.settings
         if overrides and submission.state in ENDED:
@@ -136,9 +138,11 @@ class SweepService:
         """
         if not (self.folder.sweeps / submission.name).is_dir():
             raise StudyError(
-                f"sweep={submission.name} has not started: it has no trials yet",
+                "has not started: it has no trials yet",
                 "a sweep that runs or has ended",
                 "the same when it runs",
+                key="sweep",
+                value=submission.name,
             )
         return SweepRef(submission.name, self.folder.sweeps)
 

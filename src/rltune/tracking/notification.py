@@ -47,7 +47,9 @@ class NotificationTracker(Tracker):
             host = None
         if not host:
             raise ConfigError(
-                f"notify={config.notify} is not an address to post to",
+                "notify",
+                config.notify,
+                "is not an address to post to",
                 "null, http://... or https://...",
                 f"notify='${{oc.env:RLTUNE_NOTIFY}}'; for a command: {spell_command('run ...')} && your-command",
             )

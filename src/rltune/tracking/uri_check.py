@@ -17,7 +17,7 @@ from rltune.secrets import redact_error, reveal
 SQL_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 SCHEMES = ("sqlite", "http", "https", *SQL_PORTS, "databricks")
 Problem = tuple[type[RltuneError], str]
-UNREADABLE: Problem = (ConfigError, "cannot be read: special characters of a password are written as %2F and so on")
+UNREADABLE: Problem = (RltuneError, "cannot be read: special characters of a password are written as %2F and so on")
 REFUSALS = {401: "refuses the login", 403: "refuses the login", 404: "is not an MLflow server"}
 
 
@@ -29,7 +29,7 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
         timeout_s: The longest wait for a server, name look-up included.
 
     Raises:
-        ConfigError: The address cannot work; the message shows no password.
+        RltuneError: The address cannot work; the message shows no password.
         UnavailableError: The server does not answer at the moment.
     """
     address = resolve_uri(uri)
@@ -44,16 +44,20 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
     elif not address.startswith("databricks"):
         why = "MLflow keeps no runs in plain folders any more" if scheme in ("", "file") else "unknown scheme"
         raise ConfigError(
-            f"tracking.uri={address}: {why}",
+            "tracking.uri",
+            address,
+            f": {why}",
             choices(scheme, SCHEMES),
             "tracking.uri=sqlite:////absolute/path/mlflow.db, or leave it out for mlflow.db in this folder",
         )
     if problem:
         kind, why = problem
         raise kind(
-            f"tracking.uri={address}: {redact_error(address, why)}",
+            f": {redact_error(address, why)}",
             "a server that answers, or a database file in a folder that can be written",
             "start it (mlflow server --port 5000), or type tracking=local (mlflow.db here) or tracking=off",
+            key="tracking.uri",
+            value=address,
         )
 
 
@@ -92,7 +96,7 @@ def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
         return UnavailableError, f"cannot be reached ({str(error).rpartition(': ')[2].rstrip(')' + chr(34))})"
     if code == 200:
         return None
-    kind = UnavailableError if code >= 500 or code == 429 else ConfigError
+    kind = UnavailableError if code >= 500 or code == 429 else RltuneError
     return kind, REFUSALS.get(code, f"answers with status {code}")
 
 
@@ -109,13 +113,13 @@ def _find_database_problem(address: str, port: int, timeout_s: float) -> Problem
 
 def _find_sqlite_problem(path: Path) -> Problem | None:
     if path.is_dir():
-        return ConfigError, "is a folder, not a database file"
+        return RltuneError, "is a folder, not a database file"
     if path.exists():
         with path.open("rb") as file:
             head = file.read(16)
         if head and head != b"SQLite format 3\0":
-            return ConfigError, "is not an SQLite database"
-        return None if os.access(path, os.W_OK) else (ConfigError, "cannot be written")
+            return RltuneError, "is not an SQLite database"
+        return None if os.access(path, os.W_OK) else (RltuneError, "cannot be written")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     writable = folder.is_dir() and os.access(folder, os.W_OK)
-    return None if writable else (ConfigError, f"folder {folder} cannot be written")
+    return None if writable else (RltuneError, f"folder {folder} cannot be written")

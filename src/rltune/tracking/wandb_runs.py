@@ -30,7 +30,7 @@ class WandbTracker(Tracker):
         """Raise an error if the package wandb is not installed."""
         if find_spec("wandb") is None:
             raise ConfigError(
-                "tracking.kinds=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'"
+                "tracking.kinds", "wandb", ": wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'"
             )
 
     def open(self) -> None:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from rltune.config.capabilities import TABLE, UNKNOWN, Capabilities
 from rltune.config.criteria import Criteria
-from rltune.errors import ConfigError, NonFiniteError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, NonFiniteError, choices, nearest
 from rltune.records import Report
 
 # MLflow shows metrics with the prefix "system/" on its tab for system metrics.
@@ -169,10 +169,12 @@ def check_criteria(criteria: Criteria, algo: Capabilities | None = None, replica
         if one.name not in known:
             meant = (nearest(one.name, known) or "train_s").replace("/", ".")
             fix = f"'+constraints.{meant}={one.bound}'"
-            raise ConfigError(f"constraints.{one.name}: no trial reports that", choices(one.name, known), fix)
+            raise ConfigError(
+                f"constraints.{one.name}", ABSENT, ": no trial reports that", choices(one.name, known), fix
+            )
     if (second := criteria.second) is not None and second not in known:
         fix = f"objective.second.key={nearest(second, known) or 'train_s'}"
-        raise ConfigError(f"objective.second.key={second}: no trial reports that", choices(second, known), fix)
+        raise ConfigError("objective.second.key", second, ": no trial reports that", choices(second, known), fix)
 
 
 def is_report(result: Mapping[str, Any]) -> bool:

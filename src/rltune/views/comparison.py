@@ -155,7 +155,7 @@ def compare_sweeps(
             the objectives differ.
     """
     if not sweeps:
-        raise StudyError("sweeps=[] names no sweep", "two or more sweeps", spell_command("list"))
+        raise StudyError("names no sweep", "two or more sweeps", spell_command("list"), key="sweeps", value=[])
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
     compared = [load_view(folder, ledger_url) for folder in folders]
     allowed = "sweeps on one environment: the same env.id, env.kwargs and env.wrappers"
@@ -183,8 +183,8 @@ def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: 
     """
     for view, value in zip(compared, values, strict=True):
         if value != values[0]:
-            what = f"sweeps={view.name} {verb} {value}, and {compared[0].name} {link}{values[0]}"
-            raise StudyError(what, allowed, spell_command("list"))
+            problem = f"{verb} {value}, and {compared[0].name} {link}{values[0]}"
+            raise StudyError(problem, allowed, spell_command("list"), key="sweeps", value=view.name)
 
 
 def _describe_env(view: SweepView) -> str:
@@ -254,9 +254,11 @@ def _make_row(view: SweepView, first: SweepView, num_compared: int) -> Compariso
     evaluation = winner.get("evaluation")
     if not evaluation:
         raise StudyError(
-            f"sweeps={view.name} has no winner that was tested on fresh episodes",
+            "has no winner that was tested on fresh episodes",
             "sweeps that ended with a winner",
             make_resume_command(view.folder, view.settings),
+            key="sweeps",
+            value=view.name,
         )
     interval = float(evaluation["mean"]), evaluation["low"], evaluation["high"]
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"

@@ -579,7 +579,9 @@ def load_view(folder: Path, ledger_url: str | None = None) -> SweepView:
     with closing(open_ledger(folder, ledger_url)) as ledger:
         view = read_folder(folder, ledger)
     if not view.settings:
-        raise StudyUnavailableError(f"sweep={folder.name} has not begun yet", "a sweep that runs or has ended")
+        raise StudyUnavailableError(
+            "has not begun yet", "a sweep that runs or has ended", key="sweep", value=folder.name
+        )
     return view
 
 

@@ -144,8 +144,8 @@ def test_a_watched_sweep_whose_driver_died_elsewhere_is_interrupted(
         (("show", "sweep=nonesuch"), "sweep", "nonesuch"),
         (("run", "check=maybe"), "check", "maybe"),
         (("runn",), None, None),
-        (("run", "--algo", "ppo"), None, None),
-        (("evaluate",), None, None),
+        (("run", "--algo", "ppo"), "--algo", None),
+        (("evaluate",), "policy", None),
     ],
 )
 def test_a_refusal_is_json_with_its_parts(

@@ -70,7 +70,7 @@ REFUSED = [
     ((), {"env": object}, "env="),
     ((), {"space": {"lr": float("nan")}}, "space.lr=nan"),
     ((), {"space": {"lrr": 1e-3}}, "space.lrr"),
-    ((), {"certify": "off", "name": "a/b"}, "name='a/b'"),
+    ((), {"certify": "off", "name": "a/b"}, "name=a/b"),
     (("algo=sac", "env=cartpole"), {}, "algo=sac"),
     ((), {"output_dir": "/proc/x"}, "output_dir=/proc/x"),
     ((), {"config_dir": "/no/such"}, "config_dir=/no/such"),

@@ -115,7 +115,7 @@ def test_a_configuration_is_enqueued_with_its_values(mine, stream):
 
 
 WRONG = {
-    "out of range": ({"lr": 2.0}, "space.lr=2.0", "loguniform"),
+    "out of range": ({"lr": 2.0}, "space.lr=2 ", "loguniform"),
     "of another type": ({"lr": "much"}, "space.lr=much", "loguniform"),
     "not searched": ({"lrr": 1e-3}, "space.lrr=0.001", "'lr'"),
     "nested": ({"training": {"lrr": 1e-3}}, "space.training.lrr=0.001", "num_epochs"),

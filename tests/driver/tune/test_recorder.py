@@ -441,7 +441,7 @@ def test_a_bucket_that_only_one_node_cannot_reach_ends_nothing(sweep, monkeypatc
 
 def test_a_bucket_that_does_not_answer_is_no_trials_fault(sweep, monkeypatch):
     def read(name, is_quick):
-        raise StoreUnavailableError("storage=s3://x", "a storage", "later")
+        raise StoreUnavailableError("", "a storage", "later", key="storage", value="s3://x")
 
     monkeypatch.setattr(sweep.store, "read", read)
     trial = sweep.begin()

@@ -50,7 +50,7 @@ def take_switch(name: str, words: Sequence[str]) -> tuple[bool, list[str]]:
     """
     values = [word.partition("=")[2].lower() for word in words if word.partition("=")[0] == name]
     if wrong := next((value for value in values if value not in ("true", "false")), None):
-        raise ConfigError(f"{name}={wrong}", "true or false", f"{name}=true")
+        raise ConfigError(name, wrong, "", "true or false", f"{name}=true")
     return values[-1:] == ["true"], [word for word in words if word.partition("=")[0] != name]
 
 

@@ -47,7 +47,7 @@ from rltune.config.bounds import check_bounds, read_types
 from rltune.config.uris import refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
 from rltune.driver.signals import INTERRUPTED, call_at_process_end, handle_signals
-from rltune.errors import ConfigError, RltuneError, choices
+from rltune.errors import ABSENT, ConfigError, RltuneError, choices
 from rltune.formatting import spell_command
 from rltune.secrets import filter_output, reveal
 
@@ -165,8 +165,8 @@ class Command:
         except SystemExit as stop:
             if stop.code in INTERRUPTED:
                 fix = getattr(stop.__cause__, "__notes__", ["the same command again"])[-1]
-                what = f"interrupted by {signal.Signals(stop.code - 128).name}"
-                print_parts(sys.stdout, RltuneError(what, "", fix), stop.code)
+                problem = f"interrupted by {signal.Signals(stop.code - 128).name}"
+                print_parts(sys.stdout, RltuneError(problem, "", fix), stop.code)
             raise
         except BrokenPipeError:
             sys.exit(0)
@@ -174,7 +174,7 @@ class Command:
             if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:
                 leave(explain_crash(error))
             key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), self.name)
-            leave(ConfigError(f"{key}=...: longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
+            leave(ConfigError(key, "...", ": longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
         end_command(code)
 
     def _answer(self, typed: Sequence[str]) -> Answer:
@@ -227,8 +227,8 @@ class Command:
         for job in jobs:
             # Hydra's `+key=value` adds keys that the command does not know, so they are refused here.
             if added := [str(key) for key in job.settings if key not in keys]:
-                what = f"{added[0]}={job.settings[added[0]]}: no such key"
-                raise RltuneError(what, choices(added[0], keys), spell_command(f"{self.name} --help"))
+                key, fix = added[0], spell_command(f"{self.name} --help")
+                raise ConfigError(key, job.settings[key], ": no such key", choices(key, keys), fix)
             check_bounds(self.schema, job.settings)
         return jobs
 
@@ -237,7 +237,7 @@ class Command:
             # Without jobs, Hydra has only printed what a flag such as --cfg requests.
             if wants_json():
                 raise ConfigError(
-                    f"{JSON}=true: flags such as --cfg print no JSON", "a command without such flags", f"{JSON}=false"
+                    JSON, True, ": flags such as --cfg print no JSON", "a command without such flags", f"{JSON}=false"
                 )
             return Answer(None)
         if checks and self.check is not None:
@@ -350,7 +350,9 @@ def make_source(settings: DictConfig, root: str) -> Source:
     """
     if OmegaConf.is_missing(settings, "policy"):
         raise ConfigError(
-            "policy has no value",
+            "policy",
+            ABSENT,
+            "has no value",
             "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
             spell_command(f"{root} policy=sweep:latest"),
         )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig
 
 from rltune.cli.application.answer import JSON, wants_json
+from rltune.compose.explaining import split_word
 from rltune.driver.signals import INTERRUPTED, handle_signals
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
@@ -69,7 +70,8 @@ def refuse_launchers(words: Sequence[str]) -> None:
     for word in words:
         if word.lstrip("+").startswith(("hydra/launcher=", "hydra/sweeper=")):
             raise ConfigError(
-                f"{word}: -m runs its sweeps one after the other, each on the whole machine",
+                *split_word(word),
+                ": -m runs its sweeps one after the other, each on the whole machine",
                 "Hydra's own launcher and sweeper",
                 f"leave {word} out",
             )

@@ -9,7 +9,7 @@ import sys
 
 from rltune.cli.application.answer import leave
 from rltune.cli.application.command import COMMANDS, COMPLETION, Command
-from rltune.errors import ConfigError, choices, nearest
+from rltune.errors import RltuneError, choices, nearest
 
 MODULES = ("run", "requests", "reading", "policies", "service")  # Modules of `rltune.cli` that register commands.
 
@@ -28,7 +28,7 @@ def main() -> None:
         if words[0] not in commands:
             close = nearest(words[0], commands)
             fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune lists them with what they do"
-            leave(ConfigError(f"{words[0]}: no such command", choices(words[0], commands), fix))
+            leave(RltuneError(f"{words[0]}: no such command", choices(words[0], commands), fix))
         # Add the working directory to the path, as ``python -m`` does, so that a user's own modules can be imported.
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())

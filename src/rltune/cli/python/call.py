@@ -12,7 +12,7 @@ from rltune.cli.run import spell_run
 from rltune.compose.composing import compose_settings, read_request
 from rltune.compose.overrides import spell_settings
 from rltune.config.schema import RunConfig
-from rltune.errors import ConfigError
+from rltune.errors import RltuneError
 
 
 def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) -> Sweep:
@@ -46,7 +46,7 @@ def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) ->
 def _check_words(words: Sequence[Any]) -> list[str]:
     for word in words:
         if not isinstance(word, str):
-            raise ConfigError(
+            raise RltuneError(
                 f"{word!r} is no setting", "settings as text or as keywords", 'rltune.sweep("algo=ppo", seed=1)'
             )
     return list(words)

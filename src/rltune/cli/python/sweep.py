@@ -168,7 +168,7 @@ class Sweep:
 
         if trial is not None and (not isinstance(trial, int) or isinstance(trial, bool)):
             allowed = "a trial's number, as in .trials"
-            raise PolicyError(f"trial={trial!r} is no number", allowed, "policy() or policy(0)")
+            raise PolicyError("is no number", allowed, "policy() or policy(0)", key="trial", value=trial)
         path = self.name if trial is None else f"{self.name}/{trial}"
         return load_policy(f"sweep:{path}", output_dir=self.folder.parent, ledger_url=self._ref.ledger_url)
 
@@ -279,5 +279,5 @@ def open_sweep(
     """
     if not isinstance(sweep, str | Path):
         allowed = "a sweep's name, latest, or its folder"
-        raise StudyError(f"sweep={sweep!r} names no sweep", allowed, 'rltune.open_sweep("latest")')
+        raise StudyError("names no sweep", allowed, 'rltune.open_sweep("latest")', key="sweep", value=sweep)
     return Sweep(SweepRef.of(sweep, output_dir, storage).folder(), ledger_url)

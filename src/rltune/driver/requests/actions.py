@@ -58,15 +58,19 @@ def _make_unstopped_error(sweep: SweepHandle, request: int, driver: str) -> Stud
     """Make the error for a driver that died before it could stop; the unanswered stop request is withdrawn."""
     if sweep.find_driver():
         return StudyError(
-            f"sweep={sweep.name}: another driver has started since and was not asked to stop",
+            ": another driver has started since and was not asked to stop",
             "a stop request to the driver that works on it now",
             spell_command(f"stop sweep={sweep.name}"),
+            key="sweep",
+            value=sweep.name,
         )
     sweep.ledger.withdraw_request(request)
     return StudyError(
-        f"sweep={sweep.name}: its driver, {driver}, died before it ended the sweep",
+        f": its driver, {driver}, died before it ended the sweep",
         "what was recorded is kept",
         f"{sweep.resume_command} resumes it",
+        key="sweep",
+        value=sweep.name,
     )
 
 
@@ -96,9 +100,11 @@ def enqueue_configuration(ref: SweepRef, values: Mapping[str, Any], *, stream: T
         # Without the folder, only the original settings are known, and a resume may have increased the budget since.
         if driver and sweep.folder and (reason := spent.explain(num_waiting)):
             raise StudyError(
-                f"sweep={sweep.name}: {reason}",
+                f": {reason}",
                 "a sweep with trials left, or one that does not run",
                 f"{sweep.resume_command} {larger}, after the sweep has ended; then this command again",
+                key="sweep",
+                value=sweep.name,
             )
         sweep.send(ENQUEUE, checked)
         when = "is the next trial that begins" if driver else f"is tried by {sweep.resume_command} {larger}".rstrip()
@@ -121,14 +127,20 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
     traits = find_known_traits(config.searcher.kind)
     if traits and traits.is_grid:
         raise ConfigError(
-            f"sweep={sweep.name} searches a grid and tries each of its points anyway",
+            "sweep",
+            sweep.name,
+            "searches a grid and tries each of its points anyway",
             "a sweep with another searcher",
             spell_command("run searcher=rf ..."),
         )
     checked = build_search_space(config.algo, config.space).check_values(values)
     if not checked:
         raise ConfigError(
-            "space={} has no values to try", "at least one", spell_command(f"enqueue sweep={sweep.name} space.lr=...")
+            "space",
+            {},
+            "has no values to try",
+            "at least one",
+            spell_command(f"enqueue sweep={sweep.name} space.lr=..."),
         )
     return checked
 
@@ -215,12 +227,14 @@ def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[st
             if number not in failed:
                 state = f"trial {number} is {states[number]}, not failed" if number in states else "no such trial"
                 allowed = f"trials that failed: {', '.join(map(str, failed)) or 'none did'}"
-                raise StudyError(f"trials=[{number}]: {state}", allowed, show)
+                raise StudyError(f": {state}", allowed, show, key="trials", value=[number])
         return {TRIALS: list(numbers), CERTIFY: []}
     runs = [run.number for run in sweep.ledger.runs.records() if run.state == "FAIL"]
     if numbers is None and (failed or runs):
         return {TRIALS: failed, CERTIFY: runs}
-    raise StudyError(f"sweep={sweep.name}: no trial failed that could be retried", "a sweep with failed trials", show)
+    raise StudyError(
+        ": no trial failed that could be retried", "a sweep with failed trials", show, key="sweep", value=sweep.name
+    )
 
 
 def _describe(numbers: Mapping[str, Sequence[int]]) -> str:

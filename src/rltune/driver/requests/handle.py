@@ -104,9 +104,11 @@ class SweepHandle:
         status = self.read_status()
         how = "its driver was killed" if status == "running" else f"it has ended ({status})"
         raise StudyError(
-            f"sweep={self.name}: nothing to stop, {how}",
+            f": nothing to stop, {how}",
             f"a sweep that runs: {spell_command('list')} shows them",
             f"{self.resume_command} resumes it, or extends it by budget.trials=...",
+            key="sweep",
+            value=self.name,
         )
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
@@ -144,7 +146,7 @@ class SweepHandle:
 
     def _make_read_only_error(self, problem: str, allowed: str) -> StudyError:
         fix = "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere"
-        return StudyError(f"sweep={self.name}: {problem}", allowed, fix)
+        return StudyError(f": {problem}", allowed, fix, key="sweep", value=self.name)
 
 
 @contextlib.contextmanager
@@ -166,7 +168,7 @@ def open_handle(ref: SweepRef) -> Iterator[SweepHandle]:
         try:
             ledger = Ledger(ref.ledger_url, ref.name)
         except MissingSweepError as error:
-            raise StudyError(f"sweep={ref.name}: {error.what}", error.allowed, error.fix) from None
+            raise StudyError(f": {error.what}", error.allowed, error.fix, key="sweep", value=ref.name) from None
         with contextlib.closing(ledger):
             settings = load_settings(ledger.sweep().config or "")
             settings.pop("format", None)

@@ -44,9 +44,11 @@ def run_trials(sweep: OpenSweep) -> None:
         raise make_disk_full_error(sweep.folder)
     if sweep.stopper.reason == STORAGE_AWAY:
         raise StudyUnavailableError(
-            f"storage={sweep.config.storage}: {STORAGE_AWAY}; everything recorded before is kept",
+            f": {STORAGE_AWAY}; everything recorded before is kept",
             "a storage that the driver and every node can reach",
             make_resume_command(sweep.folder),
+            key="storage",
+            value=sweep.config.storage,
         )
 
 

@@ -43,9 +43,11 @@ def check_memory(capacity: int, bytes_each: int) -> None:
     if wanted > free:
         key = "training.replay_buffer_config.capacity"
         raise ResourceError(
-            f"{key}={capacity} needs {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
+            f"needs {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
             f"at most {free // bytes_each} transitions of {bytes_each} bytes",
             f"{key}={free // bytes_each}",
+            key=key,
+            value=capacity,
         )
 
 
