@@ -117,8 +117,9 @@ def request(*overrides: str) -> Any:
 
 def run_ours(trials: int, tracking: str, meter: Meter) -> dict[str, float]:
     """Run a sweep; kB a trial that it leaves in its databases."""
-    from benchmarks.instant import InstantTrial
     from rltune.cluster.background_imports import NEEDED_AT_END
+
+    from benchmarks.instant import InstantTrial
     from rltune.driver import plan
     from rltune.driver.run import run_sweep
     from rltune.driver.tune.recorder import Recorder

@@ -48,15 +48,16 @@ def build(algo: str, envs: int, engine: str, kind: str, runners: int) -> Any:
 
     from rltune.algorithms.build import build_config
     from rltune.compose.composing import conf_dir
+    from rltune.config.validation import to_typed
     from rltune.engine import build_algorithm
-    from rltune.probe import Combination, ProbeConfig, build_combination, parse_probe_config
+    from rltune.probe import Combination, ProbeConfig, build_combination
 
     ConfigStore.instance().store("base_probe", ProbeConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         settings = compose("probe", [f"algo={algo}", "env=cartpole"])
     settings.env.wrappers = ENVS[kind]
     settings.algo.env_runners.num_envs_per_env_runner = envs  # whose updates per step the others keep
-    made, _ = build_combination(parse_probe_config(settings), Combination(envs, runners, 1))
+    made, _ = build_combination(to_typed(ProbeConfig, settings), Combination(envs, runners, 1))
     config = build_config(made, {}, seed=0)
     config.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=200)
     return build_algorithm(config, engine)

@@ -278,15 +278,16 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray of four logical CPUs and two logical GPUs for all ray tests, with forked workers as in a sweep."""
-    from rltune.cluster.background_imports import worker_imports
     from rltune.cluster.fork_server import acquire_fork_server
     from rltune.cluster.ray_cluster import connect_ray, prepare_environment
     from rltune.cluster.resources import local_machine
     from rltune.config.schema import ClusterConfig
+    from rltune.driver.background_imports import LOADED_BEFORE_FORK, worker_imports
 
     prepare_environment()
     cluster = ClusterConfig(num_cpus=4, num_gpus=2)
-    with acquire_fork_server(not local_machine().gpus) as server:  # a real GPU's libraries survive no fork
+    can_fork = not local_machine().gpus  # A real GPU's libraries survive no fork.
+    with acquire_fork_server(can_fork, LOADED_BEFORE_FORK) as server:
         modules = worker_imports("ray.rllib.algorithms.ppo:PPOConfig") if server else ()
         with connect_ray(cluster, modules, server):
             yield

@@ -39,6 +39,8 @@ ALONE = "rltune.policies.served_model"  # shipped inside every registered model,
 
 LIGHT = ("config", "search", "errors", "formatting", "records", "secrets")  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
+# Tables of what a setting can name: their rows are strings, so that no setting is checked by importing it.
+REGISTRIES = {"rltune.config.schema": ("tracking",), "rltune.config.capabilities": ("algorithms", "engine")}
 OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("compose", "cli")}
 
 
@@ -98,6 +100,22 @@ def upward_imports(root: Path) -> list[str]:
             inside = room == module.room and module.dotted != ALONE
             if not inside and (RANK[room] >= RANK.get(module.room, 0) or module.dotted == ALONE):
                 wrong.append(f"{module.path}:{line}: {module.room} may not import {imported}")
+    return wrong
+
+
+def upward_names(root: Path) -> list[str]:
+    """Strings that name a module of a room that is not lower, so that a room could import what it must not know."""
+    rooms = {module.dotted: module.room for module in modules(root) if module.dotted.count(".") > 1}
+    wrong = []
+    for module in modules(root):
+        for node in ast.walk(module.tree):
+            if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                continue
+            named = node.value.partition(":")[0]
+            room = rooms.get(named, module.room)
+            is_upward = room != module.room and RANK[room] >= RANK.get(module.room, 0)
+            if is_upward and room not in REGISTRIES.get(module.dotted, ()):
+                wrong.append(f"{module.path}:{node.lineno}: {module.room} may not name {node.value}")
     return wrong
 
 
@@ -183,6 +201,7 @@ def untested(root: Path) -> list[str]:
 RULES = {
     "every room has a place in the order": misplaced,
     "a room imports only lower ones": upward_imports,
+    "no string names a module of an upper room": upward_names,
     "no module needs itself to be loaded": circles,
     "light rooms load nothing heavy": heavy_imports,
     "each package has its owner": misplaced_packages,
@@ -210,6 +229,9 @@ WRONG = [
     (upward_imports, "src/rltune/ledger/study.py", "import sweeps.run", "ledger may not import sweeps.run"),
     (upward_imports, "src/rltune/policies/served_model.py", "from rltune.policies import uri", "may not import"),
     (upward_imports, "src/rltune/trial/metrics.py", "from rltune import load_policy", "may not import rltune.load"),
+    (upward_names, "src/rltune/cluster/start.py", "load('rltune.engine.two')", "may not name rltune.engine.two"),
+    (upward_names, "src/rltune/cluster/start.py", "NAME = 'rltune.engine.two:Thing'", "cluster may not name"),
+    (upward_names, "src/rltune/config/schema.py", "NAME = 'rltune.engine.two:Thing'", "config may not name"),
     (circles, "src/rltune/engine/one.py", "import rltune.engine.two", "engine.two is in, or needs, a circle"),
     (
         heavy_imports,
@@ -250,6 +272,8 @@ RIGHT = [
     ("src/rltune/search/space.py", "def f():\n    import ray\nfrom rltune.errors import ConfigError"),
     ("src/rltune/search/space.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
     ("src/rltune/engine/on_policy/ppo.py", "from rltune.engine.sampling.remote import collect\nimport torch"),
+    ("src/rltune/config/capabilities.py", "ENGINE = 'rltune.engine.one:Class'"),
+    ("src/rltune/driver/start.py", "NAMES = 'rltune.engine.one', 'see rltune.cli.run'"),
     ("src/rltune/policies/served_model.py", "import mlflow\nimport torch"),
     ("src/rltune/cli/run.py", "import hydra\nfrom rltune.driver.run import run_sweep"),
 ]

@@ -21,7 +21,7 @@ from rltune.cluster.resources import Machine
 from rltune.config.changes import check_changes, keep_measured
 from rltune.config.schema import EnvConfig, ProbeConfig
 from rltune.config.settings_file import read_settings, write_settings
-from rltune.config.validation import parse_config
+from rltune.config.validation import parse_config, to_typed
 from rltune.driver import plan as planning
 from rltune.errors import ConfigError, ResourceError, RltuneError
 from rltune.probe import (
@@ -35,7 +35,6 @@ from rltune.probe import (
     list_values,
     measure_all,
     measure_on_gpu,
-    parse_probe_config,
     run_probe,
     write_advice,
 )
@@ -56,7 +55,7 @@ def settings():
 
 @pytest.fixture
 def config(settings):
-    return parse_probe_config(settings)
+    return to_typed(ProbeConfig, settings)
 
 
 def measure(config, combination):
@@ -131,10 +130,10 @@ def test_env_runners_are_doubled_while_a_cpu_is_left(config, cpus, env_runners):
 def test_shaped_rewards_are_measured_only_as_a_sweep_may_run(settings):
     shaped = {**settings, "env": {**settings["env"], "rewards": {"normalise": True}}}
     for env_runners in (None, [0, 1]):
-        config = parse_probe_config({**shaped, "env_runners": env_runners})
+        config = to_typed(ProbeConfig, {**shaped, "env_runners": env_runners})
         assert list_values(config, 16)["env_runners"] == [0]
     with pytest.raises(ResourceError) as refused:
-        list_values(parse_probe_config({**shaped, "env_runners": [1, 2]}), 16)
+        list_values(to_typed(ProbeConfig, {**shaped, "env_runners": [1, 2]}), 16)
     assert refused.value.key == "env_runners"
     assert "env_runners=[0]" in refused.value.fix
 
@@ -152,7 +151,7 @@ REFUSED = [
 @pytest.mark.parametrize(("changes", "what", "allowed", "fix"), REFUSED)
 def test_a_wrong_setting_is_refused_in_three_parts(settings, changes, what, allowed, fix):
     with pytest.raises(ConfigError) as refused:
-        parse_probe_config({**settings, **changes})
+        to_typed(ProbeConfig, {**settings, **changes})
     assert refused.value.what.startswith(what)
     assert allowed in refused.value.allowed
     assert refused.value.fix.startswith(fix)
@@ -228,7 +227,7 @@ def test_a_probe_without_a_figure_says_why(config, monkeypatch):
 
 
 def test_an_unknown_environment_is_refused_before_measuring(settings):
-    wrong = parse_probe_config({**settings, "env": {"name": "x", "id": "CartPol-v1"}})
+    wrong = to_typed(ProbeConfig, {**settings, "env": {"name": "x", "id": "CartPol-v1"}})
     with pytest.raises(ConfigError, match="CartPole"):
         run_probe(wrong, (), lambda _: pytest.fail("nothing is measured"))
 
@@ -318,7 +317,7 @@ def test_an_on_policy_algorithm_needs_nothing_besides():
 
 
 def test_a_combination_is_built_with_its_settings(config):
-    dqn = parse_probe_config(compose("probe", "algo=dqn"))
+    dqn = to_typed(ProbeConfig, compose("probe", "algo=dqn"))
     build, settings = build_combination(dqn, Combination(64, 0, 1))
     assert build.algo["env_runners"]["num_envs_per_env_runner"] == 64
     assert build.algo["training"]["training_intensity"] == settings["training_intensity"]

@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
-
 from rltune.algorithms.arguments import count_env_runners, count_learners
 from rltune.algorithms.build import Build, build_config
 from rltune.algorithms.preflight import check_corners, find_normalisable
@@ -30,7 +28,7 @@ from rltune.cluster.ray_cluster import connect_ray, prepare_environment
 from rltune.cluster.resources import available_cpus, local_machine
 from rltune.config.capabilities import capabilities_of
 from rltune.config.schema import ClusterConfig, ProbeConfig
-from rltune.config.validation import check_pair, to_typed
+from rltune.config.validation import check_pair
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ResourceError, RltuneError, describe_exception, spell
@@ -110,17 +108,6 @@ class Measurement:
     failed: str | None = None
 
 
-def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
-    """Convert composed settings to a checked `ProbeConfig`.
-
-    Raises:
-        ConfigError: A key is unknown, missing, or its value is out of range.
-    """
-    config = to_typed(ProbeConfig, raw)
-    check_pair(config.algo, config.env)
-    return config
-
-
 # -- Functions that choose what is measured, and the best setup -------------------------
 
 
@@ -132,7 +119,7 @@ def run_probe(
     Ctrl-C ends the measurements after the first one; the rest of the output follows all the same.
 
     Args:
-        config: What to measure; see `parse_probe_config`.
+        config: What to measure.
         typed: The words of the command line that choose algorithm and environment.
         show: Takes the lines.
 
@@ -142,6 +129,7 @@ def run_probe(
     Raises:
         RltuneError: The algorithm and the environment do not go together, or nothing could be measured.
     """
+    check_pair(config.algo, config.env)
     spec = spec_of(config.env)
     normalisable, _ = find_normalisable(config.algo, config.env, spec, check_env(spec))
     if "observations" in normalisable and "observations" in config.algo.get("normalise", ()):

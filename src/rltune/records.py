@@ -198,6 +198,9 @@ class TrialRecord:
         of_trial: The trial that a run of a certification retrains; None for the baseline, and for a trial.
         seed_index: Which of the certification's seeds a run has, from 0; None for a trial.
         returns: The returns of the episodes that a run of the certification played at its end.
+        cause: Who failed, as whoever saw the failure says, such as ``environment``; None, as no version records it yet.
+        parent: The trial and the checkpoint from which it was forked; None, as no version forks trials yet.
+        schedule: Values that change during training, by parameter and environment steps; None, as for ``parent``.
         numbers: All logged numbers of its newest report.
         checks: One for each of the sweep's constraints, see `rltune.config.criteria`.
         second: Its value in the sweep's second objective; None without one, or before it is measured.
@@ -228,6 +231,9 @@ class TrialRecord:
     of_trial: int | None = None
     seed_index: int | None = None
     returns: tuple[float, ...] = ()
+    cause: str | None = None
+    parent: Mapping[str, Any] | None = None
+    schedule: Mapping[str, Any] | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
     second: float | None = None

@@ -118,10 +118,10 @@ def test_a_version_tells_its_mean_on_episodes_of_its_own() -> None:
     assert tags["rltune.policy_interval"] == "440 to 490"
 
 
-def test_an_older_versions_score_is_not_trusted_to_be_of_this_environment() -> None:
+def test_a_score_of_an_unnamed_environment_is_not_compared() -> None:
     known = champion(10.0)
-    older = replace(known, tags={key: value for key, value in known.tags.items() if key != "rltune.env_digest"})
-    better, why = _compare(candidate(500.0), older, Feeds(), Player())
+    unnamed = replace(known, tags={key: value for key, value in known.tags.items() if key != "rltune.env_digest"})
+    better, why = _compare(candidate(500.0), unnamed, Feeds(), Player())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores are not compared"

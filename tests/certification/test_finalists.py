@@ -22,6 +22,7 @@ from rltune.certification.finalists import (
 )
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
 from rltune.certification.selection import EvaluationStoppedError, FinalEvaluation, Player, measure_policies
+from rltune.checkpoints.store import open_store
 from rltune.envs.objective import Objective
 from rltune.errors import RltuneError
 from rltune.policies.acting import choose_acting
@@ -74,7 +75,7 @@ def told() -> list[str]:
 
 @pytest.fixture
 def finals(tmp_path: Path, aside: Aside) -> FinalEvaluation:
-    return FinalEvaluation(tmp_path, top=3, episodes=2, player=Player(2, aside))
+    return FinalEvaluation(open_store(tmp_path), top=3, episodes=2, player=Player(2, aside))
 
 
 def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
@@ -97,8 +98,8 @@ def test_of_finalists_with_costs_the_lowest_wins(tmp_path: Path, aside: Aside, t
 
     cost = Objective("energy", Direction.MIN)
     entries = [entry(tmp_path, number) for number in WORTH]
-    assert [finalist.trial for finalist in rank_finalists(tmp_path, entries, Direction.MIN)] == [3, 1, 0, 2]
-    winner = FinalEvaluation(tmp_path, 3, 20, Player(1, call), cost).select(entries, told.append)
+    assert [finalist.trial for finalist in rank_finalists(open_store(tmp_path), entries, Direction.MIN)] == [3, 1, 0, 2]
+    winner = FinalEvaluation(open_store(tmp_path), 3, 20, Player(1, call), cost).select(entries, told.append)
     assert winner is not None
     assert (winner.trial, winner.objective) == (0, 3.0)
 
@@ -112,7 +113,7 @@ def test_a_finalist_that_cannot_play_costs_the_others_nothing(
             raise error
         return Aside.__call__(aside, function, folder, *more, **named)
 
-    finals = FinalEvaluation(tmp_path, top=3, episodes=2, player=Player(2, call))
+    finals = FinalEvaluation(open_store(tmp_path), top=3, episodes=2, player=Player(2, call))
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     assert winner is not None
     assert winner.trial != 1
@@ -130,7 +131,7 @@ def test_without_a_process_for_it_finalists_play_in_the_driver(tmp_path: Path, m
 
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", here)
     entries = [entry(tmp_path, number) for number in WORTH]
-    finals = FinalEvaluation(tmp_path, top=2, episodes=1, player=Player(2))
+    finals = FinalEvaluation(open_store(tmp_path), top=2, episodes=1, player=Player(2))
     winner = finals.select(entries, lambda line: None)
     assert winner is not None
     assert winner.trial == 2
@@ -152,13 +153,13 @@ def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, told: li
         if done == 20:
             seen.set()
 
-    finals = FinalEvaluation(tmp_path, top=2, episodes=40, player=Player(2, call, show=show))
+    finals = FinalEvaluation(open_store(tmp_path), top=2, episodes=40, player=Player(2, call, show=show))
     finals.select([entry(tmp_path, number) for number in (0, 1)], told.append)
     assert (20, 120) in {(done, total) for _, done, total in shown}, "both of them, beside each other"
 
 
 def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, told: list[str]) -> None:
-    finals = FinalEvaluation(tmp_path, top=0, episodes=1, player=Player())
+    finals = FinalEvaluation(open_store(tmp_path), top=0, episodes=1, player=Player())
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     assert winner is not None
     assert (winner.trial, winner.evaluation, told) == (2, None, [])
@@ -167,10 +168,10 @@ def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Pa
 
 def test_trials_that_ran_their_whole_budget_come_first_and_damaged_or_failed_ones_do_not_count(tmp_path: Path) -> None:
     entries = [entry(tmp_path, 0), entry(tmp_path, 1), entry(tmp_path, 2, "PRUNED"), entry(tmp_path, 3, "FAIL")]
-    assert [one.trial for one in rank_finalists(tmp_path, entries, Direction.MAX)] == [0, 1, 2]
+    assert [one.trial for one in rank_finalists(open_store(tmp_path), entries, Direction.MAX)] == [0, 1, 2]
     assert entries[0].checkpoint is not None
     (tmp_path / entries[0].checkpoint.path / "state.json").write_text("{}")
-    assert [one.trial for one in rank_finalists(tmp_path, entries, Direction.MAX)] == [1, 2]
+    assert [one.trial for one in rank_finalists(open_store(tmp_path), entries, Direction.MAX)] == [1, 2]
 
 
 def play_by_seed(folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
@@ -187,7 +188,7 @@ def test_the_winner_is_shown_by_episodes_that_did_not_choose_it(
     tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
-    finals = FinalEvaluation(tmp_path, top=3, episodes=20, player=Player())
+    finals = FinalEvaluation(open_store(tmp_path), top=3, episodes=20, player=Player())
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     shown = describe_winner(winner, tmp_path, [])
     assert winner is not None
@@ -205,7 +206,7 @@ def test_a_policys_interval_knows_nothing_of_its_sisters(tmp_path: Path, monkeyp
     diverged = SeedResult(4, -1000.0, (-1000.0,), saved.path)
     judged = judge_configurations([Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))], range(5), 1)
     assert judged is not None
-    measured, winner = measure_policies(judged, tmp_path, 20, Direction.MAX, Player())
+    measured, winner = measure_policies(judged, open_store(tmp_path), 20, Direction.MAX, Player())
     assert measured.policy is not None
     assert (winner.score, measured.policy.mean) == (100, 59)
     assert winner.measured is not None
@@ -223,7 +224,7 @@ def test_the_policy_of_the_run_with_the_lowest_cost_is_measured(
     configurations = [Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))]
     judged = judge_configurations(configurations, range(5), 1, Direction.MIN)
     assert judged is not None
-    measured, _ = measure_policies(judged, tmp_path, 20, Direction.MIN, Player())
+    measured, _ = measure_policies(judged, open_store(tmp_path), 20, Direction.MIN, Player())
     assert measured.policy is not None
     assert (measured.policy.seed, measured.policy.mean) == (3, 59)
 
@@ -237,7 +238,9 @@ def test_a_certified_winner_stays_it_if_its_process_dies(tmp_path: Path, told: l
     runs = tuple(SeedResult(seed, 100.0 - seed, (90.0,), saved.path) for seed in range(5))
     judged = judge_configurations([Configuration("trial 0", 0, {}, 9.0, runs)], range(5), 1)
     assert judged is not None
-    certification, winner = measure_policies(judged, tmp_path, 20, Direction.MAX, Player(1, call), told.append)
+    certification, winner = measure_policies(
+        judged, open_store(tmp_path), 20, Direction.MAX, Player(1, call), told.append
+    )
     assert (certification.policy, winner.measured, winner.trial) == (None, None, 0)
     assert any("without an answer" in line for line in told)
 
@@ -254,7 +257,7 @@ def test_of_several_seeds_the_first_is_judged_and_it_is_told(tmp_path: Path, tol
             (folder / part).mkdir(parents=True)
 
     saved = write_checkpoint(tmp_path, "trials/1", "best", {"env_steps": 100, "objective": 2.0}, fill)
-    finals = FinalEvaluation(tmp_path, top=1, episodes=2, player=Player(1, aside))
+    finals = FinalEvaluation(open_store(tmp_path), top=1, episodes=2, player=Player(1, aside))
     finals.select([TrialRecord(1, "COMPLETE", {}, {100: 2.0}, checkpoint=saved)], told.append)
     assert sum("replicates" in line for line in told) == 1
 
@@ -281,7 +284,7 @@ def test_an_urgent_end_gives_evaluations_up(tmp_path: Path, monkeypatch: pytest.
 
     player = Player(1, call if aside else None, urgent.is_set)
     with pytest.raises(EvaluationStoppedError):
-        FinalEvaluation(tmp_path, 1, 5, player).select([entry(tmp_path, 1)], lambda line: None)
+        FinalEvaluation(open_store(tmp_path), 1, 5, player).select([entry(tmp_path, 1)], lambda line: None)
     silent.set()
     assert aside or ended.wait(60), "no thread goes on"
 
@@ -311,7 +314,7 @@ def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, told: li
     state = {"env_steps": 100, "objective": 2.0}
     saved = write_checkpoint(tmp_path, "trials/1", "best", state, fill)
     trials = [TrialRecord(1, "COMPLETE", {}, {100: 9.0}, checkpoint=saved), entry(tmp_path, 0)]
-    winner = FinalEvaluation(tmp_path, 1, 20, Player(1, call), keep=keep).select(trials, told.append)
+    winner = FinalEvaluation(open_store(tmp_path), 1, 20, Player(1, call), keep=keep).select(trials, told.append)
     assert winner is not None
     assert played == [tmp_path / "kept"] * 2, "to choose, and to measure"
     assert (describe_winner(winner, tmp_path, []) or {})["acting"] == decision

@@ -9,6 +9,7 @@ from ledger import make_ledger
 from saved import write_checkpoint
 
 from rltune.certification.retraining import Retraining
+from rltune.checkpoints.store import open_store
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.records import CERTIFY, RETRY, CheckpointRecord, Report
 
@@ -27,7 +28,7 @@ def ledger(tmp_path):
 def make_retraining(tmp_path, request_of, ledger):
     def make(*overrides, seeds=SEEDS):
         config = request_of("certify.top=2", *overrides)
-        return Retraining(tmp_path, config, seeds, BASELINE_VALUES, ledger)
+        return Retraining(open_store(tmp_path), config, seeds, BASELINE_VALUES, ledger)
 
     return make
 

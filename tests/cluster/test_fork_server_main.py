@@ -6,11 +6,12 @@ import json
 import os
 import pickle
 import socket
+import sys
 
 import pytest
 
 from rltune.cluster import fork_server_main
-from rltune.cluster.fork_server_main import CALL, _pickle_error, _receive_head, _receive_request
+from rltune.cluster.fork_server_main import CALL, _import_modules, _pickle_error, _receive_head, _receive_request
 from rltune.cluster.worker_entry import send_request
 from rltune.errors import ConfigError
 
@@ -53,6 +54,13 @@ def test_a_call_is_known_by_its_first_bytes(pair):
     client.sendall(CALL + pickle.dumps((len, ("abc",))))
     head, _ = _receive_head(server)
     assert head.startswith(CALL)
+
+
+def test_a_function_is_called_after_its_module_was_imported(tmp_path, monkeypatch):
+    (tmp_path / "warm_module.py").write_text("calls = []\ndef load():\n    calls.append(1)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _import_modules(["no.such.module", "warm_module:no_such_function", "warm_module:load"])
+    assert sys.modules.pop("warm_module").calls == [1]
 
 
 class Unreadable(Exception):

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from toy import TOY
 
 from rltune.cli.policies import EvaluateConfig
-from rltune.compose.composing import change_settings, compose_settings, find_own_dir, read_request, spell_words
+from rltune.compose.composing import change_settings, compose_settings, read_request, spell_words
 from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError, RltuneError
 
@@ -71,16 +71,6 @@ def test_a_file_with_the_name_of_one_of_ours_is_named_as_unused(tmp_path, monkey
     assert str(own) in capsys.readouterr().err
     assert compose("env=acrobot").env.id == "Acrobot-v1"
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("others", [("settings.yaml",), ("model/ppo.yaml",)])
-def test_conf_of_another_program_is_none_of_ours(others, tmp_path, monkeypatch):
-    for name in others:
-        write(tmp_path / "conf" / name, "x: 1\n")
-    monkeypatch.chdir(tmp_path)
-    assert find_own_dir() is None
-    write(tmp_path / "conf" / "space" / "mine.yaml", "lr: 1\n")
-    assert find_own_dir() == tmp_path / "conf"
 
 
 @pytest.mark.slow

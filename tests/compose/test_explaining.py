@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rltune.cli.application.command import RequestConfig
-from rltune.cli.policies import ExportConfig
-from rltune.cli.run import ResumeConfig
 from rltune.compose.composing import compose_settings
 from rltune.compose.explaining import describe_allowed, refuse_flags
 from rltune.config.schema import RunConfig
@@ -26,7 +23,6 @@ from rltune.errors import RltuneError
         ("resources.max_concurrent=all", "a whole number, at least 1, or null", "resources.max_concurrent=1"),
         ("report=maybe", "true or false", "report=True"),
         ("tracking.kinds=wandb", "a list", "run --help"),
-        ("tracking.tensorboard=true", "the setting that replaces it", "tracking.kinds=[mlflow,tensorboard]"),
         ("budgett.trials=4", "one of: algo, budget", "budget.trials=4"),
         ("budget.trils=4", "one of: env_steps, reports, total_env_steps, trials", "budget.trials=4"),
         ("lr=0.001", "one of: algo, budget", "space.lr=0.001"),
@@ -87,25 +83,6 @@ def test_flags_are_answered_as_settings(typed: str, fix: str) -> None:
         refuse_flags("run", typed.split())
     assert refused.value.fix.endswith(fix)
     refuse_flags("run", ["-m", "algo=ppo,dqn", "--config-dir", "mine", "--cfg", "job", "--config-name=run"])
-
-
-def test_what_a_sweep_keeps_is_told_from_what_may_change() -> None:
-    for key, value in (("budget.env_steps", "10"), ("algo", "ppo")):
-        with pytest.raises(RltuneError) as refused:
-            compose_settings("resume", ResumeConfig, [f"{key}={value}"])
-        assert refused.value.key == key
-        assert f"{key}={value}" in refused.value.fix
-        assert "run" in refused.value.fix
-    with pytest.raises(RltuneError) as refused:
-        compose_settings("resume", ResumeConfig, ["budget.trails=10"])
-    assert refused.value.fix == "budget.trials=10"
-
-
-def test_a_name_without_its_key_gets_the_key() -> None:
-    for root, schema, key in (("show", RequestConfig, "sweep"), ("export", ExportConfig, "policy")):
-        with pytest.raises(RltuneError) as refused:
-            compose_settings(root, schema, ["first"])
-        assert refused.value.fix.endswith(f"{root} {key}=first")
 
 
 @pytest.mark.parametrize(

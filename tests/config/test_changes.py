@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from composing import change_setting, compose
+from composing import change_setting
 
 from rltune.config.changes import check_budgets, check_changes
 from rltune.config.settings_file import format_settings, load_settings
@@ -68,17 +68,6 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
             check_changes("mine", before, settings_of(composed, objective__direction="min"))
         assert refused.value.key == "objective.direction"
         assert "objective.direction=max" in refused.value.what
-
-
-def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed):
-    before = read_stored(composed)
-    before["searcher"].update({"kind": "tpe", "args": {"n_startup_trials": 8}})
-    before["scheduler"]["args"] = {"grace_fraction": 0.1, "reduction_factor": 3}
-    with pytest.raises(StudyError):
-        check_changes("mine", before, settings_of(composed))
-    told = " ".join((ROOT / "CHANGELOG.md").read_text().split())
-    (words,) = re.findall(r"`(searcher=tpe [^`]+)`", told)
-    assert check_changes("mine", before, parse_config(compose("run", *words.split()))) is False
 
 
 @pytest.mark.slow

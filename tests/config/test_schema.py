@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import values_of
 from rltune.cli.run import ResumeConfig, resume
+from rltune.compose.command_settings import read_command_settings
 from rltune.compose.composing import conf_dir
 from rltune.config.schema import derive_env_name
 from rltune.config.validation import parse_config
@@ -159,15 +160,14 @@ def test_an_id_alone_names_the_sweep():
 def test_a_resume_may_say_whether_the_cluster_grows(
     autoscale: bool | None, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = OmegaConf.load(conf_dir() / "resume.yaml")
-    page.pop("defaults")  # Hydra's own
+    words = [] if autoscale is None else [f"cluster.autoscale={autoscale}"]
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
         run,
         "resume_sweep",
         lambda _, **given: asked.update(given) or SimpleNamespace(exit_code=0, folder=None, to_dict=dict),
     )
-    resume.work(OmegaConf.merge(OmegaConf.structured(ResumeConfig), page, {"cluster": {"autoscale": autoscale}}))
+    resume.work(read_command_settings("resume", ResumeConfig, words))
     assert starting._drop_none(asked["changes"]) == changed
 
 

@@ -8,7 +8,7 @@ import pytest
 from composing import change_setting, compose
 from omegaconf import OmegaConf
 
-from rltune.config.schema import REMOVED, RunConfig
+from rltune.config.schema import RunConfig
 from rltune.config.validation import _convert, parse_config, to_typed
 from rltune.errors import ConfigError
 
@@ -249,9 +249,3 @@ def test_an_address_of_a_bucket_is_taken(storage, composed):
 def test_a_login_in_the_storage_is_refused(composed):
     error = refusal(change_setting(composed, "storage", "s3://key:word-of-honour@bucket/x"))
     assert "word-of-honour" not in str(error)
-
-
-@pytest.mark.parametrize("key", list(REMOVED))
-def test_a_removed_setting_is_answered_with_what_replaces_it(key, composed):
-    error = refusal(change_setting(composed, key, True))
-    assert (error.key, error.fix) == (key, REMOVED[key])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import os
 import signal
@@ -41,7 +40,7 @@ def begin(folder: Path) -> None:
     """Leave what a driver leaves that has begun a sweep."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(start_ledger(None, folder, new=True)) as ledger:
-        ledger.change_sweep(config="format: 11")
+        ledger.change_sweep(config="format: 12")
 
 
 def test_one_driver_at_a_time_has_a_sweep(tmp_path: Path) -> None:
@@ -173,10 +172,16 @@ def drive(
     return go_on
 
 
+def delete_history(s3: str, tmp_path: Path, name: str) -> None:
+    """Delete the file by which the storage names the last driver, as somebody does whose machine is gone."""
+    open_store("", make_address(make_address(s3, tmp_path.name), name)).delete("driver.json")
+
+
 @pytest.mark.slow  # a server
-def test_a_driver_that_was_taken_over_stores_nothing(drive: Callable[..., list[int]]) -> None:
+def test_a_driver_that_was_taken_over_stores_nothing(drive: Callable[..., list[int]], s3: str, tmp_path: Path) -> None:
     def take_over() -> None:
-        assert drive("b", "take_over=true") == [0, 1]
+        delete_history(s3, tmp_path, "turns")
+        assert drive("b") == [0, 1]
         assert drive("b") == [0, 1, 2]
 
     assert drive("a") == [0]
@@ -205,16 +210,18 @@ def test_a_ledger_that_another_machine_still_has_is_not_gone_without(
     with pytest.raises(StudyError) as refused:
         drive("a", "name=kept")
     assert refused.value.key == "sweep"
-    assert "take_over=true" in refused.value.fix
-    assert (tmp_path / "a/kept/ledger.db").exists(), "nothing is moved"
-    assert drive("a", "name=kept", "take_over=true") == [0, 1], "the killed driver's trial is lost"
-    store = open_store("", make_address(make_address(s3, tmp_path.name), "kept"))
-    assert json.loads(store.read("driver.json") or b"")["ended"]
-    assert drive("b", "name=kept") == [0, 1, 2]
-    (aside,) = (tmp_path / "b/kept").glob("ledger.2*.db")
-    assert str(aside) in stream.getvalue(), "a ledger that the storage never had is kept"
-    with contextlib.closing(sqlite3.connect(aside)) as opened:
-        assert opened.execute("SELECT number FROM sweep_trials").fetchall() == [(0,), (1,)]
+    assert "driver.json" in refused.value.fix
+    assert drive("b", "name=kept") == [0, 1, 2], "the machine with the newest ledger goes on"
+    assert drive("b", "name=kept", killed=True) == [0, 1, 2, 3]
+    delete_history(s3, tmp_path, "kept")
+    assert drive("a", "name=kept") == [0, 1, 2, 3], "the machine of the killed driver is gone, and its trial"
+    with pytest.raises(StudyError) as refused:
+        drive("b", "name=kept")
+    assert refused.value.key == "sweep"
+    with contextlib.closing(sqlite3.connect(tmp_path / "b/kept/ledger.db")) as opened:
+        assert len(opened.execute("SELECT number FROM sweep_trials").fetchall()) == 4, "it is kept"
+    (tmp_path / "b/kept").rename(tmp_path / "b/aside")
+    assert drive("b", "name=kept") == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.slow
@@ -222,15 +229,14 @@ def test_two_machines_that_begin_at_once_do_not_both_go_on(
     drive: Callable[..., list[int]], tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert drive("a", "name=race") == [0]
-    follow = run_module.follow_sweep
+    fetch = run_module.fetch_sweep
 
-    def be_late(folder: Path, **options: Any) -> str | None:
-        monkeypatch.setattr(run_module, "follow_sweep", follow)
-        found = follow(folder, **options)
+    def be_late(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(run_module, "fetch_sweep", fetch)
+        fetch(*arguments, **options)
         assert drive("b", "name=race") == [0, 1], "meanwhile"
-        return found
 
-    monkeypatch.setattr(run_module, "follow_sweep", be_late)
+    monkeypatch.setattr(run_module, "fetch_sweep", be_late)
     with pytest.raises(StudyError) as refused:
         drive("a", "name=race")
     assert refused.value.key == "sweep"

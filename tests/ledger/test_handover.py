@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -16,77 +15,147 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem
 from rltune.checkpoints.clients import Client
 from rltune.checkpoints.store import Store, open_store
 from rltune.config.settings_file import FORMAT
+from rltune.errors import StudyError
 from rltune.ledger import handover
 from rltune.ledger.handover import (
     DRIVER_FILE,
-    follow_sweep,
+    fetch_sweep,
     hand_over,
     has_newest,
     is_taken_over,
-    read_stored_driver,
-    refresh_sweep,
+    read_stored_history,
     take,
 )
 
 pytestmark = pytest.mark.fast
+Machine = Callable[[str], Store]
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Store]]:
+def machine(tmp_path: Path) -> Iterator[Machine]:
     """The stores of one sweep by the names of the machines, which share a storage in memory."""
     memory = fsspec.filesystem("memory")
     filesystem = PyFileSystem(FSSpecHandler(memory))
 
-    def open_on(folder: Path, *_: Any) -> Store:
-        return Store(Client(lambda: filesystem), "/handed", folder, address="memory://handed")
-
     def make(name: str) -> Store:
-        (tmp_path / name).mkdir(exist_ok=True)
-        (tmp_path / name / "config.yaml").write_text(json.dumps({"format": FORMAT, "storage": "memory://"}))
-        return open_on(tmp_path / name)
+        return Store(Client(lambda: filesystem), "/handed", tmp_path / name, address="memory://handed")
 
-    monkeypatch.setattr(handover, "find_store", open_on)
-    monkeypatch.setattr(handover, "open_store", open_on)
     yield make
-    memory.rm("/handed", recursive=True)
+    if memory.exists("/handed"):
+        memory.rm("/handed", recursive=True)
 
 
-def test_the_machine_of_the_last_driver_has_the_newest_state(machine: Callable[[str], Store]) -> None:
-    first, second = machine("first"), machine("second")
-    assert has_newest(first), "no driver has begun"
-    take(first, "d1")
-    assert (has_newest(first), has_newest(second)) == (True, False)
-    assert not is_taken_over(first, "d1")
-    hand_over(first, "d1")
-    second.fetch([DRIVER_FILE])
-    assert has_newest(second)
-    take(second, "d2")
+def drive(store: Store, driver_id: str, *, ends: bool = True) -> None:
+    """Continue a sweep on a machine and add the driver's id to its ledger; an end stores it."""
+    fetch_sweep(store, for_driver=True)
+    take(store, driver_id)
+    (store.folder / "config.yaml").write_text(json.dumps({"format": FORMAT, "storage": "memory://"}))
+    store.publish(["config.yaml"])
+    with (store.folder / "ledger.db").open("a") as ledger:
+        ledger.write(f"{driver_id} ")
+    if ends:
+        store.publish(["ledger.db"])
+        hand_over(store, driver_id)
+
+
+def read_ledger(store: Store) -> str:
+    return (store.folder / "ledger.db").read_text().strip()
+
+
+@pytest.fixture
+def first(machine: Machine) -> Store:
+    """The machine where the sweep has begun; its driver has ended."""
+    store = machine("first")
+    store.folder.mkdir()
+    drive(store, "d1")
+    return store
+
+
+def test_machines_take_turns(first: Store, machine: Machine) -> None:
+    second = machine("second")
+    for store, driver_id in ((second, "d2"), (second, "d3"), (first, "d4"), (machine("third"), "d5"), (second, "d6")):
+        drive(store, driver_id)
+    assert read_ledger(second) == "d1 d2 d3 d4 d5 d6"
     assert (has_newest(first), has_newest(second)) == (False, True)
-    stored = read_stored_driver(first)
+
+
+def test_a_resume_is_refused_while_a_driver_works_elsewhere(first: Store, machine: Machine) -> None:
+    drive(first, "d2", ends=False)
+    for store in (machine("second"), machine("third")):
+        fetch_sweep(store)
+        assert not (store.folder / "ledger.db").exists(), "the stored ledger is an old one"
+        with pytest.raises(StudyError) as refused:
+            fetch_sweep(store, for_driver=True)
+        assert (refused.value.key, DRIVER_FILE in refused.value.fix) == ("sweep", True)
+    drive(first, "d3")
+    assert read_ledger(first) == "d1 d2 d3", "the driver was killed, and its machine goes on"
+
+
+def test_the_stored_ledger_continues_if_a_machine_is_gone(first: Store, machine: Machine) -> None:
+    drive(first, "d2", ends=False)
+    second = machine("second")
+    second.delete(DRIVER_FILE)
+    drive(second, "d3")
+    assert read_ledger(second) == "d1 d3"
+    assert is_taken_over(first, "d2")
+    with pytest.raises(StudyError) as refused:
+        fetch_sweep(first, for_driver=True)
+    assert refused.value.key == "sweep"
+    assert read_ledger(first) == "d1 d2", "neither ledger is lost"
+    first.folder.rename(first.folder.with_name("aside"))
+    drive(first, "d4")
+    assert read_ledger(first) == "d1 d3 d4"
+
+
+def test_of_two_ledgers_the_one_here_can_be_chosen(first: Store, machine: Machine) -> None:
+    drive(first, "d2", ends=False)
+    second = machine("second")
+    second.delete(DRIVER_FILE)
+    drive(second, "d3")
+    for name in (DRIVER_FILE, "ledger.db"):
+        first.delete(name)
+    drive(first, "d4")
+    assert read_ledger(first) == "d1 d2 d4"
+
+
+def test_an_old_copy_is_not_continued_where_the_history_is_gone(first: Store, machine: Machine) -> None:
+    second = machine("second")
+    fetch_sweep(second)
+    drive(first, "d2")
+    drive(first, "d3", ends=False)
+    second.delete(DRIVER_FILE)
+    drive(second, "d4")
+    assert read_ledger(second) == "d1 d2 d4"
+
+
+def test_a_reader_keeps_the_changes_of_its_machine(first: Store, machine: Machine) -> None:
+    second = machine("second")
+    fetch_sweep(second)
+    drive(first, "d2")
+    fetch_sweep(second)
+    assert read_ledger(second) == "d1 d2"
+    drive(second, "d3", ends=False)
+    second.delete(DRIVER_FILE)
+    drive(machine("third"), "d4")
+    fetch_sweep(second)
+    assert read_ledger(second) == "d1 d2 d3"
+
+
+def test_a_driver_that_was_taken_over_hands_nothing_over(first: Store, machine: Machine) -> None:
+    drive(first, "d2", ends=False)
+    second = machine("second")
+    second.delete(DRIVER_FILE)
+    drive(second, "d3", ends=False)
+    hand_over(first, "d2")
+    stored = read_stored_history(first)
     assert stored is not None
-    assert (stored.driver_id, stored.ended, stored.previous) == ("d2", False, "d1")
+    assert (stored.states[-1], stored.is_stored) == ("d3", False)
 
 
-def test_a_driver_that_was_taken_over_hands_nothing_over(machine: Callable[[str], Store]) -> None:
-    first, second = machine("first"), machine("second")
-    take(first, "d1")
-    second.fetch([DRIVER_FILE])
-    take(second, "d2")
-    assert is_taken_over(first, "d1")
-    hand_over(first, "d1")
-    stored = read_stored_driver(first)
-    assert stored is not None
-    assert (stored.driver_id, stored.ended) == ("d2", False)
-
-
-def test_a_driver_killed_while_it_took_the_sweep_goes_on(
-    machine: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_killed_while_it_took_the_sweep_goes_on(first: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    first = machine("first")
-    take(first, "d1")
     for driver_id in ("d2", "d3"):
         with monkeypatch.context() as patch:
             patch.setattr(Store, "publish", die)
@@ -95,36 +164,27 @@ def test_a_driver_killed_while_it_took_the_sweep_goes_on(
         assert has_newest(first)
 
 
-def test_a_damaged_mark_makes_no_other_state_newer(machine: Callable[[str], Store]) -> None:
-    first = machine("first")
-    first.write(DRIVER_FILE, b"{")
-    assert read_stored_driver(first) is None
-    assert has_newest(first)
+def test_a_damaged_mark_makes_no_other_state_newer(machine: Machine) -> None:
+    store = machine("first")
+    store.write(DRIVER_FILE, b"{")
+    assert read_stored_history(store) is None
+    assert has_newest(store)
 
 
 def test_a_local_sweep_leaves_no_mark(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     take(store, "d1")
     hand_over(store, "d1")
+    fetch_sweep(store, for_driver=True)
     assert not is_taken_over(store, "d1")
-    assert not (tmp_path / handover.DRIVER_FILE).exists()
-
-
-def drive(store: Store, driver_id: str, *, ends: bool) -> None:
-    """Take a sweep on a machine and write its ledger; an end stores it."""
-    take(store, driver_id)
-    (store.folder / "ledger.db").write_text(driver_id)
-    if ends:
-        store.publish(["ledger.db", "config.yaml"])
-        hand_over(store, driver_id)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_ledger_fetched_while_another_machine_takes_it(
-    machine: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
+    first: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, third = map(machine, ("first", "second", "third"))
-    drive(first, "d1", ends=True)
-    follow_sweep(third.folder)
+    second, third = map(machine, ("second", "third"))
+    fetch_sweep(third)
     read = Store.read
 
     def read_slowly(self: Store, name: str, **options: Any) -> bytes | None:
@@ -135,39 +195,19 @@ def test_a_ledger_fetched_while_another_machine_takes_it(
         return content
 
     monkeypatch.setattr(Store, "read", read_slowly)
-    follow_sweep(second.folder)
+    fetch_sweep(second)
     assert not has_newest(second), "the third machine goes on with the same ledger"
     assert has_newest(third)
 
 
-@pytest.mark.parametrize("was_killed", [False, True])
-def test_a_takeover_that_was_given_up_leaves_no_newest_state(
-    machine: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch, was_killed: bool
-) -> None:
-    first, second = map(machine, ("first", "second"))
-    drive(first, "d1", ends=True)
-    take(first, "d2")
-    follow_sweep(second.folder, take_over=True)
-    if was_killed:
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "publish", lambda *_: None)
-            take(second, "d3")
-    (first.folder / "ledger.db").write_text("d2")
-    first.publish(["ledger.db"])
-    hand_over(first, "d2")
-    assert not has_newest(second), "the first machine has gone on and ended"
-    follow_sweep(second.folder)
-    assert (second.folder / "ledger.db").read_text() == "d2"
-
-
-@pytest.mark.parametrize("other", ["reader", "driver"])
+@pytest.mark.parametrize("for_driver", [False, True])
 def test_a_ledger_that_a_driver_has_opened_is_not_replaced(
-    machine: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch, other: str
+    first: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch, for_driver: bool
 ) -> None:
     """Of two commands on one machine that fetch a sweep, the later one sees what the earlier one has fetched."""
-    first, second = map(machine, ("first", "second"))
-    drive(second, "d0", ends=True)
-    drive(first, "d1", ends=True)
+    second = machine("second")
+    fetch_sweep(second)
+    drive(first, "d2")
     has_looked, has_opened = threading.Event(), threading.Event()
 
     def look(store: Store) -> bool:
@@ -178,15 +218,12 @@ def test_a_ledger_that_a_driver_has_opened_is_not_replaced(
         return is_newest
 
     monkeypatch.setattr(handover, "has_newest", look)
-    fetch: Callable[[], object] = functools.partial(follow_sweep, second.folder)
-    if other == "reader":
-        fetch = functools.partial(refresh_sweep, second.folder, "memory://")
-    thread = threading.Thread(target=fetch)
+    thread = threading.Thread(target=fetch_sweep, args=(second,), kwargs={"for_driver": for_driver})
     thread.start()
     assert has_looked.wait(30)
-    follow_sweep(second.folder)
+    fetch_sweep(second, for_driver=True)
     with (second.folder / "ledger.db").open("a") as opened:
         has_opened.set()
         thread.join()
-        opened.write(" and a report")
-    assert (second.folder / "ledger.db").read_text() == "d1 and a report"
+        opened.write("and a report")
+    assert read_ledger(second) == "d1 d2 and a report"

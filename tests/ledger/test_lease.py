@@ -243,7 +243,7 @@ def test_sweeps_made_at_once_meet_at_the_database(url: str) -> None:
 
 
 def test_a_begun_sweep_is_not_made_again(ledger: Ledger) -> None:
-    ledger.change_sweep(config="format: 11")
+    ledger.change_sweep(config="format: 12")
     with pytest.raises(StudyError) as refused:
         Ledger(ledger.url, "mine", create=True)
     assert (refused.value.key, refused.value.exit_code) == ("name", 2)

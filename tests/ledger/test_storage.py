@@ -17,7 +17,7 @@ REDACTED = "postgresql+psycopg://***@db.example/rl"
 
 
 def write_settings(folder: Path, storage: str | None = None) -> None:
-    (folder / "config.yaml").write_text(f"format: 11\nstudy:\n  storage: {storage or 'null'}\n")
+    (folder / "config.yaml").write_text(f"format: 12\nstudy:\n  storage: {storage or 'null'}\n")
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_in_a_database_a_lost_sweep_is_told_from_a_new_one(folder: Path, tmp_pat
     start_ledger(elsewhere, folder.with_name("other"), new=True).close()
     start_ledger(elsewhere, folder, new=True).close()
     with closing(start_ledger(elsewhere, folder, new=True)) as ledger:  # its driver was killed before it began
-        ledger.change_sweep(config="format: 11")
+        ledger.change_sweep(config="format: 12")
     with pytest.raises(StudyError, match="name="):
         start_ledger(elsewhere, folder, new=True)
     with pytest.raises(MissingSweepError, match="lost"):

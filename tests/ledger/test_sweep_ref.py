@@ -75,7 +75,7 @@ def test_a_reference_is_pickled_without_its_password(transfer, tmp_path: Path) -
     sent = transfer(ref)
     assert (sent.folder(), sent.ledger_url) == (folder, "postgresql+psycopg://***@db.example/rl")
     sent.open_ledger().close()  # The sweep's ledger is a file, which needs no login.
-    (folder / "config.yaml").write_text("{format: 11, study: {storage: 'postgresql+psycopg://***@db.example/rl'}}")
+    (folder / "config.yaml").write_text("{format: 12, study: {storage: 'postgresql+psycopg://***@db.example/rl'}}")
     with pytest.raises(StudyError) as refused:
         sent.open_ledger()
     assert refused.value.key == "study.storage"

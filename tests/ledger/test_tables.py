@@ -56,6 +56,35 @@ def test_marks_of_reports_only_grow(tmp_path: Path) -> None:
         assert ledger.read_reports_after(last, 10), "an id that was used once would be taken for sent"
 
 
+LATER = {
+    "cause": "environment",
+    "parent": {"trial": 3, "checkpoint": "trials/3/first/best-000000002048"},
+    "schedule": {"lr": {"0": 1e-3, "5000": 1e-4}},
+}  # Columns of this format that no version fills yet.
+
+
+def test_what_later_versions_record_is_read_back(tmp_path: Path) -> None:
+    with closing(make_ledger(tmp_path)) as ledger:
+        number, _ = ask(ledger)
+        (record,) = ledger.trials.records()
+        assert all(getattr(record, name) is None for name in LATER)
+        ledger.trials.end(number, "FAIL", "the pole broke", **LATER)
+        (record,) = ledger.trials.records()
+        assert {name: getattr(record, name) for name in LATER} == LATER
+
+
+def test_a_ledger_without_the_newest_columns_is_read(tmp_path: Path) -> None:
+    with closing(make_ledger(tmp_path)) as ledger:
+        ledger.trials.end(ask(ledger)[0], "FAIL", "the pole broke", **LATER)
+        url, name = ledger.url, ledger.name
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as raw:
+        for column in LATER:
+            raw.execute(f"alter table sweep_trials drop column {column}")
+    with closing(Ledger(url, name)) as ledger:
+        (record,) = ledger.trials.records()
+        assert (record.stop_reason, record.cause, record.parent) == ("the pole broke", None, None)
+
+
 def test_statements_work_while_a_thread_imports_the_orm() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS_SLOWLY], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -99,6 +128,21 @@ def test_ours_stand_beside_optunas_and_a_users_tables(address: str) -> None:
     assert (found.state, dict(found.params), dict(found.reports)) == ("COMPLETE", params, {100: 1.0})
     for one in (ledger, again):
         one.close()
+    engine.dispose()
+
+
+@needs_server
+@pytest.mark.slow
+def test_tables_of_an_earlier_version_get_the_newest_columns(address: str) -> None:
+    url = postgres.database(address, "earlier")
+    Ledger(url, "first", create=True).close()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for column in LATER:
+            connection.execute(text(f"alter table rltune.sweep_trials drop column {column}"))
+    with closing(Ledger(url, "second", create=True)) as ledger:
+        ledger.trials.end(ask(ledger)[0], "FAIL", "the pole broke", **LATER)
+        assert ledger.trials.records()[0].parent == LATER["parent"]
     engine.dispose()
 
 

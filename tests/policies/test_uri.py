@@ -115,7 +115,7 @@ def test_a_ledger_outside_the_sweeps_folder_is_found_too(checkpoint, tmp_path):
 
 def test_a_ledger_behind_a_login_says_what_to_write_instead(tmp_path):
     (tmp_path / "far").mkdir()
-    settings = "{format: 11, study: {storage: 'postgresql+psycopg://***@db.example/rl'}}"
+    settings = "{format: 12, study: {storage: 'postgresql+psycopg://***@db.example/rl'}}"
     (tmp_path / "far" / "config.yaml").write_text(settings)
     with pytest.raises(PolicyError) as refused:
         load_policy("sweep:far/7", output_dir=tmp_path)

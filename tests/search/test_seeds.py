@@ -6,7 +6,7 @@ from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed,
 
 
 def test_seeds_stay_what_they_were():
-    """A sweep of an older version goes on with the seeds that it began with."""
+    """A resumed sweep goes on with the seeds that it began with, whatever the version."""
     assert derive_trial_seeds(3, 5, 3) == [1598521061, 132332190, 826849902]
     assert derive_sampler_seed(3, 5) == 3759185310
     assert derive_certification_seeds(3, 3, set()) == [783495042, 1898429784, 1624346082]

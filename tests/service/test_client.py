@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 
 import rltune
 from rltune.cli.run import ResumeConfig, resume
-from rltune.cli.service import logs
-from rltune.compose.composing import compose_settings
+from rltune.compose.command_settings import read_command_settings
 from rltune.errors import RltuneError
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.folder import ADDRESS, TOKEN
@@ -101,17 +100,6 @@ def test_a_resume_by_command_may_leave_trackers_out(
     service.queue.add("one", words, settings=OmegaConf.to_yaml(compose("run", "name=one", *words)))
     service.client.stop("one")
     words = ["sweep=one", "tracking.kinds=[]", f"service.address={service.address}"]
-    assert resume.work(compose_settings("resume", ResumeConfig, words)).exit_code == 0
+    assert resume.work(read_command_settings("resume", ResumeConfig, words)).exit_code == 0
     assert service.queue.get("one").overrides == ("seed=3", "tracking.kinds=[]")
     assert capsys.readouterr().out.startswith("one:")
-
-
-def test_the_log_of_a_waiting_sweep_says_that_it_waits(
-    service: Serviced, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(TOKEN, "a-token")
-    service.queue.add("one", [])
-    where = {"output_dir": "outputs", "service": {"address": service.address}}
-    answer = logs.work(OmegaConf.create({"sweep": "one", "follow": False, **where}))
-    assert (answer.exit_code, answer.data["state"], answer.data["log"]) == (0, "queued", "")
-    assert capsys.readouterr().err.startswith("one:")

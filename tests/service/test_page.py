@@ -14,7 +14,7 @@ from ledger import add_reports
 
 from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
-from rltune.service.page import find_wrong, read_arguments, spell_form
+from rltune.service.page import read_arguments, spell_form
 from rltune.service.processes import Ending
 from tests.service.browser import Browser, open_browser
 from tests.service.serviced import TOKEN, Serviced, run_service
@@ -39,22 +39,9 @@ def state(service: Serviced, name: str) -> str:
     return service.queue.get(name).state
 
 
-def field_of(page: str, key: str) -> str:
-    """The form's part that asks for a setting, from its label on."""
-    start = page.index(f'<label for="field-{key}">')
-    return html.unescape(page[start : page.index("</div>", start)])
-
-
 def test_the_form_says_only_what_was_chosen() -> None:
-    given = {"algo": "dqn", "env": "", "budget.trials": "3", "overrides": "space.lr='[loguniform, 1e-5, 1e-3]' seed=1"}
-    assert spell_form(given) == ["algo=dqn", "budget.trials=3", "space.lr=[loguniform, 1e-5, 1e-3]", "seed=1"]
-    typed = {
-        "budget.env_steps": "1e5",
-        "certify.seeds": " ",
-        "budget.wall_time_s": "null",
-        "notify": "http://h.example",
-    }
-    assert spell_form(typed) == ["budget.env_steps=1e5", "budget.wall_time_s=null", "notify='http://h.example'"]
+    given = {"algo": "dqn", "env": "", "name": "mine", "overrides": "space.lr='[loguniform, 1e-5, 1e-3]' seed=1"}
+    assert spell_form(given) == ["algo=dqn", "space.lr=[loguniform, 1e-5, 1e-3]", "seed=1"]
     with pytest.raises(RltuneError) as error:
         spell_form({"overrides": "name='x"})
     assert error.value.key == "overrides"
@@ -73,56 +60,36 @@ def test_a_damaged_ledger_leaves_all_other_sweeps_listed(service: Serviced, tmp_
     assert (unreadable["good"], "ledger.db" in unreadable["bad"]) == (None, True)
 
 
-def test_the_form_shows_each_default_and_what_it_means(service: Serviced) -> None:
+def test_the_form_offers_the_options_of_each_group(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "conf" / "certify" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("top: 7\n")
+    monkeypatch.chdir(tmp_path)
     page = service.ask("GET", "/submit", headers=service.log_in()).text
-    for key, default in (
-        ("budget.trials", "48"), ("certify.episodes", "50"), ("objective.direction", "max"), ("algo.name", "ppo"),
-    ):  # fmt: skip
-        field = field_of(page, key)
-        assert f'placeholder="{default}"' in field
-    assert len(re.findall(r'id="hint-budget.trials">[^<]+<', page)) == 1
-    assert re.findall(r'<details[^>]* id="section-(\w+)" open>', page) == ["budget"]
-    assert not re.search(r'name="(output_dir|resume)"', page), "the service chooses them"
-    smoke = service.ask("GET", "/submit?experiment=smoke", headers=service.log_in()).text
-    assert 'placeholder="2"' in field_of(smoke, "budget.trials")
-    assert "<option selected>smoke</option>" in smoke
-    assert ">default: ppo</option>" in smoke
-    gym = service.ask("GET", "/submit?env=gym", headers=service.log_in()).text
-    assert '<details class="wide" id="section-env" open>' in gym, "it needs an id"
+    groups = dict(re.findall(r'<select name="(\w+)"(.*?)</select>', page, re.DOTALL))
+    assert {"algo", "env", "space", "experiment", "certify"} <= set(groups)
+    assert ">default: ppo</option>" in groups["algo"]
+    assert "<option>dqn</option>" in groups["algo"]
+    assert "<option>mine</option>" in groups["certify"]
 
 
-def test_a_wrong_value_is_kept_and_told_at_its_key(service: Serviced) -> None:
+def test_a_wrong_word_is_answered_and_all_that_was_typed_is_kept(service: Serviced) -> None:
     ours = service.log_in() | {"Origin": service.address}
-    given = {"algo": "dqn", "certify.seeds": "many", "seed": "3"}
+    given = {"algo": "dqn", "name": "mine", "overrides": "seed=3 certify.seeds=many 'budget.trials=2'"}
     answer = service.ask("POST", "/submit", data=given, headers=ours)
     assert (answer.status_code, service.queue.list()) == (422, [])
-    field = field_of(answer.text, "certify.seeds")
-    assert 'value="many"' in field
-    assert "aria-invalid" in field
-    assert "certify.seeds=many" in field.partition('id="wrong-certify.seeds"')[2]
-    assert answer.text.count("aria-invalid") == 1
-    assert re.findall(r'id="section-(\w+)" open>', answer.text) == ["sweep", "budget", "certify"]
+    alert = answer.text.partition('role="alert"')[2].partition("</div>")[0]
+    assert "certify.seeds=many" in alert
+    assert "Allowed: " in alert
+    assert "Try: " in alert
+    assert f">{given['overrides']}</textarea>" in html.unescape(answer.text)
+    assert 'value="mine"' in answer.text
     assert "<option selected>dqn</option>" in answer.text
-    answer = service.ask("POST", "/submit", data=given | {"certify.seeds": "5", "name": "mine"}, headers=ours)
+    answer = service.ask("POST", "/submit", data=given | {"overrides": "seed=3 certify.seeds=5"}, headers=ours)
     assert answer.headers["Location"] == "/sweeps/mine"
-    assert set(service.queue.get("mine").overrides) == {"algo=dqn", "seed=3", "certify.seeds=5"}
-
-
-@pytest.mark.parametrize(
-    ("key", "field"),
-    [
-        ("budget.reports", "budget.reports"),
-        ("budget.env_steps", "budget.env_steps"),
-        ("algo.nothing", "overrides"),
-        ("space.lr", "overrides"),
-        ("name", "name"),
-        ("overrides", "overrides"),
-        ("", ""),
-    ],
-)
-def test_an_error_is_about_what_was_typed(key: str, field: str) -> None:
-    given = {"budget.env_steps": "10", "budget.reports": "", "name": "../up", "overrides": "space.lr=nan"}
-    assert find_wrong(RltuneError("is wrong", key=key), given, {"budget.env_steps", "budget.reports"}) == field
+    assert service.queue.get("mine").overrides == ("algo=dqn", "seed=3", "certify.seeds=5")
 
 
 def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
@@ -203,24 +170,14 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     browser.click("nav a[href='/submit']")
     browser.wait("document.getElementById('submit') && document.documentElement.dataset.ready")
     browser.type("#field-name", "mine")
-    browser.choose("#field-experiment", "smoke")
-    browser.wait(
-        "document.documentElement.dataset.ready && document.getElementById('field-budget.trials').placeholder === '2'"
-    )
-    browser.choose("#field-experiment", "")
-    browser.wait(
-        "document.documentElement.dataset.ready && document.getElementById('field-budget.trials').placeholder === '48'"
-    )
     browser.choose("#field-algo", "dqn")
-    browser.wait(
-        "document.documentElement.dataset.ready && document.getElementById('field-algo.name').placeholder === 'dqn'"
-    )
     browser.type("#field-overrides", "budget.trails=3")
     browser.click("#submit")
     browser.wait("document.querySelector('[role=alert]')")
     browser.wait("document.activeElement.id === 'field-overrides'")
     browser.complaints.clear()  # a browser notes the answer's status
-    assert browser.run("document.getElementById('field-name').value") == "mine", "nothing has to be typed again"
+    kept = "['name', 'algo', 'overrides'].map(name => document.getElementById(`field-${name}`).value)"
+    assert browser.run(kept) == ["mine", "dqn", "budget.trails=3"], "nothing has to be typed again"
     browser.run("document.getElementById('field-overrides').value = ''")
     browser.type("#field-overrides", "budget.trials=3")
     browser.click("#submit")

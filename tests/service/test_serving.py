@@ -19,8 +19,6 @@ import psutil
 import pytest
 from real import PATIENCE_S, Project, finish
 
-from rltune.cli import service as service_commands
-from rltune.compose.composing import compose_settings
 from rltune.errors import ConfigError, StudyError
 from rltune.ledger.storage import open_ledger
 from rltune.service.client import Client
@@ -323,16 +321,6 @@ def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
         serve(str(tmp_path), host="192.0.2.1", port=0)
     assert error.value.key == "host"
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
-
-
-@pytest.mark.parametrize("port", [-1, 65536, 99999])
-def test_a_port_that_cannot_be_is_refused(tmp_path: Path, port: int) -> None:
-    with pytest.raises(ConfigError) as error:
-        service_commands.serve.work(
-            compose_settings("serve", service_commands.ServeConfig, [f"port={port}", f"output_dir={tmp_path}"])
-        )
-    assert (error.value.key, error.value.exit_code) == ("port", 2)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

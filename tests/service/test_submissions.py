@@ -100,16 +100,15 @@ def test_what_was_resumed_and_ended_meanwhile_is_left_alone(queue: Submissions) 
 
 
 def test_a_queue_of_another_format_is_refused(tmp_path: Path) -> None:
-    for number, change in enumerate(("DROP TABLE submissions_format", "UPDATE submissions_format SET format = 99")):
-        path = tmp_path / f"{number}.db"
-        for _ in range(2):  # its own format opens again
-            Submissions(f"sqlite:///{path}", "here").close()
-        with closing(sqlite3.connect(path)) as database:
-            database.execute(change)
-            database.commit()
-        with pytest.raises(StudyError) as refused:
-            Submissions(f"sqlite:///{path}", "here")
-        assert all((refused.value.what, refused.value.allowed, refused.value.fix))
+    path = tmp_path / "queue.db"
+    for _ in range(2):  # its own format opens again
+        Submissions(f"sqlite:///{path}", "here").close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE submissions_format SET format = 99")
+        database.commit()
+    with pytest.raises(StudyError) as refused:
+        Submissions(f"sqlite:///{path}", "here")
+    assert all((refused.value.what, refused.value.allowed, refused.value.fix))
 
 
 def test_a_queue_whose_first_service_was_killed_while_it_made_the_tables_opens(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rltune.checkpoints.store import REPLAY, compute_digest, find_store, open_store
+from rltune.checkpoints.store import REPLAY, compute_digest, open_store
 from rltune.records import CheckpointRecord
 
 
@@ -32,4 +32,4 @@ def write_checkpoint(
 
 def open_checkpoint(sweep: Path, record: CheckpointRecord | None) -> Path | None:
     """Return the folder of a recorded checkpoint; None where it is damaged or gone."""
-    return find_store(sweep).open(record)
+    return open_store(sweep).open(record)

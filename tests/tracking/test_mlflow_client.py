@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import http.server
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from rltune.config.uris import resolve_uri
-from rltune.tracking.mlflow_client import make_artifact_folder, make_store
+from rltune.errors import RltuneError, UnavailableError
+from rltune.tracking import mlflow_client
+from rltune.tracking.mlflow_client import check_uri, make_artifact_folder, make_store
 from rltune.tracking.mlflow_runs import MLflowRuns
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
@@ -75,3 +83,117 @@ def test_artifact_folders_that_are_there_or_elsewhere_are_left_alone(tmp_path, m
     assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o755
     make_artifact_folder(f"file://{tmp_path}/new%20one/1")
     assert (tmp_path / "new one").stat().st_mode & 0o777 == 0o700
+
+
+# -- the first request, before a sweep starts --------------------------------------------------------------------------
+
+
+def test_a_server_that_answers_passes_the_check(server):
+    check_uri(server.uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "exit_code"),
+    [
+        ("http://me:hunter2@127.0.0.1:9", 75),
+        ("http://no-such-host.invalid:5000", 75),
+        ("postgresql://me:hunter2@127.0.0.1:9/mlflow", 75),
+        ("sqlite:////etc/hostname/mlflow.db", 2),
+        ("./mlruns", 2),
+        ("htp://localhost:5000", 2),
+    ],
+)
+def test_an_address_that_cannot_work_is_refused(uri, exit_code, monkeypatch):
+    resolve = socket.getaddrinfo
+
+    def resolve_here(host, *more, **named):  # a machine's own resolver may take its time, or know an address for it
+        if host == "no-such-host.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_here)
+    began = time.monotonic()
+    with pytest.raises(RltuneError) as refused:
+        check_uri(uri)
+    assert time.monotonic() - began < 60, "MLflow's own client tries for minutes"
+    assert (refused.value.key, refused.value.exit_code) == ("tracking.uri", exit_code)
+    assert refused.value.allowed
+    assert refused.value.fix
+    assert "hunter2" not in refused.value.pretty()
+
+
+@contextlib.contextmanager
+def answer_with(status, **headers):
+    """Run an HTTP server that gives one answer to all; yield its address and the logins that it received."""
+    logins = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            logins.append(self.headers.get("Authorization"))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}", logins
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(401, 2), (403, 2), (404, 2), (429, 75), (500, 75), (503, 75)])
+def test_a_server_that_fails_may_be_asked_again_later(status, exit_code):
+    with answer_with(status) as (host, _), pytest.raises(RltuneError) as refused:
+        check_uri(f"http://{host}")
+    assert (refused.value.key, refused.value.exit_code) == ("tracking.uri", exit_code)
+
+
+def test_a_login_follows_no_redirect():
+    with (
+        answer_with(200) as (elsewhere, received),
+        answer_with(302, Location=f"http://{elsewhere}/x") as (host, logins),
+        pytest.raises(RltuneError),
+    ):
+        check_uri(f"http://me:hunter22@{host}")
+    assert logins == [f"Basic {base64.b64encode(b'me:hunter22').decode()}"]
+    assert received == []
+
+
+def test_a_login_is_read_from_mlflows_own_variables(monkeypatch):
+    with answer_with(200) as (host, logins):
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
+        check_uri(f"http://{host}")
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter22")
+        check_uri(f"http://{host}")
+    assert logins == ["Bearer t0ken", f"Basic {base64.b64encode(b'me:hunter22').decode()}"]
+
+
+def test_a_server_that_never_answers_is_refused_in_time(monkeypatch):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setattr(mlflow_client, "CHECK_S", 0.5)
+        began = time.monotonic()
+        with pytest.raises(UnavailableError):
+            check_uri(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert time.monotonic() - began < 60, "MLflow's own client waits for minutes"
+
+
+def test_the_check_writes_nothing_and_imports_no_mlflow(tmp_path):
+    program = (
+        "import sys; from rltune.tracking.mlflow_client import check_uri; check_uri(None); "
+        "print('mlflow' in sys.modules)"
+    )
+    path = str(Path(__file__).parents[2] / "src")
+    env = {**os.environ, "PYTHONPATH": path}
+    env.pop("MLFLOW_TRACKING_URI", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+    assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ def sweeps(tmp_path):
     def add(name, age=0, trials=ENTRIES[:5], storage=None):
         home = tmp_path / name
         home.mkdir(parents=True)
-        (home / "config.yaml").write_text(f"format: 11\nstudy:\n  storage: {storage or 'null'}\n")
+        (home / "config.yaml").write_text(f"format: 12\nstudy:\n  storage: {storage or 'null'}\n")
         os.utime(home / "config.yaml", (1e9 - age, 1e9 - age))
         with closing(make_ledger(home, name)) as ledger:
             for number, wanted in enumerate(trials):

@@ -20,6 +20,7 @@ from toy import HURRY
 from rltune.algorithms.restore import load_algorithm
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import find_store, open_store
+from rltune.config.settings_file import read_identity
 from rltune.driver.run import resume_sweep
 from rltune.driver.starting import check_request
 from rltune.errors import PolicyError, RltuneError, StudyError
@@ -95,20 +96,22 @@ def test_a_ledger_that_is_a_file_elsewhere_is_not_begun_anew(
     tmp_path: Path, s3: str, toy_run: Callable[..., Any]
 ) -> None:
     outcome = toy_run("name=elsewhere", f"storage={s3!r}", "budget.trials=1", "tracking=off")
-    store = find_store(outcome.folder)
-    driver = json.loads(store.read("driver.json") or b"")
-    assert driver["ended"]
-    store.write("driver.json", json.dumps(driver | {"ended": False}).encode())  # as while it runs
+    store = find_store(read_identity(outcome.folder))
+    history = json.loads(store.read("driver.json") or b"")
+    begun, stored = history["states"]
+    assert stored.startswith(begun)
+    store.write("driver.json", json.dumps(history | {"states": [begun]}).encode())  # as while it runs
     with pytest.raises(StudyError, match="sweep=elsewhere"):
         resume_sweep(SweepRef("elsewhere", tmp_path / "other", s3), trainable=_toy())
     with pytest.raises(StudyError, match="name=elsewhere"):
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}")
     with pytest.raises(StudyError, match="=elsewhere"):
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}", "resume=auto")
-    more = ("budget.trials=2", "resume=auto", "take_over=true", "tracking=off")
+    store.delete("driver.json")
+    more = ("budget.trials=2", "resume=auto", "tracking=off")
     taken = toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}", *more)
     assert (taken.exit_code, taken.trials["total"]) == (0, 2)
-    assert json.loads(store.read("driver.json") or b"")["ended"]
+    assert json.loads(store.read("driver.json") or b"")["states"][-1].endswith("stored")
 
 
 def test_a_policy_loads_on_a_machine_that_has_nothing_of_it(

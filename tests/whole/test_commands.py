@@ -43,7 +43,7 @@ REFUSED = {
     "run algo=pp0": "algo=pp0",
     "run algo=zzz": "algo=zzz",
     "run certify=off certify.seeds=2": "certify.seeds=2",
-    "run budget.env_steps=1.5e0": "budget.env_steps=1.5e0",
+    "run budget.env_steps=1.5e0": "budget.env_steps=1.5",
     "run budget.wall_time_s=abc": "budget.wall_time_s=abc",
     "run env=gym": "env.id",
     "run space.lr=nan": "space.lr=nan",
@@ -85,6 +85,10 @@ REFUSED = {
     "run notify=slack://hook": "notify=slack://hook",
     "run tracking.kinds=[os:system]": "tracking.kinds=os:system",
     "run callbacks=[os:system]": "callbacks=[os:system]",
+    "show -m sweep=a,b": "-m",
+    "list hydra.run.dir=x": "hydra.run.dir=x",
+    "stop wait=maybe": "wait=maybe",
+    "resume budget.trails=10": "budget.trails=10",
     "show sweep=nope": "sweep=nope",
     "report sweep=nope": "sweep=nope",
     "show latest": "latest",
@@ -95,8 +99,8 @@ REFUSED = {
     "evaluate": "policy",
     "evaluate policy=sweep:nope": "policy=sweep:nope",
     "run tracking.uri=http://127.0.0.1:9": "tracking.uri=http://127.0.0.1:9",
-    "run name=-rf": "name='-rf'",
-    "run name=.service": "name='.service'",
+    "run name=-rf": "name=-rf",
+    "run name=.service": "name=.service",
     "run notify=http://": "notify=http://",
     "run name=" + "n" * 300: "name=",
     "run algo=" + "n" * 300: "algo=",
@@ -116,7 +120,9 @@ TYPED = (  # In processes of their own, which show the exit code, and what is im
     "submit service.address=http://127.0.0.1:9",
     "run --help",
     "run --cfg job",
-    "list -m output_dir=a,b",
+    "list output_dir=a",
+    "show sweep=nope",
+    "evaluate -m policy=sweep:nope seed=1,2",
 )
 
 
@@ -242,10 +248,15 @@ def test_help_after_overrides_names_the_command_and_shows_what_they_compose(call
 
 
 def test_every_job_of_a_multirun_is_run_in_its_turn(typed):
-    done = typed["list -m output_dir=a,b"]
-    assert done.code == 0, done.err
+    done = typed["evaluate -m policy=sweep:nope seed=1,2"]
+    assert done.code == 2, "the worst of its jobs'"
     jobs = [line.split()[-1] for line in done.out.splitlines() if " of 2: " in line]
-    assert jobs == ["output_dir=a", "output_dir=b"]
+    assert jobs == ["seed=1", "seed=2"]
+
+
+def test_a_command_without_groups_loads_no_hydra(typed):
+    for command in ("list output_dir=a", "show sweep=nope"):
+        assert not typed[command].loaded & {*LATE, "hydra"}
 
 
 def test_cfg_job_prints_the_composed_settings_and_runs_nothing(typed):

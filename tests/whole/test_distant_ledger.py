@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from checkpoints import make_sweep
 from ended import make_certification, write_sweep
-from omegaconf import OmegaConf
 
-from rltune.cli.application.answer import print_answer
-from rltune.cli.application.program import load_commands
+from rltune.cli.application.answer import Answer, print_answer
+from rltune.cli.application.program import load_command
 from rltune.config.settings_file import FORMAT
 from rltune.errors import RltuneError
 
 REDACTED = "postgresql+psycopg://***@db.example/rl"
 
 
-def run(name: str, **given: Any) -> int:
+def run(name: str, *words: str) -> int:
     """Do a command's work as it is done when it was typed."""
-    command = load_commands()[name]
-    page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{name}.yaml")
-    page.pop("defaults")  # Hydra's own
-    schema = OmegaConf.structured(command.schema)
-    return print_answer(command.work(OmegaConf.merge(schema, page, given)))
+    answer = load_command(name).answer(words)
+    assert isinstance(answer, Answer)
+    return print_answer(answer)
 
 
 READERS = {
-    "show": ({"sweep": "far"}, "far: complete"),
-    "report": ({"sweep": "far"}, "index.html"),
-    "compare": ({"sweeps": ["far"], "out": "comparison"}, "trial 3"),
+    "show": (("sweep=far",), "far: complete"),
+    "report": (("sweep=far",), "index.html"),
+    "compare": (("sweeps=[far]", "out=comparison"), "trial 3"),
 }
 
 
@@ -46,10 +42,9 @@ def test_a_sweep_is_read_where_the_command_says(
     (folder / "config.yaml").write_text(settings)
     words, wanted = READERS[command]
     with pytest.raises(RltuneError) as refused:
-        run(command, output_dir=str(tmp_path), **words)
+        run(command, f"output_dir={tmp_path}", *words)
     assert refused.value.key == "study.storage"
-    study = {"storage": f"sqlite:///{tmp_path / 'shared.db'}"}
-    assert run(command, output_dir=str(tmp_path), study=study, **words) == 0
+    assert run(command, f"output_dir={tmp_path}", f"study.storage=sqlite:///{tmp_path / 'shared.db'}", *words) == 0
     said = capsys.readouterr().out
     assert wanted in said
     assert "unreadable" not in said
@@ -63,10 +58,10 @@ def test_a_policy_is_found_where_the_command_says(
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
     make_sweep(tmp_path / "far", checkpoint, storage)
     (tmp_path / "far" / "config.yaml").write_text(json.dumps({"format": FORMAT, "study": {"storage": REDACTED}}))
-    words: dict[str, Any] = {"policy": "sweep:far/3", "output_dir": str(tmp_path)}
-    words |= {"format": "torch"} if command == "export" else {"episodes": 1}
-    words |= {"out": "data"} if command == "record" else {}
+    words = ["policy=sweep:far/3", f"output_dir={tmp_path}"]
+    words.append("format=torch" if command == "export" else "episodes=1")
+    words += ["out=data"] if command == "record" else []
     with pytest.raises(RltuneError) as refused:
-        run(command, **words)
+        run(command, *words)
     assert refused.value.key == "policy"
-    assert run(command, study={"storage": storage}, **words) == 0
+    assert run(command, f"study.storage={storage}", *words) == 0

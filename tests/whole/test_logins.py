@@ -21,7 +21,7 @@ from sqlalchemy import MetaData, create_engine
 
 from rltune.errors import RltuneError
 from rltune.ledger.database import check_storage
-from rltune.tracking.uri_check import check_uri
+from rltune.tracking.mlflow_client import check_uri
 
 SIGNS = "/ @:#%'\"\\?&=+,;$<>{}[]()|^~`!*üß中§"
 LEFT, RIGHT = "umbrella", "xylophone"  # that stand in no other text

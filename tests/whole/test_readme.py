@@ -27,9 +27,12 @@ import rltune
 from rltune.algorithms.arguments import build_search_space, values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
+from rltune.cli.application.command import PolicyConfig
+from rltune.cli.application.composed import ComposedCommand
 from rltune.cli.application.program import load_commands
-from rltune.cli.requests import open_space
+from rltune.compose.command_settings import read_command_settings
 from rltune.compose.overrides import quote_free_text
+from rltune.config.bounds import list_bounds
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
 from rltune.envs.build import make_env
@@ -69,9 +72,12 @@ MAKES = [line for line in commands() if re.match(r"make \w", line)]
 SNIPPETS = [block for block in blocks() if re.match(r"import |from ", block)]
 
 
-def composed(command: str, overrides: list[str], folder: Path | None = None) -> DictConfig:
-    """What Hydra makes of a command, on top of the real configs; ``folder`` adds a person's own."""
+def composed(command: str, overrides: list[str], folder: Path | None = None) -> Any:
+    """The settings of a command, on top of the real configs; ``folder`` adds a person's own."""
     schema = load_commands()[command].schema
+    if not isinstance(load_commands()[command], ComposedCommand):
+        needed = ["policy=sweep:latest"] if issubclass(schema, PolicyConfig) else []  # Where a page names the command.
+        return read_command_settings(command, schema, [*needed, *overrides])
     ConfigStore.instance().store("base_run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
     ConfigStore.instance().store(f"base_{command}", schema)
     if "-m" in overrides:  # the first of its jobs
@@ -79,9 +85,8 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     chosen = {word.rpartition("=")[2] for word in overrides}
     has_own = any(Path(path).stem in chosen for path in OWN_FILES)  # The rest composes from our files alone, once.
     added = [f"hydra.searchpath=[file://{folder}]"] if folder and has_own else []
-    prepare = open_space if command == "enqueue" else list
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
-    return compose(command, *map(quote_free_text, prepare(overrides)), *added)
+    return compose(command, *map(quote_free_text, overrides), *added)
 
 
 def check_request(settings: DictConfig) -> RunConfig:
@@ -256,6 +261,40 @@ def test_the_page_of_settings_says_what_each_key_is() -> None:
     groups = {path.parent.name for path in (ROOT / "conf").glob("*/*.yaml")} - {"recipe"}
     assert groups == set(module.GROUPS)
     assert {path.stem for path in (ROOT / "conf").glob("*.yaml")} == {*module.COMMANDS, "run", "hydra_settings"}
+
+
+COMMENTED = """\
+# the file's heading
+first: 1 # one
+section:
+  # above
+  second: [a, # inside
+    b]
+  third: 'x # y'
+fourth:
+  - 1
+  - 2
+"""
+
+
+def test_a_comment_behind_or_above_a_key_is_its_meaning(tmp_path: Path) -> None:
+    module = load_script("make_settings_page")
+    read_keys, Setting = module.read_keys, module.Setting
+    file = tmp_path / "some.yaml"
+    file.write_text(COMMENTED)
+    assert read_keys(file) == [
+        Setting("first", "1", "one"), Setting("section.second", "[a, b]", "above"),
+        Setting("section.third", "'x # y'", ""), Setting("fourth", "- 1 - 2", ""),
+    ]  # fmt: skip
+    assert read_keys(file, "certify.")[0].key == "certify.first"
+
+
+def test_the_comment_of_a_setting_names_its_choices() -> None:
+    """Help pages show the comments of conf/, and nothing else says which words a setting takes."""
+    for setting in load_script("make_settings_page").read_keys(ROOT / "conf" / "run.yaml"):
+        bounds = list_bounds(RunConfig).get(setting.key)
+        for choice in bounds.choices if bounds else ():
+            assert choice in f"{setting.value} {setting.meaning}", setting.key
 
 
 def test_the_architecture_names_every_room() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.checkpoints.store import find_store
+from rltune.checkpoints.store import Store
 from rltune.ledger.ranking import rank_records
 from rltune.policies.acting import read_acting
 from rltune.policies.rllib_policy import is_rllib_policy
@@ -96,9 +96,8 @@ class Finalist:
         return math.nan if self.objective is None else self.objective
 
 
-def rank_finalists(sweep: Path, records: Sequence[TrialRecord], direction: Direction) -> Iterator[Finalist]:
+def rank_finalists(store: Store, records: Sequence[TrialRecord], direction: Direction) -> Iterator[Finalist]:
     """Yield the trials that have a checkpoint as finalists, best first, as `rank_records` sorts them."""
-    store = find_store(sweep)
     for record in rank_records(records, direction):
         folder = store.open(record.checkpoint)
         if folder is not None:

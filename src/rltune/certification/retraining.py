@@ -23,6 +23,7 @@ from rltune.certification.result import (
     list_choices,
     spell_params,
 )
+from rltune.checkpoints.store import Store
 from rltune.config.schema import RunConfig
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.ranking import rank_records
@@ -34,7 +35,7 @@ class Retraining:
     """Proposes the retraining runs of a sweep's certification, and compares the configurations by their results.
 
     Args:
-        folder: The sweep's folder.
+        store: The sweep's store.
         config: The sweep's settings.
         seeds: Fresh seeds, one for each run of a configuration.
         baseline: The baseline's values by name: the tuned settings if there are any, else the algorithm file's own.
@@ -46,13 +47,13 @@ class Retraining:
 
     def __init__(
         self,
-        folder: Path,
+        store: Store,
         config: RunConfig,
         seeds: Sequence[int],
         baseline: Mapping[str, Any],
         ledger: Ledger,
     ) -> None:
-        self._folder, self._config, self._ledger = folder, config, ledger
+        self._store, self._config, self._ledger = store, config, ledger
         self._baseline, self.table, self.seeds = baseline, ledger.runs, seeds
         self._chosen: list[Choice] | None = None
         self._proposed: set[str] = set()
@@ -68,7 +69,7 @@ class Retraining:
         Args:
             searched: All trials of the search.
         """
-        ranked = rank_finalists(self._folder, searched, self._ledger.criteria.direction)
+        ranked = rank_finalists(self._store, searched, self._ledger.criteria.direction)
         finalists = (
             Configuration(finalist.name, finalist.trial, finalist.params, finalist.objective, ())
             for finalist in ranked

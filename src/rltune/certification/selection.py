@@ -25,7 +25,7 @@ from rltune.certification.finalists import (
     show_nothing,
 )
 from rltune.certification.result import Certification, CertifiedPolicy
-from rltune.checkpoints.store import find_store
+from rltune.checkpoints.store import Store
 from rltune.envs.objective import Objective
 from rltune.errors import PolicyError, RltuneError, describe_exception
 from rltune.formatting import format_number, format_objective
@@ -124,7 +124,7 @@ class FinalEvaluation:
     """Evaluates the finalists of a sweep without certification, all on the same fresh episodes.
 
     Args:
-        sweep: The sweep's folder.
+        store: The sweep's store.
         top: The number of finalists to evaluate; with 0 the best trial of the search wins.
         episodes: The number of episodes of each finalist.
         player: Plays the episodes.
@@ -134,14 +134,14 @@ class FinalEvaluation:
 
     def __init__(
         self,
-        sweep: Path,
+        store: Store,
         top: int,
         episodes: int,
         player: Player,
         objective: Objective | None = None,
         keep: Keep = lambda finalist, _: finalist,
     ) -> None:
-        self._sweep, self._top, self._episodes, self._player = sweep, top, episodes, player
+        self._store, self._top, self._episodes, self._player = store, top, episodes, player
         self._objective, self._keep = objective or Objective(), keep
 
     def select(self, records: Sequence[TrialRecord], notify: Callable[[str], None]) -> Finalist | None:
@@ -158,7 +158,7 @@ class FinalEvaluation:
             EvaluationStoppedError: The sweep has to end.
         """
         direction = self._objective.direction
-        ranked = rank_finalists(self._sweep, records, direction)
+        ranked = rank_finalists(self._store, records, direction)
         finalists = list(itertools.islice(ranked, max(1, self._top)))
         if any((finalist.folder / "seed-1").is_dir() for finalist in finalists):
             notify("replicates without certification: each trial is represented by the policy of its first seed")
@@ -219,7 +219,7 @@ class FinalEvaluation:
 
     def _measure(self, winner: Finalist, notify: Callable[[str], None]) -> Finalist:
         try:
-            seed = derive_own_seed(self._sweep.name)
+            seed = derive_own_seed(self._store.folder.name)
             future = _start_evaluation(self._player, winner.folder, self._episodes, seed)
             measured = self._player.wait(future, "measuring the winner on other episodes")
         except RltuneError as error:  # The winner stays the winner even if this second evaluation fails.
@@ -232,7 +232,7 @@ class FinalEvaluation:
 
 def measure_policies(
     certification: Certification,
-    sweep: Path,
+    store: Store,
     episodes: int,
     direction: Direction,
     player: Player,
@@ -245,7 +245,7 @@ def measure_policies(
 
     Args:
         certification: The judged configurations.
-        sweep: The sweep's folder.
+        store: The sweep's store.
         episodes: The number of episodes of each kind.
         direction: Which scores are better.
         player: Plays the episodes.
@@ -260,12 +260,12 @@ def measure_policies(
     """
     best = certification.best()
     run = max(best.per_seed, key=lambda result: direction.sign * result.mean)
-    folder = find_store(sweep).find(run.checkpoint) or sweep / run.checkpoint
+    folder = store.find(run.checkpoint) or store.folder / run.checkpoint
     winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.run)
     if not is_playable(folder):
         return certification, winner
     with player.open(2 * episodes):
-        seeds = (EVALUATION_SEED, derive_own_seed(sweep.name))
+        seeds = (EVALUATION_SEED, derive_own_seed(store.folder.name))
         futures = [_start_evaluation(player, folder, episodes, seed) for seed in seeds]
         try:
             compared, measured = (player.wait(future, "measuring the winner") for future in futures)

@@ -28,8 +28,7 @@ from rltune.checkpoints.clients import (
     make_address,
     make_store_error,
 )
-from rltune.config.settings_file import is_own_sweep, read_settings
-from rltune.errors import StudyError
+from rltune.config.settings_file import SweepIdentity, is_own_sweep
 from rltune.records import CERTIFY, TRIALS, CheckpointRecord
 
 if TYPE_CHECKING:
@@ -363,14 +362,9 @@ def _open_local() -> FileSystem:
     return LocalFileSystem()
 
 
-def find_store(folder: Path) -> Store:
-    """Open the store that a sweep's ``config.yaml`` names; without ``storage``, the sweep's folder is the store."""
-    try:
-        settings = read_settings(folder)
-    except StudyError:  # An unreadable config.yaml is reported by the callers that need the settings.
-        return open_store(folder)
-    storage = settings.get("storage")
-    return open_store(folder, make_address(storage, settings.get("name") or folder.name) if storage else None)
+def find_store(sweep: SweepIdentity) -> Store:
+    """Open the store of a sweep; without ``storage``, the sweep's folder is the store."""
+    return open_store(sweep.folder, make_address(sweep.storage, sweep.name) if sweep.storage else None)
 
 
 def is_own_checkpoint(folder: Path) -> bool:

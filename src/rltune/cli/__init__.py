@@ -1,4 +1,4 @@
-"""The commands ``rltune <command>``. Each is a Hydra application without logic of its own."""
+"""The commands ``rltune <command>``. Each reads its settings and calls the rooms below, without logic of its own."""
 
 import atexit
 import contextlib

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import PolicyConfig, command, make_source, use_tracking
+from rltune.cli.application.composed import ComposedCommand
 from rltune.config.bounds import bounded
 from rltune.errors import ConfigError
 from rltune.formatting import format_objective, spell_command
@@ -38,10 +39,10 @@ class EvaluateConfig(PlayConfig):
     video: bool = MISSING
 
 
-@command("evaluate policy=<uri>", EvaluateConfig)
-def evaluate(settings: DictConfig) -> Answer:
+@command("evaluate policy=<uri>", EvaluateConfig, ComposedCommand)
+def evaluate(settings: EvaluateConfig) -> Answer:
     """Evaluate a policy on fresh episodes."""
-    source = make_source(settings, "evaluate")
+    source = make_source(settings, trust=settings.trust)
     use_tracking(settings)
     from rltune.policies import evaluation
     from rltune.policies.policy import load_playable
@@ -82,7 +83,7 @@ def evaluate(settings: DictConfig) -> Answer:
     return Answer(data)
 
 
-def _read_environment(settings: DictConfig, policy: AnyPolicy) -> Mapping[str, Any] | None:
+def _read_environment(settings: EvaluateConfig, policy: AnyPolicy) -> Mapping[str, Any] | None:
     """Return the typed changes of the environment to evaluate a policy in, after a check; None without any.
 
     Raises:
@@ -92,8 +93,7 @@ def _read_environment(settings: DictConfig, policy: AnyPolicy) -> Mapping[str, A
     from rltune.envs.validation import check_env
     from rltune.policies.evaluation import environment_of
 
-    typed: Any = OmegaConf.to_container(settings.env)
-    env = {key: value for key, value in typed.items() if value is not None and value != {}}
+    env = {key: value for key, value in settings.env.items() if value is not None and value != {}}
     if not env:
         return None
     spec = environment_of(policy, env)
@@ -119,9 +119,9 @@ class ExportConfig(PolicyConfig):
 
 
 @command("export policy=<uri>", ExportConfig)
-def export(settings: DictConfig) -> Answer:
+def export(settings: ExportConfig) -> Answer:
     """Export a policy as one file that needs neither rltune nor RLlib."""
-    source = make_source(settings, "export")
+    source = make_source(settings)
     use_tracking(settings)
     from rltune.policies.export import default_export_name, export_policy
     from rltune.policies.policy import load_bundle
@@ -133,9 +133,9 @@ def export(settings: DictConfig) -> Answer:
 
 
 @command("record policy=<uri> episodes=100", PlayConfig)
-def record(settings: DictConfig) -> Answer:
+def record(settings: PlayConfig) -> Answer:
     """Record a dataset for the offline algorithms."""
-    source = make_source(settings, "record")
+    source = make_source(settings, trust=settings.trust)
     use_tracking(settings)
     from rltune.algorithms.datasets import record_episodes
     from rltune.policies.policy import load_bundle, require_single_agent

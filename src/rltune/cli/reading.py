@@ -8,19 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import (
     RequestConfig,
-    ServiceConfig,
+    ServedConfig,
     SweepConfig,
-    SweepsConfig,
     command,
     locate_sweep,
     make_sweep_ref,
 )
-from rltune.cli.service import (
+from rltune.cli.submitted import (
     find_service,
     find_submission,
     list_submissions,
@@ -28,16 +25,9 @@ from rltune.cli.service import (
     print_submissions,
     wait_for_start,
 )
-from rltune.compose.composing import list_conf_dirs
+from rltune.compose.groups import list_conf_dirs
 from rltune.errors import ABSENT, EXIT_TRY_AGAIN, ConfigError, RltuneError, StudyError, choices
 from rltune.formatting import spell_command
-
-
-@dataclass
-class ListConfig(SweepsConfig):
-    """The settings of conf/list.yaml."""
-
-    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def list_options(words: Sequence[str]) -> list[str] | Answer:
@@ -58,8 +48,8 @@ def list_options(words: Sequence[str]) -> list[str] | Answer:
     return Answer(data, lambda: show_available(words[0], headings, rows))
 
 
-@command("list", ListConfig, prepare=list_options)
-def list_sweeps(settings: DictConfig) -> Answer:
+@command("list", ServedConfig, prepare=list_options)
+def list_sweeps(settings: ServedConfig) -> Answer:
     """List the sweeps, or the files of a group such as envs or spaces."""
     every, is_served = list_submissions(settings)
     submissions = [submission for submission in every if submission["state"] in ("running", "queued", "refused")]
@@ -83,7 +73,7 @@ def list_sweeps(settings: DictConfig) -> Answer:
 
 
 @command("show sweep=latest", RequestConfig)
-def show(settings: DictConfig) -> Answer:
+def show(settings: RequestConfig) -> Answer:
     """Print the trials of a sweep, the best first."""
     from rltune.views.tables import read_sweep, show_sweep
 
@@ -100,7 +90,7 @@ def show(settings: DictConfig) -> Answer:
 
 
 @command("watch sweep=latest", RequestConfig)
-def watch(settings: DictConfig) -> Answer:
+def watch(settings: RequestConfig) -> Answer:
     """Watch the live table of a sweep that runs anywhere, until it ends or Ctrl-C."""
     submission = wait_for_start(settings)
     from rltune.driver.requests.watching import EXIT_CODES, watch_sweep
@@ -125,7 +115,7 @@ def watch(settings: DictConfig) -> Answer:
 
 
 @command("report sweep=latest", SweepConfig)
-def report(settings: DictConfig) -> Answer:
+def report(settings: SweepConfig) -> Answer:
     """Write the report page of a sweep's present state, also while the sweep runs."""
     ref = make_sweep_ref(settings)
     folder = ref.folder()
@@ -136,17 +126,16 @@ def report(settings: DictConfig) -> Answer:
 
 
 @dataclass
-class CompareConfig(SweepsConfig):
+class CompareConfig(ServedConfig):
     """The settings of conf/compare.yaml."""
 
     sweeps: list[str] = field(default_factory=list)
     group: str | None = None
     out: str = ""
-    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 @command("compare sweeps=[a,b]", CompareConfig)
-def compare(settings: DictConfig) -> Answer:
+def compare(settings: CompareConfig) -> Answer:
     """Compare sweeps on one environment."""
     sweeps = settings.sweeps if settings.group is None else list_group(settings)
     if not sweeps:
@@ -172,7 +161,7 @@ def compare(settings: DictConfig) -> Answer:
     return Answer(data, lambda: print(comparison.markdown(), *files, sep="\n"))
 
 
-def list_group(settings: DictConfig) -> list[str]:
+def list_group(settings: CompareConfig) -> list[str]:
     """List the names of the complete sweeps that were submitted with ``group=NAME``, in the order of submission.
 
     Raises:

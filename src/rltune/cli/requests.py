@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import RequestConfig, TrackingConfig, command, locate_sweep
 from rltune.cli.run import answer_outcome
-from rltune.cli.service import find_service_of, print_state
+from rltune.cli.submitted import find_service_of, print_state
 
 
 @dataclass
@@ -21,7 +21,7 @@ class StopConfig(RequestConfig):
 
 
 @command("stop sweep=latest", StopConfig)
-def stop(settings: DictConfig) -> Answer:
+def stop(settings: StopConfig) -> Answer:
     """End a running sweep cleanly, from any machine that sees its ledger."""
     if client := find_service_of(settings):
         done = client.stop(settings.sweep)
@@ -39,22 +39,16 @@ class EnqueueConfig(RequestConfig):
     space: dict[str, Any] = field(default_factory=dict)
 
 
-def open_space(words: list[str]) -> list[str]:
-    """Prefix each ``space.`` word with ``++``, so that Hydra accepts parameters that conf/enqueue.yaml lacks."""
-    return [f"++{word}" if word.startswith("space.") else word for word in words]
-
-
-@command("enqueue sweep=latest space.lr=1e-3", EnqueueConfig, prepare=open_space)
-def enqueue(settings: DictConfig) -> Answer:
+@command("enqueue sweep=latest space.lr=1e-3", EnqueueConfig)
+def enqueue(settings: EnqueueConfig) -> Answer:
     """Enqueue a configuration as a sweep's next trial."""
-    values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
     if client := find_service_of(settings):
-        return print_state(client.enqueue(settings.sweep, **values))
+        return print_state(client.enqueue(settings.sweep, **settings.space))
     ref = locate_sweep(settings)
     from rltune.driver.requests.actions import enqueue_configuration
 
-    larger_budget = enqueue_configuration(ref, values)
-    return Answer({"name": ref.name, "space": values, "needs": larger_budget or None})
+    larger_budget = enqueue_configuration(ref, settings.space)
+    return Answer({"name": ref.name, "space": settings.space, "needs": larger_budget or None})
 
 
 @dataclass
@@ -66,16 +60,15 @@ class RetryConfig(RequestConfig):
 
 
 @command("retry sweep=latest", RetryConfig)
-def retry(settings: DictConfig) -> Answer:
+def retry(settings: RetryConfig) -> Answer:
     """Retry failed trials with their numbers and values.
 
     A sweep that does not run is resumed for them.
     """
-    trials = None if settings.trials is None else list(settings.trials)
     if client := find_service_of(settings):
-        return print_state(client.retry(settings.sweep, trials))
+        return print_state(client.retry(settings.sweep, settings.trials))
     ref = locate_sweep(settings)
     from rltune.driver.requests.actions import retry_failed
 
-    outcome = retry_failed(ref, trials, changes={"tracking": {"uri": settings.tracking.uri}})
-    return answer_outcome(outcome, ref.ledger_url) if outcome else Answer({"name": ref.name, "trials": trials})
+    outcome = retry_failed(ref, settings.trials, changes={"tracking": {"uri": settings.tracking.uri}})
+    return answer_outcome(outcome, ref.ledger_url) if outcome else Answer({"name": ref.name, "trials": settings.trials})

@@ -8,15 +8,16 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from rltune.cli.application.answer import Answer, wants_json
 from rltune.cli.application.command import COMPLETION, RequestConfig, TrackingConfig, command, make_sweep_ref
+from rltune.cli.application.composed import ComposedCommand
 from rltune.cli.application.multirun import Job, run_jobs
-from rltune.cli.service import find_service_of, print_state
+from rltune.cli.submitted import find_service_of, print_state
 from rltune.compose.composing import COMPOSED, read_request
 from rltune.compose.overrides import spell_settings
 from rltune.config.changes import RESUME_KEYS
@@ -34,18 +35,15 @@ if TYPE_CHECKING:
 LATER = "RLlib's own validation at the ends of the space, by which a run begins"
 
 
-def start_fork_server(words: list[str]) -> list[str]:
-    """Start the fork server before Hydra composes the settings, because the fork server's imports take longest."""
+def run_composed(words: list[str]) -> list[str] | Answer:
+    """Run a sweep whose composed settings a service has written to standard input; other command lines are returned.
+
+    The fork server is started before Hydra composes the settings, because the fork server's imports take longest.
+    """
     if not {"-m", "--multirun", *COMPLETION} & set(words):
         from rltune.cluster.fork_server import begin_fork_server
 
         begin_fork_server()
-    return words
-
-
-def run_composed(words: list[str]) -> list[str] | Answer:
-    """Run a sweep whose composed settings a service has written to standard input; other command lines are returned."""
-    start_fork_server(words)
     if words[:1] != [COMPOSED]:
         return words
     request = json.load(sys.stdin)
@@ -75,7 +73,7 @@ def check(jobs: Sequence[Job]) -> Answer:
     return Answer({"ok": True, "not_checked": [LATER], "sweeps": sweeps}, show)
 
 
-@command("run algo=ppo env=cartpole", RunConfig, prepare=run_composed, takes_jobs=True, check=check)
+@command("run algo=ppo env=cartpole", RunConfig, ComposedCommand, prepare=run_composed, takes_jobs=True, check=check)
 def run(jobs: Sequence[Job]) -> Answer:
     """Run a sweep, certify its winner and register it."""
     configs = [read_request(job.settings, sys.argv[1:]) for job in jobs]
@@ -177,33 +175,34 @@ class ResumeConfig(RequestConfig):
     tracking: Tracking = field(default_factory=Tracking)
     notify: str | None = None
     trust: bool = MISSING
-    take_over: bool = MISSING
 
 
-@command("resume sweep=latest", ResumeConfig, prepare=start_fork_server)
-def resume(settings: DictConfig) -> Answer:
+@command("resume sweep=latest", ResumeConfig)
+def resume(settings: ResumeConfig) -> Answer:
     """Resume an interrupted sweep, or extend a finished one."""
-    given: Any = OmegaConf.to_container(settings, resolve=True)
+    given = asdict(settings)
     changes = {key: given[key] for key in RESUME_KEYS}
     if client := find_service_of(settings):
         # Submitted sweeps use the service's storage, which their users cannot change.
         del changes["storage"]
         words = spell_settings(changes)
         return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
+    from rltune.cluster.fork_server import begin_fork_server
+
+    begin_fork_server()
     from rltune.driver.run import resume_sweep
 
     ref = make_sweep_ref(settings)
-    outcome = resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over)
+    outcome = resume_sweep(ref, changes=changes, trust=settings.trust)
     return answer_outcome(outcome, ref.ledger_url)
 
 
-@command("probe algo=ppo env=cartpole", ProbeConfig)
-def probe(settings: DictConfig) -> Answer:
+@command("probe algo=ppo env=cartpole", ProbeConfig, ComposedCommand)
+def probe(settings: ProbeConfig) -> Answer:
     """Measure how to use this machine best."""
-    from rltune.probe import describe_results, parse_probe_config, run_probe
+    from rltune.probe import describe_results, run_probe
 
     chosen = [word for word in sys.argv[1:] if re.match(r"\+*(algo|env|engine)[.=]", word)]
-    config = parse_probe_config(settings)
-    is_complete, results = run_probe(config, chosen, functools.partial(print, flush=True))
-    data = {"complete": is_complete, **describe_results(config, results)}
+    is_complete, results = run_probe(settings, chosen, functools.partial(print, flush=True))
+    data = {"complete": is_complete, **describe_results(settings, results)}
     return Answer(data, exit_code=0 if is_complete else 130)

@@ -41,7 +41,12 @@ class ForkServer:
 
     Args:
         folder: A private folder for the socket. It is removed at the end.
+
+    Attributes:
+        calls: Functions, as ``module:function``, that the fork server calls once, after its imports.
     """
+
+    calls: Sequence[str] = ()
 
     def __init__(self, folder: Path) -> None:
         self.address = str(folder / "socket")
@@ -77,7 +82,11 @@ class ForkServer:
             The script that Ray has to start instead of its own worker.
         """
         worker = str(find_worker_script())
-        variables = {SOCKET_VARIABLE: self.address, WORKER_VARIABLE: worker, MODULES_VARIABLE: " ".join(modules)}
+        variables = {
+            SOCKET_VARIABLE: self.address,
+            WORKER_VARIABLE: worker,
+            MODULES_VARIABLE: " ".join((*modules, *self.calls)),
+        }
         os.environ.update(variables)
         try:
             yield str(Path(__file__).with_name("worker_entry.py"))
@@ -213,11 +222,12 @@ def _close_early() -> None:
 
 
 @contextlib.contextmanager
-def acquire_fork_server(wanted: bool = True) -> Iterator[ForkServer | None]:
+def acquire_fork_server(wanted: bool = True, calls: Sequence[str] = ()) -> Iterator[ForkServer | None]:
     """Yield a fork server for the Ray that rltune starts, if possible the one that was started early, then close it.
 
     Args:
         wanted: Whether workers will be forked. If not, then a fork server that was started early is closed.
+        calls: Functions, as ``module:function``, that the fork server calls before it forks the first worker.
 
     Yields:
         The fork server; None if workers are not forked.
@@ -227,6 +237,8 @@ def acquire_fork_server(wanted: bool = True) -> Iterator[ForkServer | None]:
     elif not _early:
         begin_fork_server()
     server = _early.pop() if _early else None
+    if server:
+        server.calls = calls
     try:
         yield server
     finally:

@@ -86,18 +86,19 @@ def _prepare(environment: Mapping[str, str]) -> None:
     # Ray draws a random id for an actor class when it is defined, that is, during these imports.
     with draw_actor_class_ids():
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
-    with contextlib.suppress(Exception):
-        importlib.import_module("rltune.engine.kernels.compiler").load_compiled_kernels()
     gc.collect()
     gc.freeze()  # Keeps the garbage collector from writing to memory that is shared with forked processes.
     # With SIGCHLD ignored, the kernel reaps ended child processes.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
-def _import_modules(modules: Iterable[str]) -> None:
-    for module in modules:
+def _import_modules(names: Iterable[str]) -> None:
+    """Import modules, and call the functions that are named as ``module:function``."""
+    for module, _, function in (name.partition(":") for name in names):
         with contextlib.suppress(Exception):  # The worker that needs the module reports the import error.
-            importlib.import_module(module)
+            imported = importlib.import_module(module)
+            if function:
+                getattr(imported, function)()
 
 
 def _replace_environment(environment: Mapping[str, str]) -> None:

@@ -12,7 +12,8 @@ import socket
 import sys
 from collections.abc import Mapping
 
-# Environment variables: the fork server's socket, Ray's own worker script, and the modules that workers import.
+# Environment variables: the fork server's socket, Ray's own worker script, and the modules that the fork server imports
+# before it forks workers, with the functions that it calls then.
 SOCKET_VARIABLE = "RLTUNE_FORK_SERVER"
 WORKER_VARIABLE = "RLTUNE_WORKER"
 MODULES_VARIABLE = "RLTUNE_MODULES"

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
 from rltune.compose.explaining import explain, explain_option, find_type, split_word
+from rltune.compose.groups import find_options, find_own_dir
 from rltune.compose.overrides import spell_value, spell_word
 from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
@@ -24,30 +25,6 @@ from rltune.formatting import spell_command
 
 COMPOSED = "--composed"  # With this flag, `rltune run` reads composed settings from its standard input, for a service.
 _composing = threading.Lock()  # Hydra's state is global, so only one thread may compose at a time.
-
-
-def find_own_dir() -> Path | None:
-    """Find the user's ``conf/`` in the working directory; None if it contains none of rltune's config groups."""
-    own, ours = Path.cwd() / "conf", conf_dir()
-    if not own.is_dir() or own.resolve() == ours.resolve():
-        return None
-    groups = {folder.name for folder in ours.iterdir() if folder.is_dir()}
-    return own if any(folder.is_dir() and folder.name in groups for folder in own.iterdir()) else None
-
-
-def list_conf_dirs() -> list[Path]:
-    """List the folders that Hydra searches for config groups, in its order: rltune's ``conf/``, then the user's."""
-    own = find_own_dir()
-    return [conf_dir(), own] if own else [conf_dir()]
-
-
-def find_options(group: str) -> dict[str, list[Path]]:
-    """Find the options of a config group, by name, with their files in search order; Hydra uses the first file."""
-    options: dict[str, list[Path]] = {}
-    for folder in list_conf_dirs():
-        for path in (folder / group).glob("*.yaml"):
-            options.setdefault(path.stem, []).append(path)
-    return dict(sorted(options.items()))
 
 
 def spell_words(words: Sequence[str], schema: type) -> list[str]:
@@ -150,13 +127,6 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     Raises:
         RltuneError: An override is wrong.
     """
-    return compose_with_choices(root, schema, words, config_dir)[0]
-
-
-def compose_with_choices(
-    root: str, schema: type, words: Sequence[str], config_dir: str | Path | None = None
-) -> tuple[DictConfig, dict[str, str]]:
-    """Compose a command's settings, and also return the chosen option of each group: ``{"certify": "on"}``."""
     import hydra
     from hydra.errors import HydraException
 
@@ -176,10 +146,9 @@ def compose_with_choices(
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise explain(error, root, schema, words) from None
     check_options(settings.hydra)
-    choices = {str(group): str(option) for group, option in settings.hydra.runtime.choices.items()}
     with open_dict(settings):
         del settings["hydra"]
-    return settings, choices
+    return settings
 
 
 def change_settings(settings: str, words: Sequence[str]) -> DictConfig:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
 from rltune.config.bounds import list_bounds, read_types
-from rltune.config.schema import REMOVED, RunConfig
+from rltune.config.schema import RunConfig
 from rltune.config.uris import conceal_setting
 from rltune.config.validation import find_meant
 from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest
@@ -42,17 +42,15 @@ def find_type(schema: type, key: str) -> Any:
 def split_word(word: str) -> tuple[str, object]:
     """Split one setting, as users type it, into key and value for an error; ABSENT stands for no value.
 
-    A value that Hydra cannot read, or reads as several values, stays the text that was typed.
+    A value that is no number, ``true``, ``false`` or ``null`` stays the text that was typed.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
     key, equals, text = word.partition("=")
-    if not equals:
-        return key, ABSENT
-    with contextlib.suppress(HydraException):
-        override = OverridesParser.create().parse_override(f"key={text}")
-        return key, text if override.is_sweep_override() else override.value()
+    words = {"true": True, "false": False, "null": None}
+    if not equals or text.lower() in words:
+        return key, words[text.lower()] if equals else ABSENT
+    for convert in (int, float):
+        with contextlib.suppress(ValueError):
+            return key, convert(text)
     return key, text
 
 
@@ -83,46 +81,57 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     if isinstance(error, MissingConfigException) and error.options is not None:
         return explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
-        # For a name without its key, such as `show my-sweep`, suggest `sweep=my-sweep`.
-        subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
-        is_bare = subject and "=" not in error.override
-        fix = spell_command(f"{root} {subject.pop()}={error.override}") if is_bare else help_line
+        if "=" not in error.override:
+            return explain_bare_word(error.override, root, schema)
         # Hydra's message is not shown if it would contain pieces of the login.
         if (shown := conceal_setting("", error.override)) != error.override:
             key, value = split_word(shown)
             return ConfigError(key, value, ": not readable", "key=value, the value also quoted for Hydra", help_line)
         key, value = split_word(error.override)
-        return ConfigError(key, value, f": {lines[0]}", "key=value, quoted where the shell needs it", fix)
+        return ConfigError(key, value, f": {lines[0]}", "key=value, quoted where the shell needs it", help_line)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        return _explain_key(cause, root, schema, words)
+        return explain_key(cause, root, schema, words)
     if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # This group is another command's.
         keys = sorted(field.name for field in fields(schema))
         typed = next((word for word in words if word.startswith(f"{group[1]}=")), group[1])
-        if root == "resume":
-            return _explain_fixed(typed, keys)
         return ConfigError(*split_word(typed), ": no such key", choices(group[1], keys), help_line)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:
         return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
 
 
-def refuse_flags(root: str, words: Sequence[str]) -> None:
+def explain_bare_word(word: str, root: str, schema: type) -> RltuneError:
+    """Explain that a word has no key; for the name of a sweep, as in ``show my-sweep``, suggest ``sweep=my-sweep``."""
+    subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
+    fix = spell_command(f"{root} {subject.pop()}={word.lstrip('+~')}" if subject else f"{root} --help")
+    return ConfigError(word, ABSENT, ": not a setting", "key=value, quoted where the shell needs it", fix)
+
+
+def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS) -> None:
     """Refuse settings that are typed as flags, such as ``--algo ppo`` or ``--algo=ppo``.
 
     Args:
         root: The command.
         words: The command line, as it was typed.
+        flags: The flags that the command has.
 
     Raises:
         ConfigError: Names the flags, and spells them as settings.
     """
-    flags = [word for word in words if word.startswith("-") and word.partition("=")[0] not in FLAGS]
-    if not flags:
+    refused = [word for word in words if word.startswith("-") and word.partition("=")[0] not in flags]
+    if not refused:
         return
+    if refused[0].partition("=")[0] in FLAGS:
+        raise ConfigError(
+            *split_word(refused[0]),
+            f": not a flag of {root}, which composes no groups",
+            "key=value, json=true and --help",
+            spell_command(f"{root} --help"),
+        )
     settings: list[str] = []
     for word in words:
         key, equals, value = word.partition("=")
-        if word in flags:
+        if word in refused:
             settings.append(f"{key.lstrip('-').replace('-', '_')}={value}")
         elif settings and settings[-1].endswith("=") and not equals:
             settings[-1] += word
@@ -130,7 +139,7 @@ def refuse_flags(root: str, words: Sequence[str]) -> None:
             settings.append(word)
     typed = " ".join(settings)
     raise ConfigError(
-        *split_word(flags[0]),
+        *split_word(refused[0]),
         ": no such flag",
         "settings as key=value or group=option, without dashes",
         spell_command(f"{root} {typed}"),
@@ -179,8 +188,14 @@ def explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneE
     )
 
 
-def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: Sequence[str]) -> RltuneError:
+def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: Sequence[str]) -> RltuneError:
+    """Turn OmegaConf's error about a key, its type or its value into an `RltuneError`; see `explain`."""
     help_line = spell_command(f"{root} --help")
+    if isinstance(cause, GrammarParseError | InterpolationResolutionError):
+        word = next((word for word in words if "${" in word), str(cause.full_key))
+        problem = f": {str(cause).splitlines()[0]}"
+        allowed = "${oc.env:NAME} for the value of an environment variable that is set"
+        return ConfigError(*split_word(word), problem, allowed, help_line)
     parent: Any = cause.parent_node
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
     # For an unknown config group, Hydra names only the group, although the user has typed a key in it.
@@ -196,8 +211,6 @@ def _explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: 
         fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
         return ConfigError(*split_word(override), f": {str(cause).splitlines()[0]}", allowed, fix)
-    if instead := REMOVED.get(str(cause.full_key)):
-        return ConfigError(*split_word(override), ": not a setting any more", "the setting that replaces it", instead)
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
         return _explain_fixed(override, siblings)
     above, _, last = str(cause.full_key).rpartition(".")
@@ -226,9 +239,11 @@ def describe_allowed(schema: type, key: str) -> str:
         The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
     """
     kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
-    if get_origin(kind) is list:
-        return "a list, such as [first,second]"
     types = (kind, *get_args(kind))
+    if get_origin(kind) is dict:
+        return "{name: value}"
+    if any(get_origin(part) is list for part in types):
+        return "a list, such as [first,second]" + (", or null" if type(None) in types else "")
     name = next((TYPES[part] for part in types if part in TYPES), "")
     if bounds is not None:
         name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"

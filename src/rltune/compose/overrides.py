@@ -56,7 +56,7 @@ def quote_free_text(word: str) -> str:
     name = key.lstrip("+")
     is_bound = name.startswith("constraints.") and value.lstrip().startswith(("<", ">"))
     is_address = name == "notify" and value not in ("", "null") and not value.startswith(("'", '"', "${"))
-    is_number = name in ("name", "sweep") and bool(_NUMBER.fullmatch(value))
+    is_number = name == "name" and bool(_NUMBER.fullmatch(value))
     return f"{key}={spell_value(key, value)}" if is_bound or is_address or is_number else word
 
 

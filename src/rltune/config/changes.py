@@ -14,13 +14,12 @@ from rltune.config.validation import to_typed
 from rltune.errors import StudyError, spell
 from rltune.formatting import spell_command
 
-# Settings that a resume may change: the first two find the sweep, the next two say how it is resumed, and the others
+# Settings that a resume may change: the first two find the sweep, the next one says how it is resumed, and the others
 # are addresses and displays, which do not affect results.
 FREELY_CHANGEABLE = (
     "name",
     "output_dir",
     "resume",
-    "take_over",
     "cluster.",
     "study.storage",
     "tracking.kinds",

@@ -87,7 +87,7 @@ NO_CRITERIA = Criteria()
 
 
 def read_criteria(settings: Mapping[str, Any]) -> Criteria:
-    """Read a sweep's criteria from its settings, which may come from an older sweep and lack some keys.
+    """Read a sweep's criteria from its settings, which are empty where they cannot be read.
 
     Args:
         settings: The settings in ``config.yaml``, or a `RunConfig` as a dictionary (``dataclasses.asdict``).

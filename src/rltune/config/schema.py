@@ -45,11 +45,6 @@ TRACKERS = {  # The tracker class for each short name in `tracking.kinds`, see `
     "tensorboard": "rltune.tracking.tensorboard:TensorBoardTracker",
     "wandb": "rltune.tracking.wandb_runs:WandbTracker",
 }
-REMOVED = {  # Settings of earlier versions, with what replaces them.
-    "callbacks": "tracking.kinds=[mlflow,package.module:Class]",
-    "tracking.kind": "tracking.kinds=[mlflow]",
-    "tracking.tensorboard": "tracking.kinds=[mlflow,tensorboard]",
-}
 MEASURED = "auto"  # `resources.trials_per_gpu=auto` measures how many trials fit on a GPU.
 MAX_ON_GPU = 100  # The largest number of trials that share a GPU.
 MAX_COUNT = 100_000  # All seeds are drawn before the first trial, which larger counts would delay.
@@ -220,7 +215,6 @@ class RunConfig:
 
     name: str | None = None
     resume: str = bounded("never", choices=("never", "auto"))
-    take_over: bool = False
     output_dir: str = MISSING
     storage: str | None = None
     seed: int = bounded(minimum=0, maximum=MAX_SEED)

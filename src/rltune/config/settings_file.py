@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from rltune.config.schema import RunConfig
 from rltune.errors import ABSENT, StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
-FORMAT = 11
+FORMAT = 12
 """The version of a sweep's folder and its ledger, which this version of rltune writes and resumes."""
 OLDEST_FORMAT = 11
 """The oldest version that can still be shown and whose policies load. 0.1.0 wrote 11, which every 0.x reads."""
+
+_IDENTITY = re.compile(r"^(?:name|storage|study|tracking):.*\n(?: .*\n)*", re.MULTILINE)  # Sections of the file.
 
 # Ten times as fast as OmegaConf's own loader and dumper. Like these, they read 1e-3 as a number.
 _Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
@@ -31,6 +34,15 @@ for _kind in (_Loader, _Dumper):
 _Dumper.ignore_aliases = lambda dumper, value: True  # Writes a list that occurs twice in full, without a YAML alias.
 
 
+def parse_yaml(text: str) -> Any:
+    """Parse YAML, with ``1e-3`` as a number.
+
+    Raises:
+        yaml.YAMLError: The text is not YAML.
+    """
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - the loader derives from SafeLoader
+
+
 def load_settings(text: str) -> dict[str, Any]:
     """Parse settings from YAML that rltune has written, without resolving interpolations; empty text gives {}.
 
@@ -38,7 +50,7 @@ def load_settings(text: str) -> dict[str, Any]:
         ValueError: The text is no mapping.
         yaml.YAMLError: It is not YAML.
     """
-    settings = yaml.load(text, Loader=_Loader) or {}  # noqa: S506 - the loader derives from SafeLoader
+    settings = parse_yaml(text) or {}
     if not isinstance(settings, dict):
         raise ValueError("it holds no settings")
     return settings
@@ -82,6 +94,48 @@ def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
             _describe_recovery(path),
         )
     return loaded
+
+
+@dataclass(frozen=True)
+class SweepIdentity:
+    """Where a sweep is: its folder on this machine, its name and its addresses, which have no logins.
+
+    Attributes:
+        folder: The sweep's folder, which may have been renamed.
+        name: The name under which the storage and a database have the sweep.
+        storage: The setting ``storage``; None keeps the checkpoints in the folder.
+        ledger_url: The setting ``study.storage``; None keeps the ledger in the folder.
+        tracking_uri: The setting ``tracking.uri``.
+    """
+
+    folder: Path
+    name: str
+    storage: str | None = None
+    ledger_url: str | None = None
+    tracking_uri: str | None = None
+
+    @classmethod
+    def of(cls, folder: Path, settings: Mapping[str, Any]) -> SweepIdentity:
+        """Take the identity of a sweep from its settings, some of which may be missing."""
+        study, tracking = (settings.get(group) or {} for group in ("study", "tracking"))
+        name = settings.get("name") or folder.name
+        return cls(folder, name, settings.get("storage"), study.get("storage"), tracking.get("uri"))
+
+
+def read_identity(folder: Path) -> SweepIdentity:
+    """Read a sweep's identity from its ``config.yaml``.
+
+    A list of sweeps reads it of each. To load all settings takes ten times as long, so a file that looks as rltune
+    writes it is not loaded whole.
+
+    Raises:
+        StudyError: As for `read_settings`.
+    """
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        text = (folder / "config.yaml").read_text()
+        if text.startswith(f"format: {FORMAT}\n") and (sections := _IDENTITY.findall(text)):
+            return SweepIdentity.of(folder, load_settings("".join(sections)))
+    return SweepIdentity.of(folder, read_settings(folder))
 
 
 def check_format(subject: str, number: Any, oldest: int, sweep: str = "") -> None:

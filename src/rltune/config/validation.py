@@ -18,7 +18,7 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 from rltune.config.bounds import check_bounds, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.criteria import parse_constraints
-from rltune.config.schema import MAX_ON_GPU, MEASURED, REMOVED, EnvConfig, RunConfig
+from rltune.config.schema import MAX_ON_GPU, MEASURED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, conceal_setting, holds_plain_login
 from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
@@ -47,7 +47,10 @@ _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 # In these settings ${oc.env:NAME} is resolved only when the environment is built, so that no file contains the value.
 WITH_VARIABLES = ("env.kwargs", "env.wrappers")
 T = TypeVar("T")
-_EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
+_EXAMPLES = {
+    "env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder",
+    "policy": "policy=sweep:latest, or policy=models:/<name>@champion",
+}
 
 
 def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
@@ -176,10 +179,6 @@ def _convert(schema: type[T], plain: Any) -> T:
         if isinstance(value, list):
             value = "..."
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
-        if key in REMOVED:
-            raise ConfigError(
-                key, "...", ": not a setting any more", "the setting that replaces it", REMOVED[key]
-            ) from None
         if str(error.key) not in siblings:
             meant = find_meant(key, siblings, plain)
             allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))

@@ -111,7 +111,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
         with contextlib.suppress(EvaluationStoppedError):
             return _evaluate_winner(sweep, records)
     try:
-        return next(rank_finalists(sweep.folder, records, sweep.plan.criteria.direction), None), None
+        return next(rank_finalists(sweep.store, records, sweep.plan.criteria.direction), None), None
     except StoreError:
         # The storage does not answer, and an urgent end cannot wait for it.
         return None, None
@@ -127,11 +127,11 @@ def _evaluate_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[
         if certification:
             direction = sweep.plan.criteria.direction
             certification, winner = measure_policies(
-                certification, folder, certify.champion_episodes, direction, player, note
+                certification, sweep.store, certify.champion_episodes, direction, player, note
             )
             return winner, certification
     evaluation = FinalEvaluation(
-        sweep=folder,
+        store=sweep.store,
         top=certify.top or 0,
         episodes=certify.champion_episodes,
         player=player,

@@ -154,7 +154,7 @@ def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
         stack.callback(forget_clients)
         ledger.lease.note_sessions(list_sessions())
         # The name is stored too, because the bucket keeps the sweep's files under it even if the folder is renamed.
-        write_settings(folder, replace(config, name=config.name or context.name, take_over=False))
+        write_settings(folder, replace(config, name=config.name or context.name))
         if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
         take(store, ledger.lease.id)

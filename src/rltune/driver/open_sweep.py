@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from rltune.certification.retraining import Retraining
 from rltune.checkpoints.clients import QUICK_S
 from rltune.checkpoints.retention import Retention
-from rltune.cluster.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
+from rltune.driver.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.driver.display import Display, Heartbeats
 from rltune.driver.folder import SweepContext
 from rltune.driver.housekeeping import Housekeeping
@@ -83,7 +83,7 @@ class OpenSweep:
         self.retraining = None
         if certify.seeds:
             seeds = self.plan.certification_seeds()
-            self.retraining = Retraining(self.folder, self.config, seeds, self.plan.baseline, ledger)
+            self.retraining = Retraining(self.store, self.config, seeds, self.plan.baseline, ledger)
         self.tracker = open_trackers(self)
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.active_trial_dirs)
         self.console = Console(context.stream)

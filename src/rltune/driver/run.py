@@ -14,15 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rltune.cluster.background_imports import worker_imports
+from rltune.checkpoints.store import find_store
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Machine
 from rltune.cluster.slots import Slots
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import require_own_sweep
+from rltune.config.settings_file import read_identity, require_own_sweep
 from rltune.config.validation import check_whole
 from rltune.driver import plan
+from rltune.driver.background_imports import LOADED_BEFORE_FORK, worker_imports
 from rltune.driver.folder import SweepContext, hold_sweep, open_folder
 from rltune.driver.plan import make_plan
 from rltune.driver.requests.inbox import withdraw_stops
@@ -38,7 +39,7 @@ from rltune.driver.starting import (
 )
 from rltune.errors import StudyUnavailableError
 from rltune.ledger.disk_full import explain_full_disk
-from rltune.ledger.handover import follow_sweep
+from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.secrets import lacks_login
@@ -76,7 +77,7 @@ def run_sweep(
     if folder is None:
         checked, folder = check_request(config)
         return drive(SweepContext(checked, folder, False, began, stream, trainable, typed))
-    _print(stream, follow_sweep(folder, take_over=config.take_over))
+    fetch_sweep(find_store(read_identity(folder)), for_driver=True)
     config, grows = compare_with_begun(folder, config)
     if not grows and (outcome := find_end(folder, config)):
         summary = folder / "summary.json"
@@ -93,7 +94,6 @@ def resume_sweep(
     stream: TextIO | None = None,
     trainable: type | None = None,
     trust: bool = False,
-    take_over: bool = False,
 ) -> Outcome:
     """Resume an interrupted sweep, or extend a finished one.
 
@@ -104,8 +104,6 @@ def resume_sweep(
         stream: The stream to which the console writes; None is standard output.
         trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
         trust: Resume a sweep that another user made: its settings and checkpoints run code.
-        take_over: Resume from the ledger in the storage although a driver on another machine has a newer one and has
-            not ended, because that machine is gone.
 
     Raises:
         RltuneError: There is no such sweep, another user made it, another driver works on it, or the changes are not
@@ -115,7 +113,7 @@ def resume_sweep(
     require_changeable(changes or {})
     folder = ref.folder()
     _print(stream, f"resuming {folder.name}: reading its ledger, starting Ray ...")
-    _print(stream, follow_sweep(folder, take_over=take_over))
+    fetch_sweep(find_store(read_identity(folder)), for_driver=True)
     if not trust:
         require_own_sweep(folder, make_resume_command(folder))
     config = change_settings(folder, ref, changes or {})
@@ -200,7 +198,7 @@ def _start_ray(context: SweepContext) -> Iterator[tuple[SweepContext, Sequence[M
     # The order matters: closing the fork server ends the call that the thread may still wait for if Ray does not start.
     with (
         ThreadPoolExecutor(1) as thread,
-        acquire_fork_server(bool(modules) and can_fork_workers(cluster)) as server,
+        acquire_fork_server(bool(modules) and can_fork_workers(cluster), LOADED_BEFORE_FORK) as server,
     ):
         thread.submit(_import_modules)
         # The check registers classes with Ray, which while Ray is starting only another process can do safely.

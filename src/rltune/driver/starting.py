@@ -16,14 +16,14 @@ from rltune.checkpoints.store import find_store
 from rltune.config.budget import size_certification
 from rltune.config.changes import RESUME_KEYS, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
-from rltune.config.schema import REMOVED, RunConfig
-from rltune.config.settings_file import read_settings
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import read_identity, read_settings
 from rltune.config.validation import parse_config
 from rltune.driver.folder import make_name_taken_error
 from rltune.driver.plan import Plan, fit_sizes, make_plan
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.ledger.handover import read_stored_driver
+from rltune.ledger.handover import read_stored_history
 from rltune.ledger.sweep_folder import is_half_made, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import RETRY
@@ -134,8 +134,8 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
     except StudyError:
         # The driver, which opens the ledger later, reports what is wrong with it.
         return None
-    driver = read_stored_driver(find_store(folder))
-    if driver and not driver.ended:
+    stored = read_stored_history(find_store(read_identity(folder)))
+    if stored and not stored.is_stored:
         return None
     outcome = load_outcome(folder) if status in ENDED else None
     if outcome and any(record.state == "RUNNING" for record in records):
@@ -153,7 +153,7 @@ def require_changeable(changes: Mapping[str, Any]) -> None:
         raise StudyError(
             f": a sweep that is resumed keeps its own {key}",
             f"changes of {', '.join(RESUME_KEYS)}",
-            REMOVED.get(key) or spell_command("run name=... starts another sweep"),
+            spell_command("run name=... starts another sweep"),
             key=key,
             value=changes[key],
         )

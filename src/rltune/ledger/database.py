@@ -1,4 +1,4 @@
-"""Connect to the database of a ledger, a SQLite file or a PostgreSQL server, and explain why a connection fails.
+"""Connect to the database of a ledger, a SQLite file or a PostgreSQL server, create its tables, and explain failures.
 
 The journal of a file depends on the file system. A write-ahead log shares memory between its readers and its writer, so
 all of them have to be on one host, and SQLite supports it on no network file system. A rollback journal works there,
@@ -16,18 +16,20 @@ import re
 import shlex
 import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import psutil
-from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.schema import CreateColumn, CreateSchema
 
 from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.ledger.disk_full import is_disk_full
-from rltune.ledger.tables import SCHEMA
+from rltune.ledger.tables import METADATA, SCHEMA, SWEEP_TRIALS
 from rltune.secrets import conceal, redact_error, reveal
 
 # PostgreSQL rolls back a transaction that is idle this long. It is shorter than a lease, so no lock outlasts one.
@@ -67,6 +69,7 @@ def connect_ledger(url: str) -> Engine:
     file = Path(make_url(url).database or "")
     engine = create_engine(url, creator=functools.partial(connect_file, file))
     event.listen(engine, "connect", set_pragmas)
+    event.listen(engine, "connect", _complete_older_table)
     event.listen(engine, "handle_error", functools.partial(_name_damaged_file, file))
     return engine
 
@@ -132,9 +135,62 @@ def set_pragmas(connection: Any, _: Any) -> None:
     cursor.close()
 
 
+def _complete_older_table(connection: Any, _: Any) -> None:
+    """Let a ledger of an earlier format be read as if its trials had the columns of this format, all of them empty.
+
+    A temporary view, which is stored in no file, takes the table's place in this connection. Nobody writes to such a
+    table, because a sweep of another format is not resumed.
+    """
+    name = SWEEP_TRIALS.name
+    present = {row[1] for row in connection.execute(f"PRAGMA main.table_info({name})")}
+    missing = [f"NULL AS {column.name}" for column in SWEEP_TRIALS.c if column.name not in present]
+    if present and missing:
+        connection.execute(f"CREATE TEMP VIEW {name} AS SELECT *, {', '.join(missing)} FROM main.{name}")  # noqa: S608
+
+
 def file_of(url: str) -> Path | None:
     """Return the file that a SQLite address names; None for a server's address."""
     return Path(url.removeprefix("sqlite:///").partition("?")[0]) if url.startswith("sqlite:") else None
+
+
+# -- Functions that create tables --------------------------------------------------------------------------------------
+
+
+def has_table(engine: Engine, table: Table) -> bool:
+    """Return whether the database has a table."""
+    schema = SCHEMA if engine.dialect.name == "postgresql" else None
+    return inspect(engine).has_table(table.name, schema=schema)
+
+
+def make_tables(engine: Engine, tables: MetaData = METADATA) -> None:
+    """Create those of the given tables that do not exist yet."""
+    with begin_alone(engine) as connection:
+        add_tables(connection, tables)
+
+
+def add_tables(connection: Connection, tables: MetaData = METADATA) -> None:
+    """Create missing tables in a transaction that `begin_alone` has begun."""
+    # Creating a schema needs a privilege, and using an existing one does not, so it is created only if missing.
+    if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
+        connection.execute(CreateSchema(SCHEMA))
+    tables.create_all(connection)
+    if connection.dialect.name == "postgresql" and SWEEP_TRIALS.metadata is tables:
+        # An earlier version may have created the table without the columns of this format, which are empty then.
+        present = {column["name"] for column in inspect(connection).get_columns(SWEEP_TRIALS.name, schema=SCHEMA)}
+        for column in (column for column in SWEEP_TRIALS.c if column.name not in present):
+            definition = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {SCHEMA}.{SWEEP_TRIALS.name} ADD COLUMN {definition}")
+
+
+@contextlib.contextmanager
+def begin_alone(engine: Engine) -> Iterator[Connection]:
+    """Begin a transaction that creates tables or sweeps; a lock admits one such transaction at a time."""
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
+        else:  # Python's sqlite3 does not begin a transaction before CREATE TABLE, so BEGIN is sent explicitly.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield connection
 
 
 # -- Functions for files of SQLite -------------------------------------------------------------------------------------

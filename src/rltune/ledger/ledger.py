@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Table, delete, func, insert, or_, select, true, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.config.criteria import Criteria
 from rltune.config.settings_file import FORMAT, OLDEST_FORMAT, check_format
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.ledger.database import connect_ledger, file_of, make_storage_error
+from rltune.ledger.database import add_tables, begin_alone, connect_ledger, file_of, has_table, make_storage_error
 from rltune.ledger.lease import Fence, Lease, LeaseState, read_lease
 from rltune.ledger.tables import (
     DELIVERIES,
@@ -30,9 +30,6 @@ from rltune.ledger.tables import (
     SWEEP_TRIALS,
     SWEEPS,
     TRIAL_DELIVERIES,
-    add_tables,
-    begin_alone,
-    has_table,
 )
 from rltune.ledger.trial_table import REPORT_COLUMNS, TrialTable, make_report
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
@@ -72,7 +69,7 @@ class Ledger:
 
     Args:
         url: An SQLAlchemy URL.
-        name: The sweep.
+        name: The sweep; None is the only one of a file.
         create: Whether to add the sweep; otherwise it has to exist.
 
     Attributes:
@@ -86,19 +83,20 @@ class Ledger:
             read.
     """
 
-    def __init__(self, url: str, name: str, *, create: bool = False) -> None:
-        self.url, self.name = url, name
+    def __init__(self, url: str, name: str | None = None, *, create: bool = False) -> None:
+        self.url = url
         try:
             self._engine = connect_ledger(url)
-            row = _find_or_add_sweep(self._engine, name) if create else _find_sweep(self._engine, name)
+            row = _find_or_add_sweep(self._engine, name) if name and create else _find_sweep(self._engine, name)
         except Exception as error:
             raise make_storage_error(url, error) from None
         if row is None:
-            raise MissingSweepError(
-                f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", spell_command("list")
-            )
-        self.sweep_id, format_number = row
-        check_format(": its ledger", format_number, oldest=FORMAT if create else OLDEST_FORMAT, sweep=name)
+            problem = f"the sweep '{name}' is not in its ledger" if name else f"{file_of(url)} has no sweep"
+            raise MissingSweepError(problem, "a ledger of this sweep", spell_command("list"))
+        self.sweep_id, self.name, format_number = row
+        # Tables on a server are not migrated, so that an earlier format is read in files only.
+        oldest = OLDEST_FORMAT if self.is_file and not create else FORMAT
+        check_format(": its ledger", format_number, oldest, self.name)
         self.fence = Fence(self._engine, self.sweep_id)
         self.trials = TrialTable(self.fence, TRIALS)
         self.runs = TrialTable(self.fence, CERTIFY)
@@ -352,16 +350,16 @@ def find_sweeps(engine: Engine, names: Iterable[str]) -> dict[str, int]:
         return {str(row.name): int(row.id) for row in connection.execute(wanted)}
 
 
-def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
-    """Return the row id and the ledger format of a sweep; None if the database has no such sweep."""
+def _find_sweep(engine: Engine, name: str | None) -> tuple[int, str, int] | None:
+    """Return the row id, the name and the ledger format of a sweep; None if the database has no such sweep."""
     if not has_table(engine, SWEEPS):
         return None
     with engine.connect() as connection:
         return _read_sweep(connection, name)
 
 
-def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, int]:
-    """Return the row id and the ledger format of a sweep, after creating the tables and the sweep where missing."""
+def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, str, int]:
+    """Return a sweep's row id, name and ledger format, after creating the tables and the sweep where missing."""
     with begin_alone(engine) as connection:
         add_tables(connection)
         if existing := _read_sweep(connection, name):
@@ -369,9 +367,10 @@ def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, int]:
         row = {"name": name, "format": FORMAT, "key": uuid.uuid4().hex}
         sweep_id = int(connection.execute(insert(SWEEPS).returning(SWEEPS.c.id), row).scalar_one())
         connection.execute(insert(LEASES), {"sweep_id": sweep_id})
-    return sweep_id, FORMAT
+    return sweep_id, name, FORMAT
 
 
-def _read_sweep(connection: Connection, name: str) -> tuple[int, int] | None:
-    row = connection.execute(select(SWEEPS.c.id, SWEEPS.c.format).where(SWEEPS.c.name == name)).first()
-    return (int(row.id), int(row.format)) if row else None
+def _read_sweep(connection: Connection, name: str | None) -> tuple[int, str, int] | None:
+    is_wanted = true() if name is None else SWEEPS.c.name == name
+    row = connection.execute(select(SWEEPS.c.id, SWEEPS.c.name, SWEEPS.c.format).where(is_wanted)).first()
+    return (int(row.id), str(row.name), int(row.format)) if row else None

@@ -42,7 +42,7 @@ class Outcome:
         algorithm: The algorithm's name.
         environment: The environment's id.
         seed: The sweep's seed.
-        began: When the sweep began, ISO 8601 in UTC. The summary of an earlier version has none of these four.
+        began: When the sweep began, ISO 8601 in UTC. These four are None for a crash, which writes no summary.
     """
 
     name: str

@@ -6,24 +6,20 @@ Starting a ledger runs in the driver; reading runs anywhere.
 from __future__ import annotations
 
 import contextlib
-import re
 import sqlite3
 from pathlib import Path
 
-import yaml
-
 from rltune.config.criteria import read_criteria
-from rltune.config.settings_file import FORMAT, read_settings
+from rltune.config.settings_file import SweepIdentity, load_settings, read_identity
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.ledger.database import choose_journal, connect_file, file_of, make_storage_error
+from rltune.ledger.database import choose_journal, file_of, make_storage_error
 from rltune.ledger.handover import make_distant_ledger_error
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.sweep_folder import LEDGER, SETTINGS
 from rltune.secrets import lacks_login
 
 STUDY = "study.db"
-_STUDY_SECTION = re.compile(r"^study:\n(?: .*\n)+", re.MULTILINE)
 
 
 def make_storage_url(configured: str | None, folder: Path, file: str = LEDGER) -> str:
@@ -41,47 +37,46 @@ def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
     Raises:
         StudyError: There is no ledger, it cannot be read, or its address needs a login, which is stored in no file.
     """
-    ledger = Ledger(*locate_ledger(Path(folder), ledger_url))
-    return ledger.judge_by(read_criteria(read_settings(Path(folder))))
+    if not (Path(folder) / SETTINGS).is_file():
+        raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", spell_command("list"))
+    return open_ledger_of(read_identity(Path(folder)), ledger_url)
 
 
-def locate_ledger(folder: Path, ledger_url: str | None = None) -> tuple[str, str]:
-    """Return the database URL of the ledger of the sweep in a folder, and the sweep's name in that database.
+def open_ledger_of(sweep: SweepIdentity, ledger_url: str | None = None) -> Ledger:
+    """Open the ledger of a sweep for reading; its trials are judged by the settings that the ledger has.
 
     Args:
-        folder: The sweep's folder.
+        sweep: The sweep.
+        ledger_url: As for `locate_ledger`.
+
+    Raises:
+        StudyError: As for `open_ledger`.
+    """
+    ledger = Ledger(*locate_ledger(sweep, ledger_url))
+    return ledger.judge_by(read_criteria(load_settings(ledger.sweep().config or "")))
+
+
+def locate_ledger(sweep: SweepIdentity, ledger_url: str | None = None) -> tuple[str, str | None]:
+    """Return the database URL of a sweep's ledger, and the sweep's name there; None if the database has one sweep.
+
+    Args:
+        sweep: The sweep.
         ledger_url: The ledger's address with its login, for a sweep whose settings name a database; None is the address
             in the settings, which has no login. A sweep that keeps its ledger in a file is read from that file.
 
     Raises:
-        StudyError: The folder holds none, its settings cannot be read, or the address needs a login.
+        StudyError: There is none, or the address needs a login.
     """
-    if not (folder / SETTINGS).is_file():
-        raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", spell_command("list"))
-    if configured := _read_storage(folder):
-        configured = ledger_url or configured
-        require_login(configured, folder.name)
-    url = make_storage_url(configured, folder)
+    configured = sweep.ledger_url and (ledger_url or sweep.ledger_url)
+    if configured:
+        require_login(configured, sweep.folder.name)
+    url = make_storage_url(configured, sweep.folder)
     file = file_of(url)
     if file is not None and not file.is_file():  # Connecting to a missing SQLite file would create an empty one.
-        if read_settings(folder).get("storage"):
-            raise make_distant_ledger_error(folder)
+        if sweep.storage:
+            raise make_distant_ledger_error(sweep.folder)
         raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
-    return url, folder.name if configured else _read_sweep_name(folder)
-
-
-def _read_storage(folder: Path) -> str | None:
-    """Read the setting ``study.storage`` from the config.yaml of a sweep.
-
-    A list of sweeps reads it of each. To load all settings takes ten times as long, so a file that looks as rltune
-    writes it is not loaded whole.
-    """
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-        text = (folder / SETTINGS).read_text()
-        if text.startswith(f"format: {FORMAT}\n") and (section := _STUDY_SECTION.search(text)):
-            storage: str | None = yaml.safe_load(section[0])["study"]["storage"]
-            return storage
-    return (read_settings(folder).get("study") or {}).get("storage")
+    return url, sweep.name if configured else None
 
 
 def require_login(ledger_url: str, name: str) -> None:
@@ -124,7 +119,7 @@ def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
             "the sweep's ledger",
             "put a copy of yours there; without one, the trials can only be run again under a new name",
         )
-    return Ledger(url, _read_sweep_name(folder))
+    return Ledger(url)
 
 
 def set_journal(ledger: Ledger, shared: bool) -> None:
@@ -155,12 +150,3 @@ def copy_ledger(file: Path, copy: Path) -> None:
         source.backup(target)
         with target:
             target.execute("UPDATE leases SET released = 1")
-
-
-def _read_sweep_name(folder: Path) -> str:
-    """Read the sweep's name from its ledger, because the folder may have been renamed."""
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(connect_file(folder / LEDGER)) as ledger:
-        names = [str(name) for (name,) in ledger.execute("SELECT name FROM sweeps")]
-        if len(names) == 1:
-            return names[0]
-    return folder.name

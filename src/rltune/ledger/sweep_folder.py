@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rltune.config.settings_file import read_settings
+from rltune.config.settings_file import SweepIdentity, read_identity
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.secrets import HIDDEN
@@ -36,17 +36,17 @@ def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None)
         folder: The sweep's folder.
         settings: The sweep's; None reads them from the folder, if they are there already.
     """
+    sweep = SweepIdentity.of(folder, settings or {})
     if settings is None:
         with contextlib.suppress(StudyError):
-            settings = read_settings(folder)
-    values = settings or {}
+            sweep = read_identity(folder)
     words = [_format_override("sweep", folder.name) + spell_output_dir(folder.parent)]
-    if storage := values.get("storage"):
-        words.append(_format_override("storage", storage))
+    if sweep.storage:
+        words.append(_format_override("storage", sweep.storage))
     # These addresses were saved without their logins, so the user has to type them.
-    for group, key in (("study", "storage"), ("tracking", "uri")):
-        if HIDDEN in ((values.get(group) or {}).get(key) or ""):
-            words.append(f"{group}.{key}=...")
+    for key, address in (("study.storage", sweep.ledger_url), ("tracking.uri", sweep.tracking_uri)):
+        if HIDDEN in (address or ""):
+            words.append(f"{key}=...")
     return spell_command(f"resume {' '.join(words)}")
 
 

@@ -11,7 +11,7 @@ from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.errors import StudyError, choices
 from rltune.formatting import spell_command
-from rltune.ledger.handover import refresh_sweep
+from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import (
     SETTINGS,
     is_half_made,
@@ -87,7 +87,8 @@ class SweepRef:
         name = max(times, key=lambda name: times[name]) if self.name == LATEST and times else self.name
         folder = self.root / name
         if name in times:
-            return refresh_sweep(folder, self.storage)
+            self._refresh(folder)
+            return folder
         if is_half_made(folder):
             raise StudyError(
                 f": no sweep was started in {folder}",
@@ -107,7 +108,7 @@ class SweepRef:
             StudyError: The storage cannot be used.
         """
         for name in self._list_stored():
-            refresh_sweep(self.root / name, self.storage)
+            self._refresh(self.root / name)
         return sorted(self._list_local(), key=_read_time)
 
     def is_stored(self) -> bool:
@@ -134,6 +135,10 @@ class SweepRef:
     def root(self) -> Path:
         """The absolute path of the folder of all sweeps."""
         return Path(self.output_dir).expanduser().absolute()
+
+    def _refresh(self, folder: Path) -> None:
+        if self.storage is not None:
+            fetch_sweep(open_store(folder, make_address(self.storage, folder.name)))
 
     def _list_local(self) -> Iterable[Path]:
         return (path.parent for path in self.root.glob(f"*/{SETTINGS}"))

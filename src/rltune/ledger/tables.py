@@ -1,4 +1,4 @@
-"""Define the ledger's tables for SQLAlchemy, and create them in the database.
+"""Define the ledger's tables for SQLAlchemy.
 
 A SQLite file holds nothing else. In PostgreSQL the tables are in a schema of their own, apart from Optuna's tables and
 the user's. Runs anywhere.
@@ -6,17 +6,13 @@ the user's. Runs anywhere.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Connection,
-    Engine,
     Float,
     ForeignKey,
     Integer,
@@ -26,18 +22,15 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
-    inspect,
     # While the ORM is imported, it registers itself with the core module by module, and a statement of the ledger in
     # another thread would meet a half-imported one. Optuna and MLflow import it in threads, so it is imported here.
     orm,  # noqa: F401
-    text,
 )
-from sqlalchemy.schema import CreateSchema
 
 SCHEMA = "rltune"  # In PostgreSQL, the tables are in this schema.
 # SQLite generates primary keys only for columns of the type INTEGER.
 _ID = BigInteger().with_variant(Integer(), "sqlite")
-_metadata = MetaData()
+METADATA = MetaData()
 
 
 class _PlainText(TypeDecorator[str]):
@@ -68,7 +61,7 @@ class _Json(TypeDecorator[Any]):
 
 SWEEPS = Table(
     "sweeps",
-    _metadata,
+    METADATA,
     Column("id", _ID, primary_key=True),
     Column("name", String(255), nullable=False, unique=True),
     Column("format", Integer, nullable=False),
@@ -90,7 +83,7 @@ SWEEPS = Table(
 
 LEASES = Table(
     "leases",
-    _metadata,
+    METADATA,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
     Column("driver_id", String(32)),  # The last driver, kept after the lease is released; NULL before the first one.
     Column("driver", _Json),  # The fields of `rltune.ledger.lease.DriverRecord` as JSON.
@@ -100,7 +93,7 @@ LEASES = Table(
 
 SWEEP_TRIALS = Table(
     "sweep_trials",
-    _metadata,
+    METADATA,
     Column("id", _ID, primary_key=True),
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), nullable=False),
     Column("kind", String(16), nullable=False),
@@ -127,13 +120,17 @@ SWEEP_TRIALS = Table(
     Column("of_trial", Integer),
     Column("seed_index", Integer),
     Column("returns", _Json),
+    # Reserved for what no version records yet, so that the format need not be raised again.
+    Column("cause", String(32)),  # Who failed, as whoever saw it says: environment, diverged, out of memory and so on.
+    Column("parent", _Json),  # The trial and the checkpoint from which this trial was forked.
+    Column("schedule", _Json),  # Values that change during training, by parameter and environment steps.
     Column("revision", Integer, nullable=False, default=0),  # Grows with each change that trackers such as MLflow show.
     UniqueConstraint("sweep_id", "kind", "number"),
 )
 
 REPORTS = Table(
     "reports",
-    _metadata,
+    METADATA,
     Column("id", _ID, primary_key=True),
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), nullable=False),
     Column("nominal_steps", BigInteger, nullable=False),  # The step of the budget at which trials are compared.
@@ -148,7 +145,7 @@ REPORTS = Table(
 
 DELIVERIES = Table(  # Which reports of each sweep a tracker, such as MLflow, has received.
     "deliveries",
-    _metadata,
+    METADATA,
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
     Column("report", _ID, nullable=False),  # All reports up to this id were delivered to the tracker.
@@ -156,7 +153,7 @@ DELIVERIES = Table(  # Which reports of each sweep a tracker, such as MLflow, ha
 
 TRIAL_DELIVERIES = Table(  # Which state and checkpoint of each trial a tracker has received.
     "trial_deliveries",
-    _metadata,
+    METADATA,
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), primary_key=True, autoincrement=False),
     Column("tracker", String(64), primary_key=True),
     Column("revision", Integer, nullable=False, default=0),
@@ -165,7 +162,7 @@ TRIAL_DELIVERIES = Table(  # Which state and checkpoint of each trial a tracker 
 
 REQUESTS = Table(
     "requests",
-    _metadata,
+    METADATA,
     Column("id", _ID, primary_key=True),
     Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), nullable=False),
     Column("kind", String(16), nullable=False),
@@ -175,34 +172,3 @@ REQUESTS = Table(
     Column("taken_s", Float),  # The time at which a driver took the request; NULL until then.
     Column("trial", Integer),  # The number of the trial of an enqueued configuration.
 )
-
-
-def has_table(engine: Engine, table: Table) -> bool:
-    """Return whether the database has a table."""
-    schema = SCHEMA if engine.dialect.name == "postgresql" else None
-    return inspect(engine).has_table(table.name, schema=schema)
-
-
-def make_tables(engine: Engine, tables: MetaData = _metadata) -> None:
-    """Create those of the given tables that do not exist yet."""
-    with begin_alone(engine) as connection:
-        add_tables(connection, tables)
-
-
-def add_tables(connection: Connection, tables: MetaData = _metadata) -> None:
-    """Create missing tables in a transaction that `begin_alone` has begun."""
-    # Creating a schema needs a privilege, and using an existing one does not, so it is created only if missing.
-    if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
-        connection.execute(CreateSchema(SCHEMA))
-    tables.create_all(connection)
-
-
-@contextlib.contextmanager
-def begin_alone(engine: Engine) -> Iterator[Connection]:
-    """Begin a transaction that creates tables or sweeps; a lock admits one such transaction at a time."""
-    with engine.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
-        else:  # Python's sqlite3 does not begin a transaction before CREATE TABLE, so BEGIN is sent explicitly.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        yield connection

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import compute_digest, find_store, is_own_checkpoint
 from rltune.config.capabilities import list_algos
+from rltune.config.settings_file import SweepIdentity, read_identity
 from rltune.envs.build import find_modules
 from rltune.errors import PolicyError, StudyError
 from rltune.formatting import spell_command
-from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 
 if TYPE_CHECKING:
@@ -164,20 +164,20 @@ def _find_part(folder: Path, part: str, source: Source) -> Path:
 
 def _locate_sweep_checkpoint(source: Source) -> Path:
     """Find the winner's checkpoint for ``sweep:<name>``, or a trial's best one for ``sweep:<name>/<trial>``."""
-    folder, trial = _split_sweep_uri(source)
+    sweep, trial = _split_sweep_uri(source)
     if trial is not None:
-        return _verify_checkpoint(folder, _read_trial_checkpoint(folder, trial, source), source)
-    winner = _read_winner(folder, source)
+        return _verify_checkpoint(sweep, _read_trial_checkpoint(sweep, trial, source), source)
+    winner = _read_winner(sweep.folder, source)
     if winner:
-        return find_store(folder).find(str(winner["checkpoint"])) or folder / winner["checkpoint"]
-    return _verify_checkpoint(folder, _read_best_checkpoint(folder, source), source)
+        return find_store(sweep).find(str(winner["checkpoint"])) or sweep.folder / winner["checkpoint"]
+    return _verify_checkpoint(sweep, _read_best_checkpoint(sweep, source), source)
 
 
-def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
-    """Split ``sweep:<name>/<trial>`` into the sweep's folder and the trial's number, None for ``sweep:<name>``."""
+def _split_sweep_uri(source: Source) -> tuple[SweepIdentity, int | None]:
+    """Split ``sweep:<name>/<trial>`` into the sweep and the trial's number, None for ``sweep:<name>``."""
     name, _, trial = source.path.partition("/")
     try:
-        folder = replace(source.sweeps, name=name).folder()
+        sweep = read_identity(replace(source.sweeps, name=name).folder())
     except StoreError:
         raise
     except StudyError as error:
@@ -190,7 +190,7 @@ def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
         ) from None
     if trial and not trial.isdigit():
         raise source.make_error(f"'{trial}' is no trial", "a number", f"policy=sweep:{name}/0")
-    return folder, int(trial) if trial else None
+    return sweep, int(trial) if trial else None
 
 
 def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
@@ -207,64 +207,65 @@ def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
     return winner
 
 
-def _read_trials(folder: Path, source: Source) -> tuple[Sequence[TrialRecord], Direction]:
+def _read_trials(sweep: SweepIdentity, source: Source) -> tuple[Sequence[TrialRecord], Direction]:
     """Read the trials of a sweep, and whether its scores are maximized, from its ledger."""
-    from rltune.ledger.storage import open_ledger  # SQLAlchemy is slow to import, and only URIs of sweeps need it.
+    from rltune.ledger.storage import open_ledger_of  # SQLAlchemy is slow to import, and only URIs of sweeps need it.
 
     try:
-        ledger = open_ledger(folder, source.sweeps.ledger_url)
+        ledger = open_ledger_of(sweep, source.sweeps.ledger_url)
     except StudyError as error:
         raise source.make_error(
-            error.what, error.allowed, f"{error.fix}; or policy={folder}/trials/<number>/<checkpoint>"
+            error.what, error.allowed, f"{error.fix}; or policy={sweep.folder}/trials/<number>/<checkpoint>"
         ) from None
     with closing(ledger):
         return ledger.trials.records(), ledger.criteria.direction
 
 
-def _read_trial_checkpoint(folder: Path, number: int, source: Source) -> CheckpointRecord:
+def _read_trial_checkpoint(sweep: SweepIdentity, number: int, source: Source) -> CheckpointRecord:
     """Return the ledger's record of the best checkpoint of a given trial."""
-    trials, _ = _read_trials(folder, source)
+    trials, _ = _read_trials(sweep, source)
+    name = sweep.folder.name
     checkpoints = {trial.number: trial.checkpoint for trial in trials if trial.checkpoint}
     allowed = f"trials with a checkpoint: {', '.join(map(str, checkpoints)) or 'none'}"
     if number >= len(trials):
-        raise source.make_error(
-            f"{folder.name} has {len(trials)} trials", allowed, spell_command(f"show sweep={folder.name}")
-        )
+        raise source.make_error(f"{name} has {len(trials)} trials", allowed, spell_command(f"show sweep={name}"))
     if number not in checkpoints:
         raise source.make_error(
-            f"trial {number} ({trials[number].state}) has no checkpoint", allowed, f"policy=sweep:{folder.name}"
+            f"trial {number} ({trials[number].state}) has no checkpoint", allowed, f"policy=sweep:{name}"
         )
     return checkpoints[number]
 
 
-def _read_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
+def _read_best_checkpoint(sweep: SweepIdentity, source: Source) -> CheckpointRecord:
     """Return the ledger's record of the best trial's checkpoint in a sweep that has no winner."""
-    from rltune.ledger.outcome import explain_no_winner
     from rltune.ledger.ranking import find_nearest, rank_records
 
-    trials, direction = _read_trials(folder, source)
+    trials, direction = _read_trials(sweep, source)
+    name = sweep.folder.name
     for trial in rank_records(trials, direction):
         if trial.checkpoint:
             return trial.checkpoint
     if nearest := find_nearest(trials):
         raise source.make_error(
-            explain_no_winner(trials), "a trial by its number", f"policy=sweep:{folder.name}/{nearest.number}"
+            f"no trial of {name} keeps its constraints",
+            "a trial by its number",
+            f"policy=sweep:{name}/{nearest.number}",
         )
     raise source.make_error(
-        f"no trial of {folder.name} has a checkpoint yet",
+        f"no trial of {name} has a checkpoint yet",
         "a sweep with at least one finished episode",
-        make_resume_command(folder),
+        spell_command(f"show sweep={name}"),
     )
 
 
-def _verify_checkpoint(folder: Path, record: CheckpointRecord, source: Source) -> Path:
+def _verify_checkpoint(sweep: SweepIdentity, record: CheckpointRecord, source: Source) -> Path:
     """Return the folder of a checkpoint after comparing its files with the digest in the ledger."""
-    checkpoint = find_store(folder).find(record.path)
+    checkpoint = find_store(sweep).find(record.path)
     if checkpoint is None:
         raise source.make_error(
-            f"its checkpoint {folder / record.path} is gone",
+            f"its checkpoint {sweep.folder / record.path} is gone",
             "a trial whose checkpoint is still there",
-            f"policy=sweep:{folder.name} is the winner; policy=runs:/<the trial's MLflow run>",
+            f"policy=sweep:{sweep.folder.name} is the winner; policy=runs:/<the trial's MLflow run>",
         )
     if not source.trust and compute_digest(checkpoint) != record.digest:
         raise source.make_error(
@@ -294,7 +295,7 @@ def keep_with_run(source: Source, folder: Path, name: str) -> str | None:
 
 
 def _find_run_in_ledger(source: Source) -> str | None:
-    folder, trial = _split_sweep_uri(source)
-    number = trial if trial is not None else (_read_winner(folder, source) or {}).get("trial")
-    trials, _ = _read_trials(folder, source)
+    sweep, trial = _split_sweep_uri(source)
+    number = trial if trial is not None else (_read_winner(sweep.folder, source) or {}).get("trial")
+    trials, _ = _read_trials(sweep, source)
     return next((trial.mlflow_run_id for trial in trials if trial.number == number), None)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import parse_qs, quote
 
@@ -14,22 +13,17 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from rltune.compose.form import list_groups, make_form
-from rltune.compose.overrides import spell_value
+from rltune.compose.groups import find_options, list_groups
 from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import format_objective
 from rltune.service.access import LOGGED_IN, Access
-from rltune.service.checking import RESERVED
 from rltune.service.descriptions import has_report
 from rltune.service.submissions import ENDED, RUNNING
 from rltune.service.sweep_service import VERBS, SweepService
 from rltune.views.html import FOLDER, PAGE, render_page
 from rltune.views.sweep_view import load_view
 
-NO_SETTINGS = ("name", "group", "overrides")  # Form fields that are no Hydra overrides.
-# Settings without an ordinary form field: they have their own field, or the service sets them.
-HIDDEN = ("name", *RESERVED)
 MAX_ROWS = 20  # A sweep's page shows at most this many rows of a table, and a link to the others.
 LOG_BYTES = 6000
 # A report has inline scripts. The sandbox lets them run, but not access the service with the user's session.
@@ -132,17 +126,13 @@ class Page:
             raise RltuneError(f"{file}: the report has no such file", PAGE, f"/sweeps/{name}")
         return FileResponse(folder / FOLDER / file, headers=headers)
 
-    def show_form(self, request: Request) -> Response:
-        """Show the form of a new sweep; query parameters preselect config files, whose defaults it then shows."""
-        return self._render_form({**request.query_params})
+    def show_form(self) -> Response:
+        """Show the form of a new sweep."""
+        return self._render_form({})
 
     def _render_form(self, given: Mapping[str, str], error: RltuneError | None = None) -> Response:
-        try:
-            form = make_form(spell_form(given, list_groups()))
-        except RltuneError:  # The chosen config files do not compose, so the form shows the usual defaults.
-            form = make_form()
-        wrong = find_wrong(error, given, form.keys) if error else ""
-        return self._render("submit.html", error, form=form, hidden=HIDDEN, wrong=wrong, given=given)
+        options = {group: list(find_options(group.name)) for group in list_groups("run")}
+        return self._render("submit.html", error, options=options, given=given)
 
     def submit(self, given: Form) -> Response:
         """Submit the sweep of a filled form."""
@@ -166,20 +156,15 @@ class Page:
         return RedirectResponse("/", 303)
 
 
-def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) -> list[str]:
-    """Convert the filled fields of a form to Hydra overrides; an empty field keeps its default.
-
-    Args:
-        given: The texts of the form's fields, by name.
-        keys: The fields to spell; None for all.
+def spell_form(given: Mapping[str, str]) -> list[str]:
+    """Convert a filled form to the words of a command line: its chosen options, then what is typed in its text box.
 
     Raises:
-        ConfigError: The free settings cannot be read.
+        ConfigError: The text cannot be split into words.
     """
-    typed = {key: text.strip() for key, text in given.items() if text.strip() and key not in NO_SETTINGS}
-    overrides = [f"{key}={_spell_typed(key, text)}" for key, text in typed.items() if keys is None or key in keys]
+    chosen = [f"{group.name}={given[group.name]}" for group in list_groups("run") if given.get(group.name)]
     try:
-        return overrides + (shlex.split(given.get("overrides", "")) if keys is None else [])
+        return chosen + shlex.split(given.get("overrides", ""))
     except ValueError as error:
         raise ConfigError(
             "overrides",
@@ -188,18 +173,6 @@ def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) ->
             "key=value, one after the other, quoted as for a shell",
             "space.lr=3e-4 seed=1",
         ) from None
-
-
-def _spell_typed(key: str, text: str) -> str:
-    """Quote a field's text for Hydra unless it is a plain word or number."""
-    return text if re.fullmatch(r"[\w.+-]+", text, re.ASCII) else spell_value(key, text)
-
-
-def find_wrong(error: RltuneError, given: Mapping[str, str], keys: Collection[str]) -> str:
-    """Return the form field that an error is about; empty if it is about no field."""
-    if error.key in {*keys, *NO_SETTINGS} and f"{error.key}=" not in given.get("overrides", ""):
-        return error.key
-    return "overrides" if error.key else ""
 
 
 def read_arguments(verb: str, given: dict[str, str]) -> dict[str, Any]:

@@ -33,8 +33,7 @@ from sqlalchemy.exc import IntegrityError
 
 from rltune.errors import StudyError, choices
 from rltune.formatting import spell_command
-from rltune.ledger.database import connect_ledger, make_storage_error
-from rltune.ledger.tables import has_table, make_tables
+from rltune.ledger.database import connect_ledger, has_table, make_storage_error, make_tables
 
 QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "queued",
@@ -152,11 +151,11 @@ class Submissions:
 
     def _read_format(self) -> int | None:
         """Read the schema version of the queue's tables; None if the database has no tables."""
-        if has_table(self._engine, _format):
-            with self._engine.connect() as connection:
-                # The version's row is missing if a service was killed while it created the tables.
-                return connection.execute(select(_format.c.format)).scalar_one_or_none()
-        return 1 if has_table(self._engine, TABLE) else None
+        if not has_table(self._engine, _format):
+            return None
+        with self._engine.connect() as connection:
+            # The version's row is missing if a service was killed while it created the tables.
+            return connection.execute(select(_format.c.format)).scalar_one_or_none()
 
     def list(self, state: str | None = None) -> Sequence[Submission]:
         """Return all submissions, or those in a state, in queue order."""

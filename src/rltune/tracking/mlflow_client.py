@@ -1,6 +1,6 @@
 """Create an MLflow client with short time-outs and no console output; create a local store atomically.
 
-Runs in the driver, in the feed's thread.
+Runs in the driver, in the feed's thread; `check_uri` runs before a sweep starts.
 """
 
 from __future__ import annotations
@@ -8,12 +8,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
+import sqlite3
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from rltune.config.uris import resolve_uri
+from rltune.errors import ConfigError, UnavailableError
+from rltune.secrets import redact_error, reveal
+
+CHECK_S = 2.0  # The time-out of the first request, which delays a sweep's start.
+PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 PREFIX = "sqlite:///"
 # MLflow would retry for four minutes by itself. The feed has its own retries, and must notice an outage in seconds.
 ENVIRONMENT = {
@@ -29,6 +37,78 @@ class _FeedFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.threadName != "feed-MLflow"
+
+
+def check_uri(uri: str | None) -> None:
+    """Send one request to an MLflow store before a sweep starts, without importing MLflow, which takes seconds.
+
+    Args:
+        uri: The setting ``tracking.uri``.
+
+    Raises:
+        ConfigError: The address cannot work, or the server refuses the login; the message shows no password.
+        UnavailableError: The server does not answer at the moment.
+    """
+    address = resolve_uri(uri)
+    scheme = address.partition(":")[0].partition("+")[0] if ":" in address else ""
+    problem, is_away = "", False
+    try:
+        if scheme in ("http", "https"):
+            status = _request_experiments(reveal(address))
+            problem = "" if status == 200 else f"answers with status {status}"
+            is_away = status >= 500 or status == 429
+        elif scheme in PORTS:
+            server = urlsplit(reveal(address))
+            socket.create_connection((server.hostname or "localhost", server.port or PORTS[scheme]), CHECK_S).close()
+        elif scheme == "sqlite":
+            _open_file(Path(address.removeprefix(PREFIX)))
+        elif not address.startswith("databricks"):
+            problem = "MLflow keeps runs in a database or on a server"
+    except ValueError:  # Its text may quote a part of the login.
+        problem = "cannot be read: special characters of a password are written as %2F and so on"
+    except sqlite3.Error as error:
+        problem = str(error)
+    except OSError as error:  # The errors of requests are OSErrors, too.
+        is_away, problem = True, f"cannot be reached ({str(error).rpartition(': ')[2].rstrip(')' + chr(34))})"
+    if not problem:
+        return
+    key, value = "tracking.uri", address
+    parts = (
+        f": {redact_error(address, problem)}",
+        "a server that answers, http(s)://host:port, or a database, such as sqlite:////absolute/path/mlflow.db",
+        "start it (mlflow server --port 5000), or type tracking=local (mlflow.db here) or tracking=off",
+    )
+    raise UnavailableError(*parts, key=key, value=value) if is_away else ConfigError(key, value, *parts)
+
+
+def _request_experiments(address: str) -> int:
+    """Request a server's experiments with the login that MLflow would send, and return the status of the answer."""
+    import requests  # MLflow sends its requests by this library, so that both read an address in the same way.
+
+    user, token = (os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("USERNAME", "TOKEN"))
+    password = os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
+    with requests.get(
+        f"{address.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1",
+        auth=(user, password) if user and "@" not in urlsplit(address).netloc else None,
+        headers={"Authorization": f"Bearer {token}"} if token and not user else None,
+        timeout=CHECK_S,
+        allow_redirects=False,  # The login must not be sent to another server.
+    ) as answer:
+        return int(answer.status_code)
+
+
+def _open_file(path: Path) -> None:
+    """Open an existing SQLite file without a change; a missing one only needs a folder that can be written.
+
+    Raises:
+        sqlite3.Error: The file is no database, or it cannot be written.
+    """
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.exists():
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            file.execute("PRAGMA schema_version")
+    if not os.access(path if path.exists() else f"{folder}/.", os.W_OK):
+        raise sqlite3.OperationalError(f"{path if path.exists() else folder} cannot be written")
 
 
 def connect_mlflow(uri: str) -> Any:

@@ -19,10 +19,10 @@ from rltune.ledger.outcome import Outcome
 from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
 from rltune.secrets import redact
+from rltune.tracking.mlflow_client import check_uri
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 from rltune.tracking.model_registry import Rank, RegisteredModel
 from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_certified_score
-from rltune.tracking.uri_check import check_uri
 
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
 # MLflow's page shows charts named "<section>/<name>" first, section by section, and charts without a section below. The

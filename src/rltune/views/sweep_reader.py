@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from rltune.config.settings_file import read_identity
 from rltune.errors import StudyError
 from rltune.ledger.database import connect_ledger, file_of, make_storage_error
 from rltune.ledger.ledger import Ledger, find_sweeps
@@ -35,7 +36,7 @@ class SweepReader:
 
     def __init__(self, ledger_url: str | None = None) -> None:
         self._ledger_url = ledger_url
-        self._locations: dict[Path, tuple[_Version, tuple[str, str]]] = {}
+        self._locations: dict[Path, tuple[_Version, tuple[str, str | None]]] = {}
         self._views: dict[Path, tuple[_Version, int, SweepView]] = {}
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
@@ -58,7 +59,7 @@ class SweepReader:
                     if file := file_of(url):
                         results[folder] = self._read_file(folder, file, url, name)
                     else:
-                        names[url][name] = folder
+                        names[url][name or folder.name] = folder
                 except StudyError as error:
                     results[folder] = error
             for url, folders_by_name in names.items():
@@ -71,14 +72,14 @@ class SweepReader:
             for folder, result in results.items()
         }
 
-    def _locate(self, folder: Path) -> tuple[str, str]:
+    def _locate(self, folder: Path) -> tuple[str, str | None]:
         version = _read_version(folder / SETTINGS)
         cached = self._locations.get(folder)
         if cached is None or cached[0] != version:
-            cached = self._locations[folder] = version, locate_ledger(folder, self._ledger_url)
+            cached = self._locations[folder] = version, locate_ledger(read_identity(folder), self._ledger_url)
         return cached[1]
 
-    def _read_file(self, folder: Path, file: Path, url: str, name: str) -> SweepView:
+    def _read_file(self, folder: Path, file: Path, url: str, name: str | None) -> SweepView:
         version = _read_version(file, file.with_name(f"{file.name}-wal"))
         read_version, _, view = self._views.get(folder, ((), 0, None))
         has_died = view is not None and view.status == "running" and view.snapshot.lease.is_abandoned()

@@ -161,7 +161,7 @@ def test_a_request_is_checked_without_a_trace(
     type_in: Callable[..., tuple[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rltune.cli.run.start_fork_server", lambda words: pytest.fail("nothing is started"))
+    monkeypatch.setattr("rltune.cluster.fork_server.begin_fork_server", lambda: pytest.fail("nothing is started"))
     code, answer = type_in("run", "env.id=CartPole-v1", "budget.trials=4", "check=true", "json=true")
     (sweep,) = answer["sweeps"]
     assert (code, answer["ok"], sweep["environment"], sweep["trials"]) == (0, True, "CartPole-v1", 4)

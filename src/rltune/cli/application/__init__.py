@@ -1,1 +1,1 @@
-"""Turn functions into commands: Hydra composes settings, errors have three parts, and signals end them cleanly."""
+"""Turn functions into commands: settings are read from YAML and words, errors have three parts, signals end cleanly."""

@@ -1,6 +1,6 @@
-"""Turn a function into a command: Hydra composes its settings, and errors are printed in three parts.
+"""Turn a function into a command, whose settings are its file in ``conf/`` and what is typed.
 
-The only place that touches Hydra's runtime.
+Errors are printed in three parts. `rltune.cli.application.composed` has the commands that choose options of groups.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import MISSING
 
 from rltune.cli import end_command
 from rltune.cli.application.answer import (
@@ -34,30 +32,19 @@ from rltune.cli.application.answer import (
     wants_json,
 )
 from rltune.cli.application.help_page import write_help
-from rltune.cli.application.multirun import Job, collect_job, refuse_launchers, run_jobs
-from rltune.compose.composing import (
-    check_options,
-    conf_dir,
-    spell_words,
-    store_schema,
-    use_own_dir,
-)
-from rltune.compose.explaining import explain, refuse_flags
-from rltune.config.bounds import check_bounds, read_types
+from rltune.compose.command_settings import list_command_keys, read_command_settings
 from rltune.config.uris import refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
 from rltune.driver.signals import INTERRUPTED, call_at_process_end, handle_signals
-from rltune.errors import ABSENT, ConfigError, RltuneError, choices
-from rltune.formatting import spell_command
+from rltune.errors import ConfigError, RltuneError
 from rltune.secrets import filter_output, reveal
 
 if TYPE_CHECKING:
     from rltune.ledger.sweep_ref import SweepRef
     from rltune.policies.uri import Source
 
-CHECK = "check"  # With check=true, a command checks its request without carrying it out.
-RESEND_S = 0.05  # The delay before a dropped signal is sent again, when the callback that dropped it has returned.
 COMPLETION = ("-sc", "--shell-completion")  # The flags of Hydra's shell completion.
+RESEND_S = 0.05  # The delay before a dropped signal is sent again, when the callback that dropped it has returned.
 
 
 @dataclass
@@ -91,10 +78,15 @@ class ServiceConfig:
 
 
 @dataclass
-class RequestConfig(SweepConfig):
-    """The settings of a command that sends a request to a sweep, directly or through the service that runs it."""
+class ServedConfig(SweepsConfig):
+    """The settings with which a command finds sweeps and the service that runs them."""
 
     service: ServiceConfig = field(default_factory=ServiceConfig)
+
+
+@dataclass
+class RequestConfig(ServedConfig, SweepConfig):
+    """The settings of a command that sends a request to a sweep, directly or through the service that runs it."""
 
 
 @dataclass
@@ -114,25 +106,20 @@ class PolicyConfig(SweepsConfig):
 
 @dataclass(frozen=True)
 class Command:
-    """A command line program: it composes its settings with Hydra, calls a function with them and exits.
+    """A command line program: it reads its settings, calls a function with them and exits.
 
     Attributes:
         usage: Its name, which is also that of its file in conf/, and a typical first setting.
-        schema: The dataclass of that file's settings, stored as ``base_<name>``.
-        work: Does the work and returns the answer, or only the exit code. It takes the settings, or the list of `Job`
-            if ``takes_jobs``.
-        prepare: Called first, with the words of the command line. It returns the words for Hydra to compose, or the
-            answer if it has done all work itself.
-        takes_jobs: Whether ``work`` takes all jobs of ``-m`` at once. Otherwise each job runs by itself.
-        check: What ``check=true`` does with the jobs instead of ``work``; None if the command has nothing to check.
+        schema: The dataclass of that file's settings.
+        work: Does the work and returns the answer, or only the exit code. It takes an instance of ``schema``.
+        prepare: Called first, with the words of the command line. It returns the words that are settings, or the answer
+            if it has done all work itself.
     """
 
     usage: str
     schema: type
     work: Callable[[Any], int | Answer]
     prepare: Callable[[list[str]], list[str] | int | Answer] = lambda words: words
-    takes_jobs: bool = False
-    check: Callable[[Sequence[Job]], Answer] | None = None
 
     @property
     def name(self) -> str:
@@ -146,22 +133,20 @@ class Command:
 
     def __call__(self) -> None:
         """Run the command with the arguments in ``sys.argv``, print its answer or error, and exit."""
-        if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
+        if self.wants_help(sys.argv[1:]):
             print(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
         # The JSON document, alone on stdout, stays as it is: its texts have no logins, and no number in it is one.
         filter_output("stderr", *([] if wants_json() else ["stdout"]))
         call_at_process_end(functools.partial(print_parts, sys.stdout))
-        from hydra.errors import HydraException
-
         try:
             with exit_on_signals(), keep_output_clean():
-                answer = self._answer(sys.argv[1:])
-            code = print_answer(answer)
+                _, words = take_switch(JSON, sys.argv[1:])
+                refuse_typed_secrets(words)
+                answer = self.answer(words)
+            code = print_answer(Answer({"exit_code": answer}, exit_code=answer) if isinstance(answer, int) else answer)
         except RltuneError as error:
             leave(error)
-        except (HydraException, OmegaConfBaseException) as error:
-            leave(explain(error, self.name, self.schema, sys.argv[1:]))
         except SystemExit as stop:
             if stop.code in INTERRUPTED:
                 fix = getattr(stop.__cause__, "__notes__", ["the same command again"])[-1]
@@ -177,108 +162,48 @@ class Command:
             leave(ConfigError(key, "...", ": longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
         end_command(code)
 
-    def _answer(self, typed: Sequence[str]) -> Answer:
-        """Compose the settings of a command line and run the command with them.
+    def wants_help(self, words: Sequence[str]) -> bool:
+        """Return whether a command line asks for the command's help page."""
+        return bool({"--help", "-h"} & set(words))
+
+    def answer(self, words: Sequence[str]) -> int | Answer:
+        """Run the command with the settings of a command line, and return the answer or only the exit code.
 
         Args:
-            typed: The words after the command's name.
+            words: The words after the command's name, without ``json=true``.
         """
-        refuse_typed_secrets(typed)
-        _, words = take_switch(JSON, typed)
-        checks = False
-        if self.check is not None:
-            checks, words = take_switch(CHECK, words)
-        prepared = words if checks else self.prepare(words)
-        answer = prepared if isinstance(prepared, int | Answer) else self._work(self._compose(prepared), checks)
-        return Answer({"exit_code": answer}, exit_code=answer) if isinstance(answer, int) else answer
+        prepared = self.prepare([*words])
+        if isinstance(prepared, int | Answer):
+            return prepared
+        return self.work(read_command_settings(self.name, self.schema, prepared))
 
-    def _compose(self, words: Sequence[str]) -> list[Job]:
-        """Let Hydra compose the settings of each job on the command line; with ``-m`` there are several.
-
-        Hydra only composes. The work is done outside of it, where no handler of Hydra's reports or swallows its errors.
-        """
-        import hydra
-        from hydra.core.hydra_config import HydraConfig
-
-        # By default, Hydra prints errors itself and exits with 1; this makes it raise them.
-        os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-        store_schema(self.name, self.schema)
-        use_own_dir()
-        refuse_launchers(words)
-        refuse_flags(self.name, words)
-        jobs: list[Job] = []
-
-        def take(settings: DictConfig) -> None:
-            if not jobs:
-                check_options(HydraConfig.get())
-            jobs.append(collect_job(settings))
-
-        # Hydra has no argument for the command line; it reads sys.argv.
-        typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)
-        try:
-            with scratch_folder():
-                hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.name)(take)()
-        except ValueError as error:
-            # Hydra's parser of config groups raises ValueError instead of a Hydra error.
-            raise explain(error, self.name, self.schema, words) from None
-        finally:
-            sys.argv[1:] = typed
-        keys = read_types(self.schema)
-        for job in jobs:
-            # Hydra's `+key=value` adds keys that the command does not know, so they are refused here.
-            if added := [str(key) for key in job.settings if key not in keys]:
-                key, fix = added[0], spell_command(f"{self.name} --help")
-                raise ConfigError(key, job.settings[key], ": no such key", choices(key, keys), fix)
-            check_bounds(self.schema, job.settings)
-        return jobs
-
-    def _work(self, jobs: Sequence[Job], checks: bool) -> int | Answer:
-        if not jobs:
-            # Without jobs, Hydra has only printed what a flag such as --cfg requests.
-            if wants_json():
-                raise ConfigError(
-                    JSON, True, ": flags such as --cfg print no JSON", "a command without such flags", f"{JSON}=false"
-                )
-            return Answer(None)
-        if checks and self.check is not None:
-            return self.check(jobs)
-        if self.takes_jobs:
-            return self.work(jobs)
-        if jobs[0].multirun:
-            return Answer(None, exit_code=run_jobs(self.name, jobs))
-        return self.work(jobs[0].settings)
+    def complete(self, word: str) -> None:
+        """Print the settings with which a shell can complete a word."""
+        print(" ".join(f"{key}=" for key in list_command_keys(self.name) if key.startswith(word)))
 
 
 COMMANDS: dict[str, Command] = {}
 """The commands by their names; `rltune.cli.application.program` imports the modules that fill it."""
 
 
-def command(usage: str, schema: type, **options: Any) -> Callable[[Callable[[Any], int | Answer]], Command]:
+def command(
+    usage: str, schema: type, kind: type[Command] = Command, **options: Any
+) -> Callable[[Callable[[Any], int | Answer]], Command]:
     """Register a function as a command; the first line of its docstring appears in ``rltune --help``.
 
     Args:
         usage: The command's name and a typical setting: ``show sweep=latest``.
         schema: The dataclass of the settings in the command's file in conf/.
-        options: Other attributes of `Command`.
+        kind: `Command`, or `ComposedCommand` if its file in conf/ has config groups.
+        options: Other attributes of ``kind``.
     """
 
     def register(work: Callable[[Any], int | Answer]) -> Command:
-        made = Command(usage, schema, work, **options)
+        made = kind(usage, schema, work, **options)
         COMMANDS[made.name] = made
         return made
 
     return register
-
-
-@contextlib.contextmanager
-def scratch_folder() -> Iterator[None]:
-    """Give Hydra a temporary output folder, as with ``-m`` it writes logins there; see conf/hydra_settings.yaml."""
-    with tempfile.TemporaryDirectory(prefix="rltune-") as folder:
-        os.environ["RLTUNE_SCRATCH"] = folder
-        try:
-            yield
-        finally:
-            del os.environ["RLTUNE_SCRATCH"]
 
 
 @contextlib.contextmanager
@@ -318,15 +243,15 @@ def _read_signal(error: BaseException | None) -> int | None:
     return signal.SIGTERM if isinstance(error, SystemExit) and error.code == signal.SIGTERM else None
 
 
-def make_sweep_ref(settings: DictConfig) -> SweepRef:
-    """Make the `SweepRef` of the sweep that a command's settings name."""
+def make_sweep_ref(settings: SweepsConfig) -> SweepRef:
+    """Make the `SweepRef` of the sweep that a command's settings name; of the latest one if they name none."""
     from rltune.ledger.sweep_ref import LATEST, SweepRef
 
-    name = settings.get("sweep", LATEST)
+    name = settings.sweep if isinstance(settings, SweepConfig) else LATEST
     return SweepRef(name, settings.output_dir, settings.storage, settings.study.storage)
 
 
-def locate_sweep(settings: DictConfig) -> SweepRef:
+def locate_sweep(settings: SweepConfig) -> SweepRef:
     """Make the `SweepRef` of a command's sweep; check that the sweep exists, unless ``study.storage`` is set.
 
     Raises:
@@ -338,30 +263,14 @@ def locate_sweep(settings: DictConfig) -> SweepRef:
     return ref
 
 
-def make_source(settings: DictConfig, root: str) -> Source:
-    """Make the `Source` of the policy that a command's settings name.
-
-    Args:
-        settings: The command's settings.
-        root: The command's name, for the error.
-
-    Raises:
-        ConfigError: ``policy`` has no value.
-    """
-    if OmegaConf.is_missing(settings, "policy"):
-        raise ConfigError(
-            "policy",
-            ABSENT,
-            "has no value",
-            "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
-            spell_command(f"{root} policy=sweep:latest"),
-        )
+def make_source(settings: PolicyConfig, *, trust: bool = False) -> Source:
+    """Make the `Source` of the policy that a command's settings name, which may run code of its own with ``trust``."""
     from rltune.policies.uri import Source
 
-    return Source(settings.policy, make_sweep_ref(settings), settings.get("trust", False))
+    return Source(settings.policy, make_sweep_ref(settings), trust)
 
 
-def use_tracking(settings: DictConfig) -> None:
+def use_tracking(settings: PolicyConfig) -> None:
     """Point MLflow to the address in ``tracking.uri``; without a value, MLflow uses its own default."""
     if settings.tracking.uri:
         os.environ["MLFLOW_TRACKING_URI"] = reveal(resolve_uri(settings.tracking.uri))

@@ -6,11 +6,10 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from rltune.compose.composing import conf_dir, find_options
+from rltune.compose.groups import find_options, list_groups
+from rltune.config.names import conf_dir
 from rltune.formatting import spell_command
 
-# Matches a group in Hydra's defaults list whose options users choose, but none that follows from two other choices.
-CHOICE = re.compile(r'  - (?:optional )?(\w+): "?([^\s"_]+)"?(?: # (.+))?')
 ROOM = 30  # The least width for a comment beside its key; a comment with less room is printed below the key.
 
 
@@ -24,25 +23,25 @@ def write_help(root: str, width: int) -> str:
         width: The terminal's width in characters.
     """
     file = (conf_dir() / f"{root}.yaml").read_text().replace("python -m sweeps.", spell_command(""))
-    head, rest = file.removeprefix("# ").split("defaults:\n")
-    defaults, keys = rest.split("\n\n", 1)
+    above, keys = file.removeprefix("# ").split("\n\n", 1)
+    head, is_composed, _ = above.partition("defaults:\n")
     parts = [f"Usage: {_wrap(head, width)}", "", _wrap(keys, width), ""]
-    if groups := list(_list_groups(defaults, width)):
+    if groups := list(_list_options(root, width)):
         parts += [*_hang("Groups ", "(group=option; group.key=value changes a value inside):", width), *groups, ""]
-    flags = (
-        "json=true prints one JSON document and nothing else · --cfg job shows the composed settings · --hydra-help. "
-        "conf/ here, and --config-dir DIR, add your own groups."
-    )
+    flags = "json=true prints one JSON document and nothing else"
+    if is_composed:
+        flags += " · --cfg job shows the composed settings · --hydra-help. "
+        flags += "conf/ here, and --config-dir DIR, add your own groups."
     return "\n".join([*parts, *_hang("Flags: ", flags, width)])
 
 
-def _list_groups(defaults: str, width: int) -> Iterator[str]:
+def _list_options(root: str, width: int) -> Iterator[str]:
     """List a command's config groups with their default, their options and their comment."""
-    groups = [match.groups() for match in map(CHOICE.fullmatch, defaults.splitlines()) if match]
-    column = max((len(f"  {name}={option}  ") for name, option, _ in groups), default=0)
-    for name, option, comment in groups:
+    groups = list_groups(root)
+    column = max((len(f"  {group.name}={group.default}  ") for group in groups), default=0)
+    for name, default, meaning in groups:
         options = ", ".join(find_options(name))
-        yield from _hang(f"  {name}={option}".ljust(column), f"{options} ({comment})" if comment else options, width)
+        yield from _hang(f"  {name}={default}".ljust(column), f"{options} ({meaning})" if meaning else options, width)
 
 
 def _wrap(page: str, width: int) -> str:

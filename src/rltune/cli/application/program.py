@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import sys
 
@@ -11,7 +10,16 @@ from rltune.cli.application.answer import leave
 from rltune.cli.application.command import COMMANDS, COMPLETION, Command
 from rltune.errors import RltuneError, choices, nearest
 
-MODULES = ("run", "requests", "reading", "policies", "service")  # Modules of `rltune.cli` that register commands.
+# The commands that each module of `rltune.cli` registers, so that a command imports no other module.
+MODULES = {
+    "run": ("run", "resume", "probe"),
+    "requests": ("stop", "enqueue", "retry"),
+    "reading": ("list", "show", "watch", "report", "compare"),
+    "policies": ("evaluate", "export", "record"),
+    "service": ("serve", "submit", "logs"),
+}
+NAMES = sorted((name for names in MODULES.values() for name in names), key=lambda name: (name != "run", name))
+"""The commands in alphabetical order, with ``run`` first."""
 
 
 def main() -> None:
@@ -20,27 +28,33 @@ def main() -> None:
     if not words or words[0] in ("-h", "--help"):
         print(write_overview())
     elif words[0] == "--version":
-        print(f"rltune {importlib.metadata.version('rltune')}")
+        from importlib.metadata import version
+
+        print(f"rltune {version('rltune')}")
     elif words[0] in COMPLETION:
         _complete(words)
     else:
-        commands = load_commands()
-        if words[0] not in commands:
-            close = nearest(words[0], commands)
+        if words[0] not in NAMES:
+            close = nearest(words[0], NAMES)
             fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune lists them with what they do"
-            leave(RltuneError(f"{words[0]}: no such command", choices(words[0], commands), fix))
+            leave(RltuneError(f"{words[0]}: no such command", choices(words[0], NAMES), fix))
         # Add the working directory to the path, as ``python -m`` does, so that a user's own modules can be imported.
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         sys.argv = words
-        commands[words[0]]()
+        load_command(words[0])()
+
+
+def load_command(name: str) -> Command:
+    """Import a command."""
+    module = next(module for module, names in MODULES.items() if name in names)
+    importlib.import_module(f"rltune.cli.{module}")
+    return COMMANDS[name]
 
 
 def load_commands() -> dict[str, Command]:
-    """Import all commands, and return them by name in alphabetical order, with ``run`` first."""
-    for module in MODULES:
-        importlib.import_module(f"rltune.cli.{module}")
-    return dict(sorted(COMMANDS.items(), key=lambda item: (item[0] != "run", item[0])))
+    """Import all commands, and return them by name in the order of `NAMES`."""
+    return {name: load_command(name) for name in NAMES}
 
 
 def write_overview() -> str:
@@ -60,18 +74,17 @@ def write_overview() -> str:
 
 
 def _complete(words: list[str]) -> None:
-    """Complete a command line for a shell: names of commands here, anything after them by Hydra.
+    """Complete a command line for a shell: names of commands here, anything after them by the command.
 
     Hydra's shell function calls the program at each TAB, with the line so far in an environment variable.
     """
-    commands = load_commands()
     sys.argv = ["rltune", *words]
     if "query" not in words[-1]:
         # Hydra prints the shell function that a user installs for completion; it contains the program's name.
-        return commands["run"]()
+        return load_command("run")()
     words_so_far = os.environ.get("COMP_LINE", "").split(" ")
     if len(words_so_far) <= 2:
-        print(" ".join(name for name in commands if name.startswith("".join(words_so_far[1:]))))
-    elif words_so_far[1] in commands:
+        print(" ".join(name for name in NAMES if name.startswith("".join(words_so_far[1:]))))
+    elif words_so_far[1] in NAMES:
         os.environ["COMP_LINE"] = " ".join(["rltune", *words_so_far[2:]])
-        commands[words_so_far[1]]()
+        load_command(words_so_far[1]).complete(words_so_far[-1])

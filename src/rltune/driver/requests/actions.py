@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import build_search_space
+from rltune.checkpoints.store import find_store
+from rltune.config.settings_file import read_identity
 from rltune.driver.requests.handle import SweepHandle, open_handle
 from rltune.errors import ConfigError, StudyError
 from rltune.formatting import format_number, format_params, spell_command
-from rltune.ledger.handover import follow_sweep
+from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 from rltune.search.samplers import find_known_traits
@@ -193,7 +195,7 @@ def retry_failed(
         sweep = stack.enter_context(open_handle(ref))
         if sweep.folder and sweep.is_outdated():
             stack.close()  # The ledger has to be closed before its file is replaced by a newer one.
-            _print(stream, follow_sweep(sweep.folder))
+            fetch_sweep(find_store(read_identity(sweep.folder)), for_driver=True)
             sweep = stack.enter_context(open_handle(ref))
         name, numbers = sweep.name, _choose_failed(sweep, trials)
         request = sweep.send(RETRY, numbers)

@@ -15,7 +15,7 @@ from rltune.cluster.stale_processes import read_boot_id
 from rltune.config.budget import SpentBudget
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import load_settings, read_settings
+from rltune.config.settings_file import load_settings, read_identity, read_settings
 from rltune.config.validation import parse_config
 from rltune.driver.requests.inbox import describe_user
 from rltune.errors import StudyError
@@ -91,7 +91,7 @@ class SweepHandle:
         """Return whether the ledger here is an old copy, because another machine has stored a newer one."""
         if self.folder is None or file_of(self.ledger.url) is None or self.find_driver():
             return False
-        return not has_newest(find_store(self.folder))
+        return not has_newest(find_store(read_identity(self.folder)))
 
     def require_driver(self) -> str:
         """Return where the driver runs that can stop the sweep.

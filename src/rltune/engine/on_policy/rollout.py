@@ -144,14 +144,13 @@ class Collector:
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned; the environments themselves were restored before."""
-        part = state.get("part", {})  # Checkpoints of older versions do not contain interrupted rollouts.
-        self._row, self._taken = len(part.get("rewards", ())), state.get("taken", 0)
+        part = state["part"]
+        self._row, self._taken = len(part["rewards"]), state["taken"]
         self._allocate(self._row + 1)
         self._obs[0], self._over[0] = state["obs"], state["over"]
         self._episodes.returns, self._episodes.lengths = state["returns"], state["lengths"]
         for name, array in self._part().items():
-            if self._row:
-                array[: self._row] = part[name]
+            array[: self._row] = part[name]
         self._started, self._last = True, 0
 
     def _part(self) -> dict[str, Array]:

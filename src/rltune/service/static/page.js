@@ -37,10 +37,4 @@ async function refresh() {
 }
 if (live) setInterval(refresh, 1000 * live.dataset.every);
 
-// Each file has its own defaults, so choosing a file reloads the form with the typed values.
-document.getElementById("settings")?.addEventListener("change", event => {
-  if (event.target.tagName !== "SELECT") return;
-  const filled = [...new FormData(event.currentTarget)].filter(([, text]) => text);
-  location.assign("/submit?" + new URLSearchParams(filled));
-});
 document.documentElement.dataset.ready = "yes";

@@ -1,8 +1,8 @@
 """List modules to import in the background, before they are needed.
 
 They are named by strings, because this module must not import them. The driver never imports the modules of a trial,
-which only the workers need. It imports the modules for the end of a sweep while trials run, but not before the first
-report, because the first trials need the CPU to start. Runs in the driver.
+but passes their names to the fork server and to Ray. It imports the modules for the end of a sweep while trials run,
+and not before the first report, because the first trials need the CPU to start. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import contextlib
 import importlib
 from collections.abc import Callable
 
+LOADED_BEFORE_FORK = ("rltune.engine.kernels.compiler:load_compiled_kernels",)
+"""Functions that the fork server calls after its imports, so that no worker has to."""
 NEEDED_AT_END = ("rltune.policies.policy", "rltune.views.plotly_figures")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rltune.cluster.background_imports import ImportAhead
+from rltune.driver.background_imports import ImportAhead
 
 pytestmark = pytest.mark.fast
 

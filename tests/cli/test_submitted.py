@@ -1,0 +1,175 @@
+"""A command asks the service about the service's sweeps, and sends its token to nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from ended import write_sweep
+
+from rltune.cli import submitted
+from rltune.cli.application.command import RequestConfig
+from rltune.cli.submitted import find_service, find_service_of, print_state, wait_for_start
+from rltune.compose.command_settings import read_command_settings
+from rltune.ledger.lease import take_lease
+from rltune.ledger.storage import open_ledger
+from rltune.service.client import Client, ServiceError, TokenError
+from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
+from tests.service.serviced import Serviced, run_service
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serviced]:
+    with run_service(tmp_path / "outputs") as service:
+        monkeypatch.setenv(TOKEN, "a-token")
+        yield service
+
+
+def settings_of(outputs: Path, sweep: str = "mine", address: str | None = None) -> RequestConfig:
+    words = [f"output_dir={outputs}", f"sweep={sweep}", f"service.address={address or 'null'}"]
+    return read_command_settings("show", RequestConfig, words)
+
+
+def test_a_sweep_is_the_services_only_if_it_was_submitted(service: Serviced, tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    assert find_service(settings_of(outputs)) is None, "nobody said where it is"
+    service.sweeps.folder.write_address(service.address)
+    assert find_service_of(settings_of(outputs)) is None
+    service.queue.add("mine", [])
+    found = find_service_of(settings_of(outputs))
+    assert found is not None
+    assert found.address == service.address
+    assert find_service_of(settings_of(outputs, "latest")) is None
+    assert find_service_of(settings_of(tmp_path / "elsewhere", address=service.address)) is not None
+
+
+def test_watching_waits_until_a_submitted_sweep_can_be_read(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs, folder, waits = tmp_path / "outputs", tmp_path / "outputs" / "mine", 0
+    service.sweeps.folder.write_address(service.address)
+    service.queue.add("mine", [])
+
+    def go_on(_: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            service.sweeps.dispatcher.step()
+            folder.mkdir()  # Its process has made the folder, but neither the settings nor the ledger.
+        elif waits == 2:
+            folder.rmdir()
+            write_sweep(folder)  # An earlier end is in the ledger, and no driver has taken the lease.
+        elif waits == 3:
+            with closing(open_ledger(folder)) as ledger:
+                take_lease(ledger).release()
+
+    monkeypatch.setattr(submitted.time, "sleep", go_on)
+    begun = wait_for_start(settings_of(outputs))
+    assert begun is not None
+    assert (waits, begun["state"], begun["starting"]) == (3, "running", False)
+
+
+def test_a_killed_service_is_none_but_a_named_one_has_to_answer(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.sweeps.folder.write_address("http://127.0.0.1:1")
+    assert find_service(settings_of(tmp_path / "outputs")) is None
+    with pytest.raises(ServiceError) as error:
+        find_service(settings_of(tmp_path / "outputs", address="http://127.0.0.1:1"))
+    assert error.value.exit_code == 75
+    monkeypatch.setenv(ADDRESS, "http://127.0.0.1:1")
+    with pytest.raises(ServiceError):
+        find_service(settings_of(tmp_path / "outputs"))
+
+
+# A service that is killed: it leaves its address and its token behind, and its lock ends with it.
+KILLED = """
+import os, signal, sys
+from rltune.service.folder import ServiceFolder
+folder = ServiceFolder(sys.argv[1])
+with folder.hold():
+    folder.make_token()
+    folder.write_address(sys.argv[2])
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@contextlib.contextmanager
+def listening_stranger() -> Iterator[tuple[str, list[str | None]]]:
+    """Somebody else's server, and the Authorization headers that it was sent."""
+    headers: list[str | None] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers.append(self.headers.get("Authorization"))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        def log_message(self, *words: object) -> None:
+            """Stay silent."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", headers
+        server.shutdown()
+
+
+def test_the_port_of_a_killed_service_gets_no_token(tmp_path: Path) -> None:
+    with listening_stranger() as (address, headers):
+        killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), address], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert find_service(settings_of(tmp_path)) is None
+        with pytest.raises(ServiceError):
+            Client(output_dir=str(tmp_path))
+        assert headers == []
+
+
+def test_a_service_on_another_host_gets_no_token(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    with listening_stranger() as (address, headers), folder.hold():
+        folder.make_token()
+        (folder.path / "address.json").write_text(json.dumps({"address": address, "host": "another-login-node"}))
+        assert find_service(settings_of(tmp_path)) is None
+        assert headers == []
+
+
+def test_an_address_that_was_typed_gets_no_token_of_a_folder(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    with listening_stranger() as (address, headers), folder.hold():
+        folder.make_token()
+        folder.write_address("http://127.0.0.1:1")
+        Client(address, output_dir=str(tmp_path)).list()
+        assert headers == [None]
+
+
+def test_a_stranger_on_the_usual_port_is_no_service_of_ours(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN)
+    ours = ServiceFolder(tmp_path / "ours")
+    with ours.hold():
+        ours.make_token()
+        ours.write_address(service.address)
+        assert find_service(settings_of(ours.sweeps)) is None
+        with pytest.raises(TokenError) as error:
+            find_service(settings_of(ours.sweeps, address=service.address))
+    assert (error.value.key, error.value.exit_code) == (TOKEN, 2)
+
+
+def test_what_came_of_it_is_one_line(service: Serviced, capsys: pytest.CaptureFixture[str]) -> None:
+    service.queue.add("mine", [])
+    print_state(service.client.show("mine"))
+    print_state(service.client.stop("mine"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["mine", "mine"]
+    assert "interrupted" in lines[1]
