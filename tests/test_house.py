@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-records secrets
+records other_tools secrets
 errors statistics formatting
 config envs
 compat
@@ -37,7 +37,15 @@ sweeps __main__
 RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for room in row.split()}
 ALONE = "rltune.policies.served_model"  # shipped inside every registered model, where there is no rltune
 
-LIGHT = ("config", "search", "errors", "formatting", "records", "secrets")  # a typo is answered before heavy imports
+LIGHT = (
+    "config",
+    "search",
+    "other_tools",
+    "errors",
+    "formatting",
+    "records",
+    "secrets",
+)  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 # Tables of what a setting can name: their rows are strings, so that no setting is checked by importing it.
 REGISTRIES = {"rltune.config.schema": ("tracking",), "rltune.config.capabilities": ("algorithms", "engine")}

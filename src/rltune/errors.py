@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Final, Self
 
+from rltune.other_tools import list_names
 from rltune.secrets import redact
 
 EXIT_FAULT = 1  # Exit code for faults, and for a sweep without a winner.
@@ -181,33 +182,10 @@ class PolicyError(RltuneError):
     """A policy cannot be found, loaded or used."""
 
 
-# What other libraries call rltune's settings, the closest setting first. By spelling alone, `n_steps` of
-# Stable-Baselines3 would be mistaken for `num_epochs`.
-OTHER_NAMES: Mapping[str, Sequence[str]] = {
-    "n_steps": ("train_batch_size_per_learner", "n_step", "rollout_fragment_length"),
-    "n_envs": ("num_envs_per_env_runner",),
-    "num_envs": ("num_envs_per_env_runner",),
-    "n_epochs": ("num_epochs",),
-    "batch_size": ("minibatch_size", "train_batch_size_per_learner"),
-    "learning_rate": ("lr", "actor_lr"),
-    "n_timesteps": ("env_steps", "budget.env_steps"),
-    "total_timesteps": ("env_steps", "budget.env_steps"),
-    "td3": ("tqc", "sac"),
-    "ddpg": ("sac",),
-    "trpo": ("ppo",),
-    "qrdqn": ("rainbow", "dqn"),
-    "recurrentppo": ("ppo",),
-    "halving": ("asha",),
-    "pbt": ("asha",),
-}
-
-_NO_DASHES = str.maketrans("", "", "-_")
-
-
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name closest to ``name``, by spelling or meaning: ``lr`` for ``learning_rate``; else None.
 
-    Capitals make no difference, and `OTHER_NAMES` come before names that are merely spelled alike.
+    Capitals make no difference, and the words of other tools come before names that are merely spelled alike.
 
     Args:
         name: What was typed.
@@ -216,7 +194,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """
     names = {text.casefold(): text for text in reversed(list(known))}
     typed = name.casefold()
-    for meant in (typed, *OTHER_NAMES.get(typed.translate(_NO_DASHES), OTHER_NAMES.get(typed, ()))):
+    for meant in (typed, *(name.rpartition(".")[2] for name in list_names(typed))):
         if meant in names:
             return names[meant]
     close = difflib.get_close_matches(typed, names, n=1, cutoff=cutoff)

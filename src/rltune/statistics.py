@@ -2,7 +2,8 @@
 
 Source of the formulas, where none is named: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
 Statistical Precipice". ``benchmarks/coverage.py`` simulates how often the intervals hold. This is NumPy, because
-``scipy.stats`` takes over a second to import. The tests compare the two.
+``scipy.stats`` takes over a second to import. The tests compare the two. NumPy is imported inside the functions: its
+import is a seventh of the time of ``rltune list`` and ``rltune show``, which compute no statistics.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any
 
 from rltune.records import Direction
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
 LEAST_COVERAGE = 0.93  # Five values allow at most a 93.75% interval, which is accepted as a 95% interval.
 LEAST_EPISODES = 5  # The fewest returns for an interval of their mean.
 ERROR_RATE = 0.05  # How often something may be called better that is not.
@@ -39,6 +41,8 @@ def interquartile_mean(values: ArrayLike, axis: int = -1) -> Array:
     Returns:
         The values' shape without ``axis``. A quarter of n values is n // 4, as in ``scipy.stats.trim_mean``.
     """
+    import numpy as np
+
     ordered = np.sort(np.asarray(values, dtype=np.float64), axis=axis)
     size = ordered.shape[axis]
     return np.asarray(ordered.take(range(size // 4, size - size // 4), axis=axis).mean(axis=axis))
@@ -60,6 +64,8 @@ def median_interval(values: ArrayLike) -> tuple[float, float] | None:
     Returns:
         Two of the values; None where n is below 5, of which even lowest and highest hold it in 87.5% at most.
     """
+    import numpy as np
+
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     outside, _ = _bound_median(len(ordered))
     return (float(ordered[outside]), float(ordered[len(ordered) - 1 - outside])) if outside >= 0 else None
@@ -97,6 +103,8 @@ def mean_interval(returns: ArrayLike, direction: Direction = Direction.MAX) -> t
         Both ends of the 95% interval; None where n is below 5, and where all returns are equal and no better than 0:
         they tell nothing about other episodes.
     """
+    import numpy as np
+
     seen = np.asarray(returns, dtype=np.float64)
     if len(seen) < LEAST_EPISODES:
         return None
@@ -108,6 +116,8 @@ def mean_interval(returns: ArrayLike, direction: Direction = Direction.MAX) -> t
 
 def _bound_mean(returns: Array) -> tuple[float, float]:
     """Compute the interval of `mean_interval`, for returns of which higher ones are better."""
+    import numpy as np
+
     low, high = _bound_by_student(returns)
     worst, middle, best = returns.min(), np.median(returns), returns.max()
     failure = min(0.0, worst, middle - FAILURE_DISTANCE * min(best - middle, middle - worst))
@@ -134,6 +144,7 @@ def is_mean_better(ours: Sequence[float], theirs: Sequence[float], direction: Di
         theirs: Two or more values.
         direction: Which values are better.
     """
+    import numpy as np
     from scipy.special import stdtrit  # Imported here, because SciPy takes a third of a second.
 
     # The subtraction turns equal values into exact zeros, which have no variance.
@@ -173,6 +184,8 @@ def count_wins_needed(num_pairs: int, error_rate: float = ERROR_RATE) -> int | N
 @functools.cache
 def _list_wins_needed(num_pairs: int, error_rate: float) -> tuple[int, ...]:
     """Compute the wins that are needed for each number of pairs from 0 to ``num_pairs``."""
+    import numpy as np
+
     undecided = np.zeros(num_pairs + 2)  # The probability of each number of wins of a coin not called better so far.
     undecided[0], left, needed = 1.0, 0.0, [1]
     for size in range(1, num_pairs + 1):

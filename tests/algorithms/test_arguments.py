@@ -12,6 +12,7 @@ from rltune.algorithms.arguments import (
     apply_params,
     build_search_space,
     check_argument,
+    check_unread,
     check_values,
     count_gpus,
     list_arguments,
@@ -19,6 +20,7 @@ from rltune.algorithms.arguments import (
     values_of,
 )
 from rltune.compose.composing import conf_dir
+from rltune.config.capabilities import find_capabilities
 from rltune.errors import ConfigError
 from rltune.search.space import Space
 
@@ -137,10 +139,11 @@ UNREAD = {
         "training.model": {"fcnet_hiddens": [256, 256]},
         "training.vf_share_layers": True,
         "training.optimizer": {"type": "sgd"},
-        "env_runners.observation_filter": "MeanStdFilter",
-        "env_runners.compress_observations": True,
-        "environment.clip_rewards": 1.0,
-        "rl_module.model_config.lstm_use_prev_action": True,
+        "training.use_gae": False,
+        "training.num_aggregator_actors_per_learner": 1,
+        "rl_module.model_config.head_fcnet_kernel_initializer": "xavier_uniform_",
+        "rl_module.model_config.fusionnet_hiddens": [8],
+        "rl_module.model_config.max_seq_len": 40,
     },
     "a2c": {"training.vf_share_layers": True},
     "dqn": {
@@ -171,7 +174,7 @@ UNREAD = {
         "training.lr": 0.02,
     },
     "appo": {"training.use_gae": False, "training.lambda_": 0.1, "training.target_worker_clipping": 9.0},
-    "impala": {"training.opt_type": "rmsprop", "training.decay": 0.9},
+    "impala": {"training.opt_type": "rmsprop", "training.decay": 0.9, "training.vtrace": False},
 }
 
 
@@ -211,6 +214,45 @@ READ_WITH = [
     ("sac", "training.grad_clip_by", "norm", "training.grad_clip", 0.5),
     ("rainbow", "training.td_error_loss_fn", "mse", "training.num_atoms", 1),
 ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "spaces", "is_read"),
+    [
+        ("fcnet_hiddens", [8], {"is_image": True, "is_discrete": True}, False),
+        ("fcnet_hiddens", [8], {"is_image": False, "is_discrete": True}, True),
+        ("conv_filters", [[8, 4, 2]], {"is_image": False, "is_discrete": True}, False),
+        ("conv_filters", [[8, 4, 2]], {"is_image": True, "is_discrete": True}, True),
+        ("free_log_std", True, {"is_image": False, "is_discrete": True}, False),
+        ("free_log_std", True, {"is_image": False, "is_discrete": False}, True),
+        ("fcnet_hiddens", [8], None, True),
+        ("conv_filters", [[8, 4, 2]], None, True),
+    ],
+)
+def test_what_the_environments_spaces_leave_unread_is_refused(algo, name, value, spaces, is_read):
+    typed, path = algo(), f"rl_module.model_config.{name}"
+    set_in(typed, path, value)
+    row = find_capabilities(typed)
+    if is_read:
+        check_unread(typed, Space((), {}), row, spaces)
+        return
+    with pytest.raises(ConfigError) as refused:
+        check_unread(typed, Space((), {}), row, spaces)
+    assert refused.value.key == f"algo.{path}"
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "fix"),
+    [
+        ("num_env_runners", ["choice", 0, 1], "algo.env_runners.num_env_runners=0"),
+        ("num_env_runners", 2, "algo.env_runners.num_env_runners=2"),
+        ("num_learners", ["choice", 0, 2], "algo.learners.num_learners=0"),
+    ],
+)
+def test_a_trials_share_of_the_machine_cannot_be_searched(algo, name, form, fix):
+    with pytest.raises(ConfigError) as refused:
+        build_search_space(algo(), {name: form})
+    assert (refused.value.key, refused.value.fix) == (f"space.{name}", fix)
 
 
 def turn_on(typed, switch, on):

@@ -111,7 +111,6 @@ def count_updates(algorithm):
         ("training.clip_parm", 0.2, "'clip_param'"),
         ("training.lrr", 0.2, "'lr'"),
         ("env_runners.num_env_runer", 1, "'num_env_runners'"),
-        ("rl_module.model_config.fcnet_hidden", [8], "'fcnet_hiddens'"),
         ("learners.num_learner", 1, "'num_learners'"),
     ],
 )

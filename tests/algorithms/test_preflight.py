@@ -95,31 +95,10 @@ def test_processes_beyond_a_trials_share_are_refused(settings):
     assert caught.value.fix == "+algo.learners.num_learners=0"
 
 
-@pytest.mark.parametrize(
-    ("section", "name", "value"),
-    [
-        ("env_runners", "num_cpus_per_env_runner", 2),
-        ("env_runners", "num_gpus_per_env_runner", 0.5),
-        ("learners", "num_cpus_per_learner", 2),
-        ("learners", "custom_resources_per_learner", {"big": 1}),
-        ("learners", "num_aggregator_actors_per_learner", 1),
-        ("evaluation", "evaluation_num_env_runners", 1),
-    ],
-)
-def test_resources_that_no_bundle_holds_are_refused(algo, section, name, value):
-    """Ray would wait for them for ever."""
-    own = algo()
-    own.setdefault(section, {})[name] = value
-    with pytest.raises(ConfigError) as refused:
-        check_corners(Build(own, CARTPOLE), parse_space({}))
-    assert refused.value.what.startswith(f"algo.{section}.{name}=")
-    assert refused.value.fix == f"~algo.{section}.{name}"
-
-
 def test_processes_that_the_algo_file_counts_are_allowed(algo):
     own = algo()
-    own["env_runners"] |= {"num_env_runners": 2, "num_cpus_per_env_runner": 1}
-    own["learners"] |= {"num_learners": 2, "num_cpus_per_learner": "auto"}
+    own["env_runners"] |= {"num_env_runners": 2}
+    own["learners"] |= {"num_learners": 2}
     (config,) = check_corners(Build(own, CARTPOLE), parse_space({}))
     assert (config.num_env_runners, config.num_learners) == (2, 2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rltune.compose.composing import compose_settings
-from rltune.compose.explaining import describe_allowed, refuse_flags
+from rltune.compose.explaining import describe_allowed, refuse_flags, refuse_hydra_words
 from rltune.config.schema import RunConfig
 from rltune.errors import RltuneError
 
@@ -37,7 +37,7 @@ from rltune.errors import RltuneError
         ("env=ale_py:ALE/Pong-v5", "one of: acrobot", "env=pong"),
         ("env=MountainCarContinuous-v0", "one of: acrobot", "env=gym env.id=MountainCarContinuous-v0"),
         ("env=cartpol", "one of: acrobot", "env=cartpole"),
-        ("space.novelty=4", "one of", "+space.novelty=4 adds a key"),
+        ("space.novelty=4", "one of", "+algo.training.novelty=null +space.novelty=4"),
         ("algo=PPO", "one of: a2c", "algo=ppo"),
         ("env_id=CartPole-v1", "one of: algo", "env.id=CartPole-v1"),
         ("budget_trials=4", "one of: algo", "budget.trials=4"),
@@ -48,8 +48,8 @@ from rltune.errors import RltuneError
         ("space={lr: 1e-3}", "one of: a2c", "space.NAME=VALUE"),
         ("n_envs=8", "one of: algo, budget", "algo.env_runners.num_envs_per_env_runner=8"),
         ("num_envs=8", "one of: algo, budget", "algo.env_runners.num_envs_per_env_runner=8"),
-        ("algo.num_envs=8", "one of", "+algo.num_envs=8 adds a key"),
-        ("device=cuda", "one of: algo, budget", "run --help"),
+        ("algo.num_envs=8", "one of", "algo.env_runners.num_envs_per_env_runner=8"),
+        ("device=cuda", "GPUs", "resources.gpus_per_trial=1"),
         ("algo=[ppo,dqn]", "a single value", "run -m algo=ppo,dqn"),
         ("algo=ppo,dqn", "a single value", "run -m algo=ppo,dqn"),
         ("space.lr=choice(0.1,0.2)", "a range or a choice", "space.lr=[choice,0.1,0.2]"),
@@ -75,14 +75,39 @@ def test_the_key_that_is_wrong_is_named_whole() -> None:
     [
         ("--algo ppo --env cartpole", "run algo=ppo env=cartpole"),
         ("--algo=ppo seed=1", "run algo=ppo seed=1"),
-        ("algo=ppo --n-trials 4 -m", "run algo=ppo n_trials=4 -m"),
+        ("algo=ppo --n-trials 4 -m", "run algo=ppo budget.trials=4 -m"),
+        ("--config-path=mine", "run --config-dir=mine"),
+        ("--config-name smoke", "run experiment=smoke"),
     ],
 )
 def test_flags_are_answered_as_settings(typed: str, fix: str) -> None:
     with pytest.raises(RltuneError) as refused:
         refuse_flags("run", typed.split())
     assert refused.value.fix.endswith(fix)
-    refuse_flags("run", ["-m", "algo=ppo,dqn", "--config-dir", "mine", "--cfg", "job", "--config-name=run"])
+    refuse_flags("run", ["-m", "algo=ppo,dqn", "--config-dir", "mine", "--cfg", "job"])
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("hydra.run.dir=mine", "output_dir=mine"),
+        ("+hydra.sweep.dir=mine", "output_dir=mine"),
+        ("hydra/launcher=joblib", "leave hydra/launcher out"),
+        ("hydra.job.chdir=true", "leave hydra.job.chdir out"),
+    ],
+)
+def test_settings_of_hydra_that_change_nothing_are_refused(word, fix):
+    with pytest.raises(RltuneError) as refused:
+        refuse_hydra_words(["seed=1", word])
+    assert refused.value.what.startswith(f"{word}:")
+    assert refused.value.fix == fix
+    refuse_hydra_words(["hydra.searchpath=[file://mine]", "hydra.verbose=true"])
+
+
+def test_a_group_that_has_an_option_is_answered_without_plus():
+    with pytest.raises(RltuneError) as refused:
+        compose_settings("run", RunConfig, ["+experiment=smoke"])
+    assert refused.value.fix == "experiment=smoke"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -73,6 +74,42 @@ def test_a_value_that_no_setting_can_have_is_refused_by_its_key(value):
     assert refused.value.what.startswith("env.kwargs.size=")
 
 
+class Float:
+    """As a range of Ray Tune: its sampler says which scale it has."""
+
+    def __init__(self, lower, upper, sampler="_Uniform"):
+        self.lower, self.upper, self.sampler = lower, upper, type(sampler, (), {})()
+
+
+class Integer(Float):
+    """As Ray Tune's, which ends before its upper end."""
+
+
+class Categorical:
+    """As Ray Tune's."""
+
+    def __init__(self, *values):
+        self.categories = values
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        (Float(0, 1.0), "space.lr=['uniform', 0, 1.0]"),
+        (Float(0.1, 1.0, "_LogUniform"), "space.lr=['loguniform', 0.1, 1.0]"),
+        (Integer(1, 5), "space.lr=['randint', 1, 4]"),
+        (Categorical(1, 2), "space.lr=['choice', 1, 2]"),
+        (optuna.distributions.FloatDistribution(0.1, 1, log=True), "space.lr=['loguniform', 0.1, 1.0]"),
+        (optuna.distributions.IntDistribution(1, 4), "space.lr=['randint', 1, 4]"),
+        (optuna.distributions.CategoricalDistribution([1, 2]), "space.lr=['choice', 1, 2]"),
+    ],
+)
+def test_a_range_of_another_tool_is_answered_with_ours(value, fix):
+    with pytest.raises(ConfigError) as refused:
+        spell_value("space.lr", value)
+    assert refused.value.fix == fix
+
+
 def test_nested_settings_are_spelled_by_their_keys():
     given = {"algo": "dqn", "budget": {"trials": 4}, "space": {"lr": 1e-3}, "env": {"kwargs": {}}}
     assert list(spell_settings(given)) == ["algo='dqn'", "budget.trials=4", "++space.lr=0.001", "++env.kwargs={}"]
@@ -125,3 +162,7 @@ def test_a_name_that_looks_like_a_number_stays_text(name):
 def test_a_range_may_be_written_as_a_call():
     assert spell_word("space.lr=loguniform(1e-4,1e-2)", RunConfig) == "space.lr=[loguniform,1e-4,1e-2]"
     assert spell_word("space.lr=choice(1,2)", RunConfig) == "space.lr=choice(1,2)"  # This is Hydra's, for -m.
+    assert spell_word("space.lr=tune.loguniform(1e-4,1e-2)", RunConfig) == "space.lr=[loguniform,1e-4,1e-2]"
+    assert spell_word("space.lr=tune.choice([1,2])", RunConfig) == "space.lr=[choice,1,2]"
+    assert spell_word("space.lr=grid_search([1,2])", RunConfig) == "space.lr=[grid_search,1,2]"
+    assert spell_word("space.lr=sort([1,2])", RunConfig) == "space.lr=sort([1,2])"

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import inspect
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rltune.algorithms.build import import_config_class
 from rltune.compat.rllib_internals import read_part
 from rltune.compose.composing import conf_dir
-from rltune.config.capabilities import TABLE, UNKNOWN, capabilities_of, find_capabilities, list_algos, network_of
+from rltune.config.capabilities import (
+    MODEL_SETTINGS,
+    SECTIONS,
+    TABLE,
+    UNKNOWN,
+    capabilities_of,
+    find_capabilities,
+    list_algos,
+    network_of,
+)
 from rltune.driver import plan
 from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
@@ -82,10 +95,22 @@ def test_an_algorithm_of_ones_own_inherits_a_row() -> None:
     assert not UNKNOWN.several_agents
 
 
+def test_the_settings_of_networks_are_those_of_rllib() -> None:
+    theirs = {field.name for field in dataclasses.fields(DefaultModelConfig)}
+    assert set(MODEL_SETTINGS) == theirs - {"lstm_use_prev_action", "lstm_use_prev_reward"}, "nothing reads these two"
+
+
+@pytest.mark.parametrize("section", [name for name, arguments in SECTIONS.items() if arguments is not None])
+def test_the_arguments_of_a_section_are_arguments_of_rllib(section: str) -> None:
+    theirs = set(inspect.signature(getattr(AlgorithmConfig, section)).parameters)
+    assert set(SECTIONS[section] or ()) <= theirs | {"small_policy_init"}
+
+
 def test_errors_name_the_algorithms_that_are_able_to() -> None:
     assert list_algos(lambda row: row.lstm).replace(",", "").split() == ["ppo", "a2c", "appo", "impala", "or", "dqn"]
     assert list_algos(lambda row: row.engine, "and").replace(",", "").split() == ["ppo", "a2c", "dqn", "and", "sac"]
     assert list_algos(lambda row: row.name == "bc") == "bc"
+    assert list_algos(lambda row: row.actions == "discrete", with_variants=True) == "dqn or rainbow"
     assert list_algos(lambda row: False) == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_key_that_was_added_beside_the_schema_is_refused(word):
         ("+learning_rate=[uniform,0,1]", "space.lr=..."),
         ("+budget.trils=4", "budget.trials=4"),
         ("+storag=s3://key:secret@host/bucket", "storage=s3://***@host/bucket"),
-        ("+verbose=1", "add --cfg job to see all keys"),
+        ("+verbose=1", "leave verbose out"),
     ],
 )
 def test_an_added_key_is_answered_with_the_one_that_was_meant(word, fix):
@@ -197,6 +198,58 @@ def test_an_algo_file_without_name_or_class_is_refused(key, composed):
     assert f"algo.{key}" in refusal(raw).what
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("env_runners.num_cpus_per_env_runner", 2, "remove it: ~algo.env_runners.num_cpus_per_env_runner"),
+        ("env_runners.num_gpus_per_env_runner", 0.5, "resources.gpus_per_trial=0.5"),
+        ("env_runners.observation_filter", "MeanStdFilter", "env.normalise_observations=true"),
+        ("env_runners.gym_env_vectorize_mode", "sync", "env.vectorize=sync"),
+        ("environment.env_config", {"size": 4}, "+env.kwargs={size:4}"),
+        ("environment.clip_rewards", True, "env.rewards.clip=1.0"),
+        ("learners.custom_resources_per_learner", {"big": 1}, "remove it: ~algo.learners.custom_resources_per_learner"),
+        ("evaluation.evaluation_num_env_runners", 1, "certify.episodes=50"),
+        ("api_stack.enable_rl_module_and_learner", False, "remove it: ~algo.api_stack"),
+        ("rl_module.model_config.lstm_use_prev_action", True, "remove it: ~algo.rl_module.model_config.lstm_use_prev"),
+    ],
+)
+def test_what_nothing_in_a_sweep_reads_is_refused(key, value, fix, composed):
+    settings, (section, *above, name) = copy.deepcopy(composed), key.split(".")
+    node = settings["algo"].setdefault(section, {})
+    for part in above:
+        node = node[part]
+    node[name] = value
+    error = refusal(settings)
+    assert error.key == f"algo.{key}"
+    assert error.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("output_dir", "s3://bucket/sweeps", "storage=s3://bucket/sweeps"),
+        ("storage", "sqlite:///study.db", "study.storage="),
+        ("storage", "/sweeps", "storage=s3://"),
+    ],
+)
+def test_folder_bucket_and_database_each_have_their_setting(key, value, fix, composed):
+    error = refusal({**composed, key: value})
+    assert error.key == key
+    assert error.fix.startswith(fix)
+
+
+def test_a_direction_needs_its_second_objective(composed):
+    objective = {**composed["objective"], "second": {"key": None, "direction": "max"}}
+    error = refusal({**composed, "objective": objective})
+    assert error.key == "objective.second.direction"
+    assert "objective.second.key=" in error.fix
+
+
+def test_a_dashboard_is_that_of_a_ray_of_ones_own(composed):
+    cluster = {**composed["cluster"], "address": "auto", "dashboard": True}
+    assert refusal({**composed, "cluster": cluster}).key == "cluster.dashboard"
+
+
 def test_an_algo_section_that_is_no_mapping_is_refused(composed):
     assert "algo.training" in refusal({**composed, "algo": {**composed["algo"], "training": 3}}).what
 
@@ -226,7 +279,7 @@ def test_a_name_that_becomes_part_of_a_models_is_refused(group, composed):
 
 def test_a_command_to_be_typed_again_needs_a_name(composed):
     error = refusal(change_setting(composed, "resume", "auto"))
-    assert error.key == "resume"
+    assert error.key == "name"
     assert error.fix == "name=my-sweep resume=auto"
     parse_config(change_setting(change_setting(composed, "resume", "auto"), "name", "mine"))
     assert refusal(change_setting(composed, "resume", "maybe")).key == "resume"

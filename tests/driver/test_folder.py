@@ -174,7 +174,7 @@ def drive(
 
 def delete_history(s3: str, tmp_path: Path, name: str) -> None:
     """Delete the file by which the storage names the last driver, as somebody does whose machine is gone."""
-    open_store("", make_address(make_address(s3, tmp_path.name), name)).delete("driver.json")
+    open_store("", make_address(make_address(s3, tmp_path.name), name)).delete("drivers.txt")
 
 
 @pytest.mark.slow  # a server
@@ -210,7 +210,7 @@ def test_a_ledger_that_another_machine_still_has_is_not_gone_without(
     with pytest.raises(StudyError) as refused:
         drive("a", "name=kept")
     assert refused.value.key == "sweep"
-    assert "driver.json" in refused.value.fix
+    assert "drivers.txt" in refused.value.fix
     assert drive("b", "name=kept") == [0, 1, 2], "the machine with the newest ledger goes on"
     assert drive("b", "name=kept", killed=True) == [0, 1, 2, 3]
     delete_history(s3, tmp_path, "kept")

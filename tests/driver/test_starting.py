@@ -14,7 +14,6 @@ from rltune.config.validation import parse_config
 from rltune.driver import starting
 from rltune.driver.plan import fit_sizes
 from rltune.errors import StudyError
-from rltune.ledger.handover import History
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_ref import SweepRef
 
@@ -79,6 +78,6 @@ def test_the_certification_of_an_extended_grid_fits_the_points_that_the_grid_has
 def test_auto_stores_the_ledger_that_a_killed_driver_did_not(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
     folder = toy_run(*AUTO).folder
     for is_stored in (False, True):
-        monkeypatch.setattr(starting, "read_stored_history", lambda store: History(("a", "a stored")[: 1 + is_stored]))  # noqa: B023
+        monkeypatch.setattr(starting, "read_stored_history", lambda store: ["a host", "a host stored"][: 1 + is_stored])  # noqa: B023
         end = starting.find_end(folder, parse_config(read_settings(folder)))
         assert (end is not None) is is_stored, "the sweep is opened again to store it"

@@ -183,6 +183,10 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(sweeps, tmp_path):
         shown("cartpole-on", tmp_path)
     assert refused.value.key == "sweep"
     assert "'cartpole-one'" in refused.value.allowed
+    assert refused.value.fix == "sweep=cartpole-one"
+    with pytest.raises(StudyError) as refused:
+        shown("lates", tmp_path)
+    assert refused.value.fix == "sweep=latest"
 
 
 @pytest.mark.slow

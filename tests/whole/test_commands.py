@@ -254,9 +254,9 @@ def test_every_job_of_a_multirun_is_run_in_its_turn(typed):
     assert jobs == ["seed=1", "seed=2"]
 
 
-def test_a_command_without_groups_loads_no_hydra(typed):
+def test_a_command_that_shows_sweeps_loads_what_it_needs_alone(typed):
     for command in ("list output_dir=a", "show sweep=nope"):
-        assert not typed[command].loaded & {*LATE, "hydra"}
+        assert not typed[command].loaded & {*LATE, "hydra", "numpy", "pandas"}
 
 
 def test_cfg_job_prints_the_composed_settings_and_runs_nothing(typed):

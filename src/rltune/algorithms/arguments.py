@@ -10,6 +10,7 @@ from typing import Any
 from rltune.config.bounds import Bounds
 from rltune.config.capabilities import (
     REPLAY_BUFFERS,
+    RESOURCES,
     SCHEDULED,
     UNKNOWN,
     Capabilities,
@@ -83,13 +84,13 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
         return paths[0]
     key = key or f"space.{name}"
     if not paths:
-        add = f"+algo.{NORMALISE}=[]" if name == NORMALISE else f"+algo.training.{name}=..."
+        add = f"+algo.{NORMALISE}=[]" if name == NORMALISE else f"+algo.training.{name}=null"
         raise ConfigError(
             key,
             ABSENT,
             f": algo '{algo['name']}' has no argument '{name}'",
             choices(name, list_arguments(algo)),
-            f"add it to the algo first, such as {add}, or drop it with ~{key}",
+            f"add it to the algo first: {add}, or drop it: ~{key}",
         )
     candidates = ", ".join(".".join(path) for path in paths)
     raise ConfigError(
@@ -101,7 +102,8 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
     """Build the search space from a ``space`` group, whose conditions may also name arguments of the algo file.
 
     Raises:
-        ConfigError: As `rltune.search.space.parse_space`, or an argument is misspelt.
+        ConfigError: As `rltune.search.space.parse_space`, or an argument is misspelt, or its values would need
+            different shares of the machine.
     """
     arguments = list_arguments(algo)
     for name, form in raw.items():
@@ -112,6 +114,14 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
                 f": algo '{algo['name']}' has no argument '{name}'",
                 choices(str(name), arguments),
                 f"space.{close}={format_value(form)}",
+            )
+        if (path := ".".join(next(iter(arguments.get(str(name), ())), ()))) in RESOURCES:
+            raise ConfigError(
+                f"space.{name}",
+                form,
+                ": all trials have the same share of the machine",
+                "one value for all trials; rltune probe measures which is best here",
+                f"algo.{path}={format_value(_read(algo, tuple(path.split('.'))) if isinstance(form, list) else form)}",
             )
     unambiguous = tuple(name for name, paths in arguments.items() if len(paths) == 1)
     return parse_space(raw, values_of(algo, unambiguous))
@@ -236,29 +246,37 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
         )
 
 
-def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
+def check_unread(
+    algo: Mapping[str, Any], space: Space, row: Capabilities, spaces: Mapping[str, bool] | None = None
+) -> None:
     """Refuse arguments, fixed or searched, that RLlib 2.60 accepts but reads in no trial of the sweep.
 
     Args:
         algo: The algo file. It contains the arguments that are searched, too.
         row: The algorithm's features, with the arguments that it does not read.
+        spaces: Whether observations are images, ``is_image``, and whether actions are discrete, ``is_discrete``; None
+            if that is not known.
 
     Raises:
         ConfigError: Names the first of them, and what to use instead.
     """
     unread, shipped = {entry.path: entry for entry in row.unread}, _read_shipped(algo, row)
+    facts = {**algo, "env": spaces or {}}
     searched = {".".join(locate_argument(algo, name)): name for name in space.names}
     corners = space.corners()
     for name, paths in list_arguments(algo).items():
         for path in paths:
             dotted, value = ".".join(path), _read(algo, path)
             parameter, entry = searched.get(dotted), unread.get(dotted)
-            fix = f"remove it: ~algo.{dotted}" + (f" ~space.{parameter}" if parameter else "")
+            # A value of the shipped file may stay where only the search is wrong.
+            is_typed = value not in (None, _read(shipped, path))
+            removed = [f"~algo.{dotted}"] * is_typed + [f"~space.{parameter}"] * (parameter is not None)
+            fix = f"remove it: {' '.join(removed)}"
             problem = ": RLlib 2.60 accepts this, but it has no effect on a sweep"
             problem += " with these settings" if entry and entry.switch else ""
             # A value of the shipped file may wait for another argument that would have it read.
-            is_set = parameter is not None or value not in (None, _read(shipped, path))
-            if entry and is_set and not (entry.switch and _is_on(entry.switch, algo, searched, corners, parameter)):
+            is_set = parameter is not None or is_typed
+            if entry and is_set and not (entry.switch and _is_on(entry.switch, facts, searched, corners, parameter)):
                 raise ConfigError(f"algo.{dotted}", value, problem, entry.instead, fix)
             is_known = not row.replay_settings or name in row.replay_settings
             if path[:-1] == _REPLAY and not is_known and not _is_own_class(str(_read(algo, (*_REPLAY, "type")))):

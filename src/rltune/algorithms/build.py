@@ -234,7 +234,9 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
     if section == "rl_module":
         _set_policy_init(config, arguments)
         if isinstance(arguments.get("model_config"), Mapping):
-            arguments["model_config"] = _make_model_config(arguments["model_config"])
+            from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+            arguments["model_config"] = DefaultModelConfig(**arguments["model_config"])
     _import_own_parts(section, arguments)
     try:
         getattr(config, section)(**arguments)
@@ -300,21 +302,3 @@ def _list_keywords(cls: type, section: str) -> list[str]:
     methods = [vars(base)[section] for base in cls.__mro__ if section in vars(base)]
     names = {p.name for m in methods for p in inspect.signature(m).parameters.values() if p.kind is p.KEYWORD_ONLY}
     return sorted(names)
-
-
-def _make_model_config(raw: Mapping[str, Any]) -> Any:
-    """Convert ``model_config`` to RLlib's dataclass, which refuses unknown keys; RLlib ignores those of a dict."""
-    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-
-    try:
-        return DefaultModelConfig(**raw)
-    except TypeError:
-        allowed = list(DefaultModelConfig.__dataclass_fields__)
-        unknown = next(key for key in raw if key not in allowed)
-        raise ConfigError(
-            f"algo.rl_module.model_config.{unknown}",
-            raw[unknown],
-            ": RLlib has no such model setting",
-            choices(unknown, allowed),
-            f"correct or remove it: ~algo.rl_module.model_config.{unknown}",
-        ) from None

@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
 
 MAX_NAMED = 3  # Other values are tried for at most this many parameters that RLlib's error names.
-# Arguments of the algo file that may request more CPUs or GPUs than a trial has, with the values that do not.
-ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
-    ("env_runners", "num_cpus_per_env_runner", (1,)),
-    ("env_runners", "num_gpus_per_env_runner", ()),
-    ("env_runners", "custom_resources_per_env_runner", ()),
-    ("learners", "num_cpus_per_learner", (1, "auto")),
-    ("learners", "custom_resources_per_learner", ()),
-    ("learners", "num_aggregator_actors_per_learner", ()),
-    ("evaluation", "evaluation_num_env_runners", ()),
-)
 
 
 def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
@@ -82,17 +72,6 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
                 f", the default of {type(config).__name__}, needs CPUs that a trial does not have",
                 "numbers of env runners and learners that the algo file itself sets",
                 f"+{key}={counted}",
-            )
-    for section, name, allowed in ONE_CPU_EACH:
-        value = (algo.get(section) or {}).get(name)
-        if value and value not in allowed:
-            raise ConfigError(
-                f"algo.{section}.{name}",
-                value,
-                ": a trial cannot have these resources",
-                "one CPU for the trial's process (resources.cpus_per_trial) and for each env runner and learner; "
-                "GPUs (resources.gpus_per_trial) only for learners",
-                f"~algo.{section}.{name}",
             )
 
 
@@ -169,12 +148,15 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         ) from None
 
 
-def check_spaces(algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] | None) -> None:
+def check_spaces(
+    algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] | None, space: Space | None = None
+) -> None:
     """Refuse an environment whose observations or actions the algorithm does not take; RLlib's own errors are obscure.
 
     An algorithm that is not in our table is imported only if RLlib has been imported already.
 
     Args:
+        space: The search space; with it, settings that are not read with these observations or actions are refused.
         spaces: The spaces of its observations and actions; None for several agents, each of which has its own.
     """
     from rltune.envs.spaces import is_discrete, is_image  # Imported here, because Gymnasium loads slowly.
@@ -192,7 +174,7 @@ def check_spaces(algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] |
             "algo",
             algo["name"],
             f"cannot act in env.id={env_id}, whose actions are {spaces[1]}",
-            f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind))}",
+            f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind), with_variants=True)}",
             "algo=ppo, or another env=",
         )
     if is_image(spaces[0]) and not row.images:
@@ -200,9 +182,11 @@ def check_spaces(algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] |
             "algo",
             algo["name"],
             f"cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
-            f"images are for {list_algos(lambda row: row.images)}",
+            f"images are for {list_algos(lambda row: row.images, with_variants=True)}",
             "algo=ppo, or a vector: env.wrappers=[{entry_point: 'rltune.envs.spaces:FlatObservation'}]",
         )
+    if space is not None:
+        check_unread(algo, space, row, {"is_image": is_image(spaces[0]), "is_discrete": kind == "discrete"})
 
 
 def find_normalisable(

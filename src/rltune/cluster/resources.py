@@ -143,6 +143,7 @@ class Request:
         widest_layer: Units of the network's widest hidden layer; 0 where it is not known.
         learners: Remote learners of a trial.
         trials_per_gpu: What ``gpus`` is derived from, a number or ``auto``; None where it was asked for itself.
+        has_learner_gpus: Whether ``gpus`` is derived from ``algo.learners.num_gpus_per_learner``.
     """
 
     cpus: float | None
@@ -153,10 +154,13 @@ class Request:
     widest_layer: int = 0
     learners: int = 0
     trials_per_gpu: int | str | None = None
+    has_learner_gpus: bool = False
 
     @property
     def gpu_setting(self) -> tuple[str, float | str]:
         """The user's setting that requests GPUs, for errors: its key and its value."""
+        if self.has_learner_gpus:
+            return "algo.learners.num_gpus_per_learner", self.gpus / max(1, self.learners)
         if self.trials_per_gpu is None:
             return "resources.gpus_per_trial", self.gpus
         return "resources.trials_per_gpu", self.trials_per_gpu
@@ -296,10 +300,12 @@ def _check_gpus(request: Request, machine: Machine) -> None:
             value=value,
         )
     if gpus and machine.gpus <= 0:
+        is_shared = request.trials_per_gpu is not None
+        fix = "~algo.learners.num_gpus_per_learner" if request.has_learner_gpus else "resources=auto"
         raise ResourceError(
             ", but there is no GPU here",
-            "0 without a GPU" if request.trials_per_gpu is None else "null without a GPU: as many trials as CPUs",
-            "resources=auto" if request.trials_per_gpu is None else "resources.trials_per_gpu=null",
+            "null without a GPU: as many trials as CPUs" if is_shared else "0 without a GPU",
+            "resources.trials_per_gpu=null" if is_shared else fix,
             key=key,
             value=value,
         )

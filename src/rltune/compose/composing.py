@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
-from rltune.compose.explaining import explain, explain_option, find_type, split_word
+from rltune.compose.explaining import explain, explain_option, find_type, refuse_hydra_words, split_word
 from rltune.compose.groups import find_options, find_own_dir
 from rltune.compose.overrides import spell_value, spell_word
 from rltune.config.names import conf_dir as conf_dir
@@ -38,8 +38,10 @@ def spell_words(words: Sequence[str], schema: type) -> list[str]:
         schema: The dataclass of the command's settings.
 
     Raises:
-        RltuneError: Values are typed where a group takes an option's name, for which Hydra raises TypeError.
+        RltuneError: Values are typed where a group takes an option's name, for which Hydra raises TypeError; or a
+            setting of Hydra's own is typed.
     """
+    refuse_hydra_words(words)
     spelled = [spell_word(word, schema) for word in words]
     values = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in words)}
     for key, value in values.items():

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
+from rltune.config.advice import advise, advise_option, translate
 from rltune.config.bounds import list_bounds, read_types
+from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
+from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.uris import conceal_setting
-from rltune.config.validation import find_meant
-from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, spell
 from rltune.formatting import spell_command
+from rltune.other_tools import Answer, find_answer
 
 TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
+_NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+QUOTED_PLUS = "'+"
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
 # Hydra's flags. Settings that are typed with dashes are refused.
 FLAGS = {
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run"),
-    *("-m", "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name"),
-    *("-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
+    *("-m", "--multirun", "-sc", "--shell-completion", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 }
+INSTEAD = {"config-path": "--config-dir=", "cp": "--config-dir=", "config-name": "experiment=", "cn": "experiment="}
+"""What to type in place of Hydra's flags for another folder or file of settings, whose files rltune's own must be."""
+ACTING = ("hydra.searchpath", "hydra.mode", "hydra.verbose", "hydra.help")  # The settings of Hydra that act here.
 
 
 def find_type(schema: type, key: str) -> Any:
@@ -72,6 +79,13 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     help_line = spell_command(f"{root} --help")
     # Hydra's parser of config groups raises ValueError, for example for tuned=null.
     if not isinstance(error, HydraException | OmegaConfBaseException):
+        for key, _, option in (word.lstrip("+").partition("=") for word in words):
+            if re.match(r"space\.[^.]+\.", key):
+                return _explain_mapping(key, option)
+            if option in ("null", "true", "false") and (conf_dir() / key).is_dir():
+                options = sorted(path.stem for path in (conf_dir() / key).glob("*.yaml"))
+                allowed, fix = advise_option(key, option, options)
+                return ConfigError(key, option, "is no file of its group", allowed, fix or f"~{key}")
         return RltuneError(str(error), "group=option; ~group leaves it out", help_line)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     is_several = lines and _SEVERAL.match(lines[0])
@@ -95,6 +109,10 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         keys = sorted(field.name for field in fields(schema))
         typed = next((word for word in words if word.startswith(f"{group[1]}=")), group[1])
         return ConfigError(*split_word(typed), ": no such key", choices(group[1], keys), help_line)
+    if lines and (group := re.match(r"Multiple values for ([\w/]+)\.", lines[0])):
+        typed = next((word for word in words if word.lstrip("+").startswith(f"{group[1]}=")), f"+{group[1]}=")
+        fix = typed.lstrip("+")
+        return ConfigError(*split_word(typed), ": + adds a group, and this one has an option", "one option", fix)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:
         return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
@@ -132,11 +150,14 @@ def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS
     for word in words:
         key, equals, value = word.partition("=")
         if word in refused:
-            settings.append(f"{key.lstrip('-').replace('-', '_')}={value}")
+            name = key.lstrip("-")
+            settings.append(f"{INSTEAD.get(name) or name.replace('-', '_') + '='}{value}")
         elif settings and settings[-1].endswith("=") and not equals:
             settings[-1] += word
         else:
             settings.append(word)
+    if root in ("run", "submit"):
+        settings = [_translate_setting(setting) for setting in settings]
     typed = " ".join(settings)
     raise ConfigError(
         *split_word(refused[0]),
@@ -144,6 +165,41 @@ def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS
         "settings as key=value or group=option, without dashes",
         spell_command(f"{root} {typed}"),
     )
+
+
+def _translate_setting(word: str) -> str:
+    """Write a setting that has another tool's name with rltune's name, if this needs no look at the other settings."""
+    key, equals, value = word.partition("=")
+    answer = find_answer("setting", key)
+    if not equals or answer is None or find_type(RunConfig, key) is not None:
+        return word
+    name = next((name for name in answer.names if find_type(RunConfig, name) is not None), None)
+    if name is None:
+        return word if answer.names or answer.fix.startswith("leave") else answer.fix
+    return translate(name, value)
+
+
+def refuse_hydra_words(words: Sequence[str]) -> None:
+    """Refuse settings of Hydra itself that would change nothing, because Hydra only composes here.
+
+    Args:
+        words: The command line, as it was typed.
+
+    Raises:
+        ConfigError: Names the first of them, and what to type instead.
+    """
+    for word in words:
+        key, _, value = word.lstrip("+~").partition("=")
+        if not re.match(r"hydra[./]", key) or key.startswith(ACTING):
+            continue
+        answer = find_answer("hydra", key[len("hydra.") :]) or Answer()
+        fix = f"{answer.names[0]}={value}" if answer.names else f"leave {key} out"
+        raise ConfigError(
+            *split_word(word),
+            ": Hydra only composes the settings here, so nothing reads this",
+            answer.note or f"{', '.join(ACTING)}; a sweep's files lie in output_dir, in a folder with its name",
+            fix,
+        )
 
 
 def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneError | None:
@@ -177,15 +233,13 @@ def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneErr
 def explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneError:
     """Explain that a config group has no such option; for an environment's id, suggest ``env=gym env.id=ID``."""
     group, _, option = file.partition("/") if file.startswith("env/") else file.rpartition("/")
-    close, fix = nearest(option, options), help_line
+    allowed, fix = advise_option(group, option, list(options))
     base = re.match(r"(?:[\w.]+:)?(?:[\w-]+/)*([\w.-]+)-v\d+$", option) if group == "env" else None
     if base and base[1].lower() not in options:
         fix = f"env=gym env.id={option}"
-    elif base or close:
-        fix = f"{group}={base[1].lower() if base else close}"
-    return RltuneError(
-        f": no such file conf/{group}/{option}.yaml", choices(option, options), fix, key=group, value=option
-    )
+    elif base:
+        fix = f"env={base[1].lower()}"
+    return RltuneError(f": no such file conf/{group}/{option}.yaml", allowed, fix or help_line, key=group, value=option)
 
 
 def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: Sequence[str]) -> RltuneError:
@@ -200,8 +254,11 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
     # For an unknown config group, Hydra names only the group, although the user has typed a key in it.
     full_key = f"{cause.full_key}."
-    typed = (word for word in words if f"{word.partition('=')[0].lstrip('+~')}.".startswith(full_key))
-    override = next(typed, str(cause.full_key))
+    keys = {word: f"{word.partition('=')[0].lstrip('+~')}." for word in words}
+    typed = [word for word, key in keys.items() if key.startswith(full_key)]
+    # A mapping may be typed for the group: `env.kwargs={size: 4}` for the key `env.kwargs.size`.
+    typed += [word for word, key in keys.items() if full_key.startswith(key)]
+    override = next(iter(typed), str(cause.full_key))
     if str(cause.key) in siblings:
         has_value = not (OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key)))
         default = parent.get(cause.key) if has_value else None
@@ -210,17 +267,118 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
             default = bounds.suggest(override.partition("=")[2])
         fix = help_line if default is None or isinstance(default, Container) else f"{cause.full_key}={default}"
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
+        if isinstance(default, DictConfig) and (names := [str(name) for name in default]):
+            allowed, fix = f"one of its settings: {', '.join(names)}", override.replace("=", f".{names[0]}=", 1)
         return ConfigError(*split_word(override), f": {str(cause).splitlines()[0]}", allowed, fix)
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
         return _explain_fixed(override, siblings)
-    above, _, last = str(cause.full_key).rpartition(".")
-    settings = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
-    may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
-    fix = f"+{override} adds a key" if may_add else help_line
-    if meant := find_meant(str(cause.full_key), siblings, settings):
-        fix = override.replace(str(cause.full_key), meant, 1)
-    allowed = choices(last, siblings, meant and meant.removeprefix(f"{above}."))
-    return ConfigError(*split_word(override), ": no such key", allowed, fix)
+    return explain_unknown(override, str(cause.full_key), _read_settings(cause, schema), help_line)
+
+
+def _read_settings(cause: OmegaConfBaseException, schema: type) -> dict[str, Any]:
+    """Return all settings among which OmegaConf met an unknown key, nested and with interpolations unresolved."""
+    parent: Any = cause.parent_node
+    if not isinstance(parent, DictConfig):
+        return {}
+    # A relative key has a dot for the node itself and one for each node above.
+    to_root = "." * (str(cause.full_key).count(".") + 1)
+    settings: dict[str, Any] = {}
+    for name in (field.name for field in fields(schema)):
+        with contextlib.suppress(OmegaConfBaseException):
+            node = OmegaConf.select(parent, f"{to_root}{name}")
+            settings[name] = OmegaConf.to_container(node) if isinstance(node, Container) else node
+    return settings
+
+
+def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line: str) -> RltuneError:
+    """Explain that a typed word names no setting.
+
+    Args:
+        word: The word, ``key=value``. Its key may be deeper than the unknown one: ``budgett.trials`` than ``budgett``.
+        key: The unknown key.
+        settings: All settings, nested.
+        help_line: What to type if nothing is close.
+    """
+    typed, _, value = word.lstrip("+~").partition("=")
+    if mapping := re.match(r"space\.[^.=]+=\{\s*(\w+)", word.lstrip("+")):
+        return _explain_mapping(f"{typed}.{mapping[1]}", value)
+    is_section = key.startswith("algo.") and key.removeprefix("algo.") in SECTIONS
+    if is_section or (key != typed and find_answer("setting", typed.rpartition(".")[2])):
+        key = typed  # Hydra names the section, which only the algorithm's file lacks.
+    known = _list_addable(key, settings) if "algo" in settings else []
+    allowed, fix = advise(key, value, settings)
+    last = key.rpartition(".")[2]
+    answer = find_answer("setting", last)
+    if last in known:
+        fix = f"+{word.lstrip('+')}"
+        fix = f"'{fix}'" if " " in fix else fix
+    elif known and answer is None:
+        close = nearest(last, known)
+        if not close and key.startswith("space."):
+            help_line = f"+algo.training.{last}=null +{word}, if the algorithm has it"
+        allowed, meant = choices(last, known, close), f"{key.removesuffix(last)}{close}"
+        is_new = OmegaConf.select(OmegaConf.create(dict(settings)), meant) is None
+        fix = f"{'+' * is_new}{meant}={value}" if close else help_line
+    elif fix.startswith(("+", "'+")) and key != typed:
+        fix = word.replace(key, f"+{fix.lstrip(QUOTED_PLUS).partition('=')[0]}", 1)
+    elif fix and key != typed and (answer is None or answer.names):
+        fix = word.replace(key, fix.partition("=")[0], 1)
+    elif not fix and key.startswith("algo.training."):
+        fix = f"+{word} adds a key, if the algorithm has it"
+    return ConfigError(*split_word(word), ": no such key", allowed, fix or help_line)
+
+
+def _explain_mapping(key: str, text: str) -> ConfigError:
+    """Explain that a range is a list, for a mapping as other tools have it: ``space.lr={grid_search: [1, 2]}``.
+
+    Args:
+        key: The key in the mapping, ``space.lr.grid_search``.
+        text: The mapping or its value, as it was typed.
+    """
+    from rltune.search.dimensions import KINDS, guess_kind
+
+    _, name, word = key.split(".", 2)
+    numbers = [float(number) for number in _NUMBER.findall(text)]
+    is_choice = word in ("grid_search", "values", "value", "categories")
+    kind = "choice" if is_choice or len(numbers) < 2 else guess_kind(numbers)
+    fix = f"space.{name}={spell([kind, *(numbers or KINDS[kind].example)])}"
+    return ConfigError(
+        f"space.{name}",
+        ABSENT,
+        f": {word} is no kind of range, which is a list",
+        "[kind, ...], such as [loguniform,0.0001,0.01]; see docs/search-spaces.md",
+        fix,
+    )
+
+
+def _list_addable(key: str, settings: Mapping[str, Any]) -> list[str]:
+    """List the names that ``+`` can add to a key's group, whether they are there or not; empty if any or none can be.
+
+    Raises:
+        RltuneError: The searcher or scheduler of the settings does not exist.
+    """
+    from rltune.algorithms.arguments import list_arguments
+    from rltune.search.samplers import list_sampler_arguments
+    from rltune.search.schedulers import list_rule_arguments
+
+    group, _, last = key.rpartition(".")
+    algo = settings.get("algo") or {}
+    if group == "env.kwargs":
+        return [*((settings.get("env") or {}).get("kwargs") or {}), last]
+    if group == "space" and algo:
+        return list(list_arguments(algo))
+    if group == "algo.rl_module.model_config":
+        return list(MODEL_SETTINGS)
+    if group == "algo.training.replay_buffer_config":
+        row = find_capabilities(algo)
+        return list(row.replay_settings) if row else [last]
+    if group.startswith("algo."):
+        return list(SECTIONS.get(group.removeprefix("algo."), ()) or ())
+    if group == "searcher.args":
+        return list_sampler_arguments(settings["searcher"]["kind"])
+    if group == "scheduler.args":
+        return list(list_rule_arguments(settings["scheduler"]["kind"]))
+    return []
 
 
 def _explain_fixed(override: str, changeable: Sequence[str]) -> ConfigError:

@@ -11,12 +11,13 @@ from typing import Any, get_args
 
 from rltune.compose.explaining import find_type
 from rltune.errors import ConfigError
+from rltune.other_tools import find_answer
 from rltune.search.dimensions import KINDS
 
 OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # Config groups to which users may add keys.
 
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
-_CALLED_KIND = re.compile(rf"(\+*space\.[\w.]+)=({'|'.join(kind for kind in KINDS if kind != 'choice')})\((.*)\)")
+_CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")
 
 
 def spell_word(word: str, schema: type) -> str:
@@ -25,9 +26,19 @@ def spell_word(word: str, schema: type) -> str:
 
 
 def write_range(word: str) -> str:
-    """Write ``space.lr=loguniform(1e-4,1e-2)`` as a list; ``choice(...)`` stays, as Hydra's ``-m`` understands it."""
-    match = _CALLED_KIND.fullmatch(word)
-    return f"{match[1]}=[{match[2]},{match[3]}]" if match else word
+    """Write ``space.lr=loguniform(1e-4,1e-2)`` as a list, also with another tool's words, ``tune.loguniform(...)``.
+
+    ``choice(...)`` stays, as Hydra's ``-m`` understands it.
+    """
+    match = _CALLED.fullmatch(word)
+    if match is None:
+        return word
+    key, package, kind, args = match.groups()
+    if not (kind in KINDS or find_answer("kind", kind)) or (kind == "choice" and not package):
+        return word
+    if re.fullmatch(r"\[[^\[\]]*\]", args):  # `tune.choice([1, 2])` lists its values.
+        args = args[1:-1]
+    return f"{key}=[{kind},{args}]"
 
 
 def write_whole_numbers(word: str, schema: type) -> str:
@@ -103,10 +114,28 @@ def spell_value(key: str, value: Any) -> str:
         return "{" + ",".join(f"{name}: {spell_value(key, nested)}" for name, nested in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(spell_value(key, element) for element in value) + "]"
+    of_another = _spell_range(value)
     raise ConfigError(
         key,
         value,
         f"is a {type(value).__name__}",
         "numbers, text, true or false, None, lists and mappings of them",
-        f"{key}= of one of these; a class is named by its text, 'package.module:Class'",
+        f"{key}={of_another}"
+        if of_another
+        else f"{key}= of one of these; a class is named by its text, 'package.module:Class'",
     )
+
+
+def _spell_range(value: Any) -> str:
+    """Write a range of Ray Tune's or a distribution of Optuna's as a range of ours; empty for anything else."""
+    parts = vars(value) if hasattr(value, "__dict__") else {}
+    if (values := parts.get("categories") or getattr(value, "choices", None)) is not None:
+        return str(["choice", *values])
+    low, high = (parts.get(name, getattr(value, other, None)) for name, other in (("lower", "low"), ("upper", "high")))
+    if low is None or high is None:
+        return ""
+    is_log = getattr(value, "log", "Log" in type(parts.get("sampler")).__name__)
+    if isinstance(low, int) and isinstance(high, int) and type(value).__name__.startswith("Int"):
+        last = high - ("upper" in parts)  # Ray Tune's ranges of integers end before their upper end.
+        return str(["lograndint" if is_log else "randint", low, last])
+    return str(["loguniform" if is_log else "uniform", low, high])

@@ -32,13 +32,68 @@ class PolicyNetwork:
     value: str = ""
 
 
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(names.split())
+
+
+SECTIONS: Mapping[str, tuple[str, ...] | None] = {
+    "env_runners": _split(
+        "num_env_runners num_envs_per_env_runner rollout_fragment_length batch_mode explore sample_timeout_s "
+        "env_runner_cls env_to_module_connector module_to_env_connector "
+        "add_default_connectors_to_env_to_module_pipeline add_default_connectors_to_module_to_env_pipeline "
+        "episode_lookback_horizon episodes_to_numpy max_requests_in_flight_per_env_runner "
+        "merge_env_runner_states broadcast_env_runner_states use_env_runner_state_server "
+        "env_runner_state_server_max_concurrency validate_env_runners_after_construction"
+    ),
+    "environment": _split("normalize_actions clip_actions"),
+    "fault_tolerance": _split(
+        "restart_failed_env_runners ignore_env_runner_failures max_num_env_runner_restarts "
+        "delay_between_env_runner_restarts_s num_consecutive_env_runner_failures_tolerance "
+        "env_runner_health_probe_timeout_s env_runner_restore_timeout_s restart_failed_sub_environments"
+    ),
+    "framework": _split(
+        "torch_compile_learner torch_compile_learner_what_to_compile torch_compile_learner_dynamo_mode "
+        "torch_compile_learner_dynamo_backend torch_ddp_kwargs torch_skip_nan_gradients"
+    ),
+    "learners": _split(
+        "num_learners num_gpus_per_learner local_gpu_idx max_requests_in_flight_per_learner learner_class "
+        "learner_connector add_default_connectors_to_learner_pipeline learner_config_dict"
+    ),
+    "multi_agent": _split("policies_to_train algorithm_config_overrides_per_module count_steps_by"),
+    "offline_data": _split("input_ dataset_num_iters_per_learner"),
+    "reporting": _split(
+        "min_time_s_per_iteration min_train_timesteps_per_iteration min_sample_timesteps_per_iteration log_gradients"
+    ),
+    "rl_module": _split("model_config small_policy_init algorithm_config_overrides_per_module"),
+    "training": None,
+}
+"""The sections of an algo file, which are methods of AlgorithmConfig, with the arguments that act on a sweep.
+
+None stands for all that the algorithm has. rltune sets the rest of RLlib's arguments itself, as the environment and the
+seed, or nobody reads them on the new API stack (Ray 2.60)."""
+
+MODEL_SETTINGS = _split(
+    "fcnet_hiddens fcnet_activation fcnet_kernel_initializer fcnet_kernel_initializer_kwargs fcnet_bias_initializer "
+    "fcnet_bias_initializer_kwargs fcnet_use_layernorm conv_filters conv_activation conv_kernel_initializer "
+    "conv_kernel_initializer_kwargs conv_bias_initializer conv_bias_initializer_kwargs head_fcnet_hiddens "
+    "head_fcnet_activation head_fcnet_kernel_initializer head_fcnet_kernel_initializer_kwargs "
+    "head_fcnet_bias_initializer head_fcnet_bias_initializer_kwargs head_fcnet_use_layernorm free_log_std "
+    "log_std_clip_param vf_share_layers use_lstm max_seq_len lstm_cell_size lstm_kernel_initializer "
+    "lstm_kernel_initializer_kwargs lstm_bias_initializer lstm_bias_initializer_kwargs fusionnet_hiddens "
+    "fusionnet_activation fusionnet_kernel_initializer fusionnet_kernel_initializer_kwargs fusionnet_bias_initializer "
+    "fusionnet_bias_initializer_kwargs"
+)
+"""The settings of ``rl_module.model_config`` that some algorithm reads: the fields of RLlib's DefaultModelConfig."""
+
+
 class Switch(NamedTuple):
     """An argument that decides whether others are read.
 
     Attributes:
-        path: Its section and name, joined by dots.
+        path: Its section and name, joined by dots; or ``env.is_image`` or ``env.is_discrete``, which say whether
+            observations are images and whether actions are discrete.
         is_on: Whether the others are read with a value of it.
-        default: The value where the algo file has none.
+        default: The value where the algo file has none, or where the environment's spaces are not known.
     """
 
     path: str
@@ -47,7 +102,9 @@ class Switch(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """An argument of an algo file that RLlib 2.60's new API stack accepts but ignores, always or with a switch off.
+    """An argument that RLlib 2.60's new API stack accepts but ignores, always or with a switch off.
+
+    These are exceptions from what `SECTIONS` and `MODEL_SETTINGS` list as read.
 
     Attributes:
         path: Its section and name, joined by dots.
@@ -66,6 +123,10 @@ def _list_unread(names: str, instead: str = "leave it out", switch: Switch | Non
 
 
 _MODEL, _BUFFER = "rl_module.model_config", "training.replay_buffer_config"
+_SEES_IMAGES = Switch("env.is_image", bool, default=True)
+_SEES_VECTORS = Switch("env.is_image", lambda is_image: not is_image, default=False)
+_HAS_LARGE_CRITICS = Switch("class", lambda name: "PlainSAC" not in str(name), default="")
+_ACTS_CONTINUOUSLY = Switch("env.is_discrete", lambda is_discrete: not is_discrete, default=False)
 _HAS_LSTM = Switch(f"{_MODEL}.use_lstm", bool, default=False)
 _PRIORITISES = Switch(f"{_BUFFER}.type", lambda name: name != "EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
 _HAS_NO_OTHER_BATCH = Switch("training.train_batch_size_per_learner", lambda size: size is None, default=None)
@@ -73,6 +134,12 @@ _HAS_ATOMS = Switch("training.num_atoms", lambda count: count != 1, default=1)
 _HAS_NO_ATOMS = Switch("training.num_atoms", lambda count: count == 1, default=1)
 _HAS_NO_ALIAS = Switch("training.num_sgd_iter", lambda count: count is None, default=None)
 _HAS_CRITIC = Switch("training.use_critic", bool, default=True)
+
+
+def _list_model(prefix: str, instead: str = "leave it out", switch: Switch | None = None) -> tuple[Unread, ...]:
+    """Make `Unread` entries for the settings of the network whose names begin alike."""
+    names = [name for name in MODEL_SETTINGS if name.startswith(prefix)]
+    return tuple(Unread(f"{_MODEL}.{name}", instead, switch) for name in names)
 
 
 def _list_read_with_kl(default: bool) -> tuple[Unread, ...]:
@@ -94,31 +161,33 @@ def _list_clipped_by(default: Any) -> tuple[Unread, ...]:
 _UNREAD_BY_ALL = (
     Unread("training.model", "the same settings in algo.rl_module.model_config"),
     Unread("training.optimizer", "algo.training.lr and grad_clip, or your own algo.learners.learner_class"),
-    Unread("env_runners.observation_filter", "env.normalise_observations=true"),
-    Unread("env_runners.compress_observations"),
-    Unread("environment.clip_rewards", "env.rewards.clip=1.0"),
-    Unread("reporting.metrics_num_episodes_for_smoothing", "nothing: a score has its window in the budget's steps"),
     Unread("training.train_batch_size", "algo.training.train_batch_size_per_learner", _HAS_NO_OTHER_BATCH),
-    Unread(f"{_MODEL}.lstm_use_prev_action"),
-    Unread(f"{_MODEL}.lstm_use_prev_reward"),
-    *(
-        Unread(f"{_MODEL}.{name}", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM)
-        for name in (
-            "lstm_cell_size",
-            "lstm_kernel_initializer",
-            "lstm_kernel_initializer_kwargs",
-            "lstm_bias_initializer",
-            "lstm_bias_initializer_kwargs",
-        )
-    ),
+    *_list_unread("num_aggregator_actors_per_learner max_requests_in_flight_per_aggregator_actor"),
+    *_list_model("lstm_", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM),
+    *_list_model("max_seq_len", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM),
+    *_list_model("fcnet_", f"algo.{_MODEL}.conv_filters and head_fcnet_hiddens, for images", _SEES_VECTORS),
+    *_list_model("conv_", f"algo.{_MODEL}.fcnet_hiddens: observations are no images", _SEES_IMAGES),
 )
+_UNREAD_IF_DISCRETE = tuple(
+    Unread(f"{_MODEL}.{name}", "leave it out: actions are discrete", _ACTS_CONTINUOUSLY)
+    for name in ("free_log_std", "log_std_clip_param")
+)
+_UNREAD_INITIALIZERS = (*_list_model("head_fcnet_kernel"), *_list_model("head_fcnet_bias"))
+_UNREAD_BY_PPO_NETWORKS = (*_UNREAD_INITIALIZERS, *_list_model("fusionnet_"), *_UNREAD_IF_DISCRETE)
 # RLlib still takes the former name of num_epochs, which then decides.
 _UNREAD_WITH_EPOCHS = _list_unread("num_epochs", "one of the two, without algo.training.num_sgd_iter", _HAS_NO_ALIAS)
 _UNREAD_BY_PPO = (
     *_UNREAD_WITH_EPOCHS,
+    *_UNREAD_BY_PPO_NETWORKS,
+    *_list_unread("use_gae", "algo.training.lambda_: advantages are always generalized ones, with 1.0 plain returns"),
     Unread("training.vf_share_layers", f"algo.{_MODEL}.vf_share_layers"),
     *_list_unread("vf_loss_coeff vf_clip_param", "algo.training.use_critic=true", _HAS_CRITIC),
     *_list_clipped_by(None),
+)
+_UNREAD_BY_SAC_NETWORKS = (
+    *_UNREAD_INITIALIZERS,
+    *_list_model("head_fcnet_use"),
+    *_list_model("fusionnet_", f"algo.{_MODEL}.fcnet_hiddens, also for the critics", _HAS_LARGE_CRITICS),
 )
 # A replay memory or a dataset gives each update a batch of its own, which is not split.
 _UNREAD_WITHOUT_EPOCHS = (
@@ -141,6 +210,8 @@ _UNREAD_WITH_DATASET = (
 )
 _UNREAD_BY_IMPALA = (
     *_UNREAD_WITH_EPOCHS,
+    *_UNREAD_BY_PPO_NETWORKS,
+    *_list_unread("vtrace", "true: there is no other correction"),
     *_list_unread(
         "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager "
         "learner_queue_timeout num_multi_gpu_tower_stacks replay_buffer_num_slots"
@@ -152,7 +223,10 @@ _HEADS = f"algo.{_MODEL}.head_fcnet_hiddens"
 _UNREAD_BY_DQN = (
     Unread("training.noisy", "algo.training.epsilon to explore: there are no noisy layers"),
     Unread("training.hiddens", _HEADS),
-    Unread(f"{_MODEL}.free_log_std"),
+    *_list_model("free_log_std"),
+    *_list_model("log_std_clip_param"),
+    *_list_model("fusionnet_"),
+    *_list_model("head_fcnet_use"),
     *_list_unread("sigma0 adam_epsilon categorical_distribution_temperature before_learn_on_batch"),
     *_list_unread("v_min v_max", "algo.training.num_atoms=51, a distribution over returns", _HAS_ATOMS),
     *_list_unread("td_error_loss_fn", "algo.training.num_atoms=1: a distribution has a loss of its own", _HAS_NO_ATOMS),
@@ -165,10 +239,13 @@ _UNREAD_BY_SAC = (
     Unread("training.policy_model_config", "algo.rl_module.model_config"),
     Unread("training.optimization_config", _RATES),
     Unread("training.lr", _RATES),
+    *_UNREAD_BY_SAC_NETWORKS,
     *_list_unread("_use_beta_distribution _deterministic_loss"),
     *_list_clipped_by(None),
 )
 _REPLAY_SETTINGS = ("type", "capacity", "alpha", "beta")
+# What a trial's share of the machine follows from, which is the same for all trials.
+RESOURCES = ("env_runners.num_env_runners", *(f"learners.{name}" for name in SECTIONS["learners"] or ()))
 REPLAY_BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
 """RLlib's replay buffers that store episodes of one agent, which its new API stack samples."""
 # Arguments of ``training`` for which RLlib's algorithms take a schedule: [[step, value], [step, value], ...].
@@ -203,6 +280,7 @@ class Capabilities:
         statistics: The learner's numbers that are reported; ``total_loss`` tells whether it diverged.
         replay_settings: The keys of ``training.replay_buffer_config`` that are read, with a replay buffer of RLlib's.
         unread: Arguments that would change nothing, or nothing with another argument as it is.
+        variants: The files in ``conf/algo`` that are this algorithm with other settings.
     """
 
     name: str = ""
@@ -217,6 +295,7 @@ class Capabilities:
     statistics: tuple[str, ...] = _EVERY_STATISTIC
     replay_settings: tuple[str, ...] = ()
     unread: tuple[Unread, ...] = _UNREAD_BY_ALL
+    variants: tuple[str, ...] = ()
 
     @property
     def offline(self) -> bool:
@@ -272,7 +351,6 @@ TABLE: dict[str, Capabilities] = {
         statistics=_V_TRACE,
         unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_IMPALA),
     ),
-    # Rainbow needs no row of its own, because it is DQN with other settings.
     f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(
         "dqn",
         engine="rltune.engine.off_policy.dqn:FastDQN",
@@ -283,6 +361,7 @@ TABLE: dict[str, Capabilities] = {
         statistics=(*_ONE_OPTIMIZER, "qf_loss", "qf_mean", "td_error_mean"),
         replay_settings=_REPLAY_SETTINGS,
         unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_DQN),
+        variants=("rainbow",),
     ),
     f"{_RLLIB}.sac.sac:SACConfig": Capabilities(
         "sac",
@@ -318,6 +397,11 @@ TABLE: dict[str, Capabilities] = {
         replay_settings=("type", "capacity"),
         unread=(
             *_UNREAD_BY_ALL,
+            *(
+                unread
+                for unread in _list_model("", "algo.training.model_size, the size of all its networks")
+                if "use_lstm" not in unread.path  # A message of its own says that it trains none.
+            ),
             *_list_unread("intrinsic_rewards_scale"),
             *_list_unread("lr", "algo.training.world_model_lr, actor_lr and critic_lr"),
             *_list_unread("minibatch_size num_epochs shuffle_batch_per_epoch", "algo.training.training_ratio"),
@@ -329,7 +413,12 @@ TABLE: dict[str, Capabilities] = {
         data="recorded_steps",
         network=_BC_NETWORK,
         statistics=(*_ONE_OPTIMIZER, "policy_loss"),
-        unread=(*_UNREAD_BY_ALL, *_UNREAD_WITH_DATASET),
+        unread=(
+            *_UNREAD_BY_ALL,
+            *_UNREAD_WITH_DATASET,
+            *_UNREAD_BY_PPO_NETWORKS,
+            *_list_model("head_fcnet_use"),
+        ),
     ),
     f"{_RLLIB}.marwil.marwil:MARWILConfig": Capabilities(
         "marwil",
@@ -338,7 +427,11 @@ TABLE: dict[str, Capabilities] = {
         network=_PPO_NETWORK,
         statistics=(*_ONE_OPTIMIZER, "policy_loss", "vf_loss"),
         # MARWIL's policy and value may share layers.
-        unread=(*_UNREAD_BY_ALL, *(unread for unread in _UNREAD_WITH_DATASET if "share" not in unread.path)),
+        unread=(
+            *_UNREAD_BY_ALL,
+            *_UNREAD_BY_PPO_NETWORKS,
+            *(unread for unread in _UNREAD_WITH_DATASET if "share" not in unread.path),
+        ),
     ),
     f"{_RLLIB}.cql.cql:CQLConfig": Capabilities(
         "cql",
@@ -363,6 +456,7 @@ TABLE: dict[str, Capabilities] = {
         statistics=("policy_loss", "qf_loss", "total_loss"),
         unread=(
             *_UNREAD_BY_ALL,
+            *_UNREAD_BY_SAC_NETWORKS,
             *_UNREAD_WITH_DATASET,
             Unread("training.lr", "algo.training.actor_lr, critic_lr and value_lr"),
         ),
@@ -402,12 +496,14 @@ def _dotted_names(cls: type) -> list[str]:
     return [f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__]
 
 
-def list_algos(able: Callable[[Capabilities], Any], word: str = "or") -> str:
+def list_algos(able: Callable[[Capabilities], Any], word: str = "or", with_variants: bool = False) -> str:
     """List the algorithms that have a feature, in words for an error: "ppo, a2c or dqn".
 
     Args:
         able: Says of a row whether it is listed.
         word: What joins the last two names.
+        with_variants: Whether the variants of each algorithm are listed, too.
     """
-    names = [row.name for row in TABLE.values() if able(row)]
+    rows = filter(able, TABLE.values())
+    names = [name for row in rows for name in (row.name, *(row.variants if with_variants else ()))]
     return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

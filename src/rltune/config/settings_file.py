@@ -133,7 +133,8 @@ def read_identity(folder: Path) -> SweepIdentity:
     """
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
         text = (folder / "config.yaml").read_text()
-        if text.startswith(f"format: {FORMAT}\n") and (sections := _IDENTITY.findall(text)):
+        as_written = tuple(f"format: {number}\n" for number in range(OLDEST_FORMAT, FORMAT + 1))
+        if text.startswith(as_written) and (sections := _IDENTITY.findall(text)):
             return SweepIdentity.of(folder, load_settings("".join(sections)))
     return SweepIdentity.of(folder, read_settings(folder))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin
@@ -15,33 +15,18 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
+from rltune.config.advice import advise, translate
 from rltune.config.bounds import check_bounds, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
+from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS
 from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, conceal_setting, holds_plain_login
-from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
+from rltune.errors import ABSENT, ConfigError, choices
+from rltune.other_tools import Answer, find_answer
 
 NORMALISABLE = ("observations", "rewards")
-# The methods of RLlib's AlgorithmConfig for which an algo file may have a section with arguments.
-SECTIONS = (
-    "api_stack",
-    "checkpointing",
-    "debugging",
-    "env_runners",
-    "environment",
-    "evaluation",
-    "experimental",
-    "fault_tolerance",
-    "framework",
-    "learners",
-    "multi_agent",
-    "offline_data",
-    "reporting",
-    "rl_module",
-    "training",
-)
 MAX_NAME = 100  # The longest name, in characters.
 _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 # In these settings ${oc.env:NAME} is resolved only when the environment is built, so that no file contains the value.
@@ -180,10 +165,8 @@ def _convert(schema: type[T], plain: Any) -> T:
             value = "..."
         siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
         if str(error.key) not in siblings:
-            meant = find_meant(key, siblings, plain)
-            allowed = choices(str(error.key), siblings, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
-            if meant:
-                fix = f"{meant}={spell(value)}"
+            allowed, advised = advise(key, value, plain)
+            fix = advised or fix
         raise ConfigError(key, value, f": {str(error).splitlines()[0]}", allowed, fix) from None
 
 
@@ -199,31 +182,6 @@ def _escape_variables(plain: Any, key: str = "") -> Any:
     is_variable = isinstance(plain, str) and "${oc.env:" in plain and key.startswith(WITH_VARIABLES)
     # An interpolation that is already escaped stays as it is, because a second backslash would undo the escape.
     return re.sub(r"(?<!\\)\$\{", r"\\${", plain) if is_variable else plain
-
-
-def find_meant(key: str, siblings: Sequence[str], settings: Any) -> str | None:
-    """Find the existing key that the user of an unknown key probably meant; None if no key is close.
-
-    Args:
-        key: The unknown key. Without a group it may stand for a key of any group, as ``lr`` does for ``space.lr``.
-        siblings: The existing keys of the same group.
-        settings: All settings; needed only for a key without a group.
-    """
-    group, _, last = key.rpartition(".")
-    in_groups: dict[str, str] = {}
-    if not group:
-        paths = [path for path, _ in flatten_settings(settings) if "." in path and not path.startswith("hydra.")]
-        # Keys of the space and the budget come first, because users type them most often.
-        paths.sort(key=lambda path: not path.startswith(("space.", "budget.")))
-        in_groups = {path.rpartition(".")[2]: path for path in reversed(paths)}
-        # `env_id` may mean `env.id`, because Python's keyword arguments have no dots.
-        if spelled := next((path for path in paths if path.replace(".", "_") == last), None):
-            return spelled
-    # The groups have so many keys that some resemble any word. So an unknown key without a group needs a closer match.
-    close = nearest(last, [*siblings, *in_groups], 0.6 if group else 0.75)
-    if close is None or close not in siblings:
-        return close and in_groups[close]
-    return f"{group}.{close}" if group else close
 
 
 @functools.cache
@@ -253,28 +211,38 @@ def check_config(config: RunConfig) -> None:
             "the address of a running Ray cluster",
             "cluster=address cluster.autoscale=true",
         )
-    for key in ("num_cpus", "num_gpus"):
-        if config.cluster.address is not None and (number := getattr(config.cluster, key)) is not None:
+    for key in ("num_cpus", "num_gpus", "dashboard"):
+        value = getattr(config.cluster, key)
+        if config.cluster.address is not None and value is not None and value is not False:
             raise ConfigError(
                 f"cluster.{key}",
-                number,
-                f"with cluster.address={config.cluster.address}, whose nodes have their own",
-                "a number for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
+                value,
+                f"with cluster.address={config.cluster.address}, which has its own",
+                "a value for a Ray on this machine; resources.max_concurrent limits the trials on a cluster",
                 f"leave cluster.{key} out, or cluster=local",
             )
+    second = config.objective.second
+    if second.key is None and second.direction != "min":
+        raise ConfigError(
+            "objective.second.direction",
+            second.direction,
+            "without a second objective",
+            "a direction of objective.second.key",
+            f"objective.second.key=train_s objective.second.direction={second.direction}",
+        )
     check_pair(config.algo, config.env)
     _check_trials_per_gpu(config)
     _check_name("name", config.name)
     if config.resume == "auto" and config.name is None:
         raise ConfigError(
-            "resume",
-            "auto",
-            "without a name: the same command would not find its sweep again",
+            "name",
+            None,
+            "with resume=auto: the same command would not find its sweep again",
             "a name under which the sweep is started, resumed and finished",
             "name=my-sweep resume=auto",
         )
     parse_constraints(config.constraints)
-    _check_storage(config.storage)
+    _check_storage(config.storage, config.output_dir)
     for key, text in _list_texts(asdict(config)):
         if key not in SECRET_VARIABLES and holds_plain_login(text):
             raise ConfigError(
@@ -305,16 +273,23 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
     _check_name("algo.name", algo["name"])
 
 
-def _check_storage(storage: str | None) -> None:
-    """Refuse a ``storage`` setting that is not a bucket's address; whether the bucket exists is checked later."""
+def _check_storage(storage: str | None, output_dir: str) -> None:
+    """Refuse a ``storage`` that is no bucket's address, and an ``output_dir`` that is one.
+
+    Whether the bucket exists is checked later.
+    """
+    if is_bucket(output_dir):
+        allowed, fix = "a folder; the bucket is storage", f"storage={output_dir}"
+        raise ConfigError("output_dir", output_dir, "is a bucket's address", allowed, fix)
     if storage is not None and not is_bucket(storage):
         buckets = " or ".join(f"{kind.example} ({kind.name})" for kind in BUCKETS.values())
+        is_database = re.match(r"(sqlite|postgresql)[+:]", storage)
         raise ConfigError(
             "storage",
             storage,
             "is not the address of a bucket",
-            f"null, {buckets}; a folder that all nodes share is output_dir",
-            "storage=s3://bucket/sweeps",
+            f"null, {buckets}; a folder that all nodes share is output_dir, a ledger's database study.storage",
+            f"study.storage={storage}" if is_database else "storage=s3://bucket/sweeps",
         )
 
 
@@ -370,14 +345,46 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
     for key, value in algo.items():
         if key in ("name", "class", "normalise"):
             continue
-        if key not in SECTIONS:
-            raise ConfigError(
-                f"algo.{key}", ABSENT, "is not a section", choices(key, SECTIONS), "see conf/algo/ppo.yaml"
-            )
+        if not isinstance(value, Mapping):
+            check_argument_name(f"algo.{key}", value)
         if not isinstance(value, Mapping):
             raise ConfigError(
                 f"algo.{key}", value, "is not a section", "a mapping of arguments", "see conf/algo/ppo.yaml"
             )
+        for name, argument in value.items():
+            check_argument_name(f"algo.{key}.{name}", argument)
+            for setting, text in argument.items() if name == "model_config" and isinstance(argument, Mapping) else ():
+                check_argument_name(f"algo.{key}.{name}.{setting}", text)
+
+
+def check_argument_name(key: str, value: Any) -> None:
+    """Refuse a setting of an algo file that nothing in a sweep reads, whatever its value.
+
+    Args:
+        key: A section, an argument of one or a setting of the network: ``algo.environment.env_config``.
+        value: Its value, for the error.
+
+    Raises:
+        ConfigError: Nothing reads it, or there is no such thing.
+    """
+    _, section, *names = key.split(".")
+    known: tuple[str, ...] | None = tuple(SECTIONS)
+    name = section
+    if names and section in SECTIONS:
+        is_setting = names[0] == "model_config" and len(names) > 1
+        name, known = (names[1], MODEL_SETTINGS) if is_setting else (names[0], SECTIONS[section])
+    if known is None or name in known:
+        return
+    removed = key if section in SECTIONS else f"algo.{section}"
+    answer = find_answer("setting", key.rpartition(".")[2]) or find_answer("setting", name) or Answer()
+    elsewhere = next((translate(other, value) for other in answer.names if "." in other), "")
+    raise ConfigError(
+        key,
+        value,
+        ": nothing in a sweep reads this",
+        answer.note or choices(name, known),
+        answer.fix.format(key=key, name=name, value=value) or elsewhere or f"remove it: ~{removed}",
+    )
 
 
 def check_normalise(key: str, wanted: Any) -> None:

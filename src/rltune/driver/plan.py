@@ -190,7 +190,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, normalisable, env_notes = _check_env(config)
+    spec, normalisable, env_notes = _check_env(config, space)
     from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config)
@@ -227,7 +227,8 @@ def _make_request(config: RunConfig) -> Request:
         learners=count_learners(config.algo),
         trials_per_gpu=config.resources.trials_per_gpu,
     )
-    request = replace(request, gpus=count_gpus(config.algo, request.gpus, request.gpu_setting[0]))
+    gpus = count_gpus(config.algo, request.gpus, request.gpu_setting[0])
+    request = replace(request, gpus=gpus, has_learner_gpus=gpus > request.gpus)
     if machine := machine_of(config.cluster):
         fit_share(request, machine)
     return request
@@ -244,7 +245,7 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
-def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...], tuple[str, ...]]:
+def _check_env(config: RunConfig, space: Space) -> tuple[EnvSpec, tuple[str, ...], tuple[str, ...]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
 
     Returns:
@@ -256,7 +257,7 @@ def _check_env(config: RunConfig) -> tuple[EnvSpec, tuple[str, ...], tuple[str, 
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
     spaces = check_env(spec)
-    check_spaces(config.algo, config.env.id, spaces)
+    check_spaces(config.algo, config.env.id, spaces, space)
     return spec, *find_normalisable(config.algo, config.env, spec, spaces)
 
 

@@ -23,7 +23,7 @@ from rltune.driver.folder import make_name_taken_error
 from rltune.driver.plan import Plan, fit_sizes, make_plan
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.ledger.handover import read_stored_history
+from rltune.ledger.handover import is_stored, read_stored_history
 from rltune.ledger.sweep_folder import is_half_made, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import RETRY
@@ -134,8 +134,7 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
     except StudyError:
         # The driver, which opens the ledger later, reports what is wrong with it.
         return None
-    stored = read_stored_history(find_store(read_identity(folder)))
-    if stored and not stored.is_stored:
+    if not is_stored(read_stored_history(find_store(read_identity(folder)))):
         return None
     outcome = load_outcome(folder) if status in ENDED else None
     if outcome and any(record.state == "RUNNING" for record in records):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
-from rltune.errors import StudyError, choices
+from rltune.errors import StudyError, choices, nearest
 from rltune.formatting import spell_command
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import (
@@ -97,9 +97,10 @@ class SweepRef:
                 key=key,
                 value=name,
             )
-        raise StudyError(
-            f": no such sweep in {self.root}", choices(name, times), spell_command("list"), key=key, value=name
-        )
+        known = [*times, *([LATEST] if times else [])]
+        close = nearest(name, known)
+        fix = f"{key}={close}" if close and key == "sweep" else spell_command("list")
+        raise StudyError(f": no such sweep in {self.root}", choices(name, known, close), fix, key=key, value=name)
 
     def list_folders(self) -> list[Path]:
         """List the folders of all sweeps in ``output_dir``, the newest last; the reference's own name plays no part.

@@ -184,7 +184,7 @@ def _split_sweep_uri(source: Source) -> tuple[SweepIdentity, int | None]:
         raise PolicyError(
             error.problem,
             error.allowed,
-            f"{error.fix}, from the folder that holds outputs/",
+            error.fix.replace("sweep=", "policy=sweep:") + ", from the folder that holds outputs/",
             key="policy",
             value=source.uri,
         ) from None

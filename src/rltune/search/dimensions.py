@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rltune.errors import ConfigError, choices, nearest
+from rltune.errors import ConfigError, choices, nearest, spell
+from rltune.other_tools import Answer, find_answer
 from rltune.search.conditions import WHEN, format_condition, format_yaml_value
 
 if TYPE_CHECKING:
@@ -31,23 +32,31 @@ class Kind:
         num_args: The number of its arguments; None for any number of at least one.
         integer: Whether its arguments must be integers.
         positive: Whether its arguments must be above zero.
+        example: Arguments for errors to suggest.
     """
 
     usage: str
     num_args: int | None = 2
     integer: bool = False
     positive: bool = False
+    example: tuple[Any, ...] = (0.1, 1)
 
 
 KINDS: Mapping[str, Kind] = {
     "uniform": Kind("[uniform, low, high]"),
-    "loguniform": Kind("[loguniform, low, high], both above 0", positive=True),
-    "quniform": Kind("[quniform, low, high, step]", num_args=3),
-    "randint": Kind("[randint, low, high], integers, both ends included", integer=True),
-    "lograndint": Kind("[lograndint, low, high], integers above 0, both ends included", integer=True, positive=True),
-    "choice": Kind("[choice, first, second, ...]", num_args=None),
-    "one_minus_loguniform": Kind("[one_minus_loguniform, low, high]: 1 - x with x log-uniform", positive=True),
-    "pow2": Kind("[pow2, low, high]: powers of two, both ends included", integer=True, positive=True),
+    "loguniform": Kind("[loguniform, low, high], both above 0", positive=True, example=(0.0001, 0.01)),
+    "quniform": Kind("[quniform, low, high, step]", num_args=3, example=(0.1, 1, 0.1)),
+    "randint": Kind("[randint, low, high], integers, both ends included", integer=True, example=(1, 10)),
+    "lograndint": Kind(
+        "[lograndint, low, high], integers above 0, both ends included", integer=True, positive=True, example=(1, 100)
+    ),
+    "choice": Kind("[choice, first, second, ...]", num_args=None, example=(1, 2)),
+    "one_minus_loguniform": Kind(
+        "[one_minus_loguniform, low, high]: 1 - x with x log-uniform", positive=True, example=(0.001, 0.1)
+    ),
+    "pow2": Kind(
+        "[pow2, low, high]: powers of two, both ends included", integer=True, positive=True, example=(64, 256)
+    ),
 }
 
 
@@ -169,36 +178,53 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     """
     key, form = f"space.{name}", [kind, *args]
     if kind not in KINDS:
-        kinds = [*KINDS, WHEN]
-        usage = KINDS[close].usage if (close := nearest(kind, KINDS)) else "[loguniform, low, high]"
-        raise ConfigError(key, form, f": unknown kind '{kind}'", choices(kind, kinds), f"write space.{name} as {usage}")
+        raise _unknown_kind_error(name, kind, args)
     rule = KINDS[kind]
-    fix = f"write space.{name} as {rule.usage}"
+    usual = f"{key}={spell([kind, *rule.example])}"
     if (rule.num_args is None and not args) or (rule.num_args is not None and len(args) != rule.num_args):
-        raise ConfigError(key, form, ": wrong number of arguments", rule.usage, fix)
+        raise ConfigError(key, form, ": wrong number of arguments", rule.usage, usual)
     if kind == "choice":
         return Dimension(name, kind, args)
     if not all(isinstance(arg, int | float) and not isinstance(arg, bool) and math.isfinite(arg) for arg in args):
-        raise ConfigError(key, form, ": arguments must be numbers", rule.usage, fix)
+        raise ConfigError(key, form, ": arguments must be numbers", rule.usage, usual)
     if rule.integer:
         if any(float(arg) != int(arg) for arg in args):
+            rounded = [max(1, round(arg)) if rule.positive else round(arg) for arg in args]
+            fix = usual if kind == "pow2" or rounded[0] >= rounded[1] else f"{key}={spell([kind, *rounded])}"
             raise ConfigError(key, form, ": arguments must be integers", rule.usage, fix)
         args = tuple(int(arg) for arg in args)
     if rule.positive and min(args) <= 0:
+        low = 1 if rule.integer else max(args) / 1000
+        fix = f"{key}={spell([kind, low, max(args)])}" if max(args) > low > 0 and kind != "pow2" else usual
         raise ConfigError(key, form, ": arguments must be above 0", rule.usage, fix)
     if args[0] > args[1]:
-        # Blanks are removed, so that the user can paste the corrected setting into a shell without quotes.
-        turned = format_yaml_value([kind, args[1], args[0], *args[2:]]).replace(" ", "")
-        raise ConfigError(key, form, ": its ends are in the wrong order", "low <= high", f"space.{name}={turned}")
+        turned = spell([kind, args[1], args[0], *args[2:]])
+        raise ConfigError(key, form, ": its ends are in the wrong order", "low <= high", f"{key}={turned}")
     if kind == "quniform" and args[2] <= 0:
+        fix = f"{key}={spell([kind, *args[:2], abs(args[2]) or 0.1])}"
         raise ConfigError(key, form, ": the range is empty", "step > 0", fix)
     # Optuna would round the upper end down to a multiple of the step itself, with a warning at every proposal.
     if kind == "quniform":
         low, high, step = args
         args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):
-        raise ConfigError(key, form, ": not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
+        raise ConfigError(key, form, ": not powers of two", rule.usage, usual)
     return Dimension(name, kind, args)
+
+
+def _unknown_kind_error(name: str, kind: str, args: tuple[Any, ...]) -> ConfigError:
+    """Make the error for a kind that does not exist, with the range that was probably meant."""
+    answer = find_answer("kind", kind) or Answer()
+    close = answer.names[0] if answer.names else nearest(kind, KINDS) or "loguniform"
+    fix = answer.fix.format(name=name, value=spell(list(args))[1:-1])
+    if not fix:
+        try:
+            fitting = parse_dimension(name, close, args[: KINDS[close].num_args]).args
+        except ConfigError:
+            fitting = KINDS[close].example
+        fix = f"space.{name}={spell([close, *fitting])}"
+    allowed = answer.note or choices(kind, [*KINDS, WHEN], close)
+    return ConfigError(f"space.{name}", [kind, *args], f": unknown kind '{kind}'", allowed, fix)
 
 
 def guess_kind(values: Sequence[float]) -> str:

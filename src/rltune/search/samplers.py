@@ -232,13 +232,8 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
         ConfigError: The kind or an argument is unknown, or the class refuses its value.
     """
     cls = import_sampler(kind)
-    parameters = inspect.signature(cls).parameters.values()
-    arguments = [
-        parameter.name
-        for parameter in parameters
-        if parameter.name not in SEEDS and parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    arguments = list_sampler_arguments(kind)
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(cls).parameters.values())
     for name in args:
         if name in SEEDS or not (name in arguments or takes_any):
             raise ConfigError(
@@ -262,6 +257,16 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
             "values that Optuna accepts",
             "~searcher.args",
         ) from None
+
+
+def list_sampler_arguments(kind: str) -> list[str]:
+    """List the arguments of a sampler that ``searcher.args`` may set.
+
+    Raises:
+        ConfigError: There is no sampler of this name.
+    """
+    parameters = inspect.signature(import_sampler(kind)).parameters.values()
+    return [each.name for each in parameters if each.name not in SEEDS and each.kind is not each.VAR_KEYWORD]
 
 
 def import_sampler(kind: str) -> type[BaseSampler]:

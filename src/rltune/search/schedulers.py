@@ -128,11 +128,7 @@ def build_stopping_rule(
     Raises:
         ConfigError: The kind or an argument is unknown, missing or out of range.
     """
-    cls = _import_rule(kind)
-    arguments = _list_arguments(cls)
-    if kind == "none":
-        # With scheduler=none, arguments of other rules are ignored, because an experiment file may set those of ASHA.
-        arguments = {name: False for other in RULES for name in _list_arguments(_import_rule(other))}
+    cls, arguments = _import_rule(kind), list_rule_arguments(kind)
     for name in args:
         if name not in arguments:
             raise ConfigError(
@@ -192,9 +188,16 @@ def _import_rule(kind: str) -> Any:
     )
 
 
-def _list_arguments(cls: type) -> dict[str, bool]:
-    """Return the arguments of a stopping rule that a scheduler file may set, and whether each is required."""
-    parameters = inspect.signature(cls).parameters.values()
+def list_rule_arguments(kind: str) -> dict[str, bool]:
+    """List the arguments of a stopping rule that ``scheduler.args`` may set, and whether each is required.
+
+    Raises:
+        ConfigError: There is no stopping rule of this name.
+    """
+    if kind == "none":
+        # With scheduler=none, arguments of other rules are ignored, because an experiment file may set those of ASHA.
+        return {name: False for other in RULES if other != kind for name in list_rule_arguments(other)}
+    parameters = inspect.signature(_import_rule(kind)).parameters.values()
     return {
         parameter.name: parameter.default is parameter.empty
         for parameter in parameters

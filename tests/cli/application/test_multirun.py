@@ -10,8 +10,7 @@ import time
 import pytest
 from omegaconf import OmegaConf
 
-from rltune.cli.application.multirun import Job, refuse_launchers, run_jobs
-from rltune.errors import ConfigError
+from rltune.cli.application.multirun import Job, run_jobs
 
 
 def test_the_worst_exit_code_is_the_commands_and_no_failure_stops_the_next(monkeypatch, capfd):
@@ -46,10 +45,3 @@ sys.exit(run_jobs("run", [Job(OmegaConf.create({{}}), (word,), True) for word in
     process.send_signal(number)
     assert process.wait(60) == 128 + number
     assert not (tmp_path / "second").exists()
-
-
-@pytest.mark.parametrize("word", ["hydra/launcher=joblib", "+hydra/sweeper=optuna"])
-def test_another_launcher_or_sweeper_is_refused(word):
-    with pytest.raises(ConfigError) as refused:
-        refuse_launchers(["seed=1", word])
-    assert refused.value.what.startswith(f"{word}:")

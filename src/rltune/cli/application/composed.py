@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rltune.cli.application.answer import JSON, Answer, take_switch, wants_json
 from rltune.cli.application.command import Command
-from rltune.cli.application.multirun import Job, collect_job, refuse_launchers, run_jobs
+from rltune.cli.application.multirun import Job, collect_job, run_jobs
 from rltune.compose.composing import check_options, conf_dir, spell_words, store_schema, use_own_dir
 from rltune.compose.explaining import explain, refuse_flags
 from rltune.config.bounds import read_types
@@ -76,7 +76,6 @@ class ComposedCommand(Command):
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")
         store_schema(self.name, self.schema)
         use_own_dir()
-        refuse_launchers(words)
         refuse_flags(self.name, words)
         jobs: list[Job] = []
 

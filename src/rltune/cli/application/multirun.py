@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig
 
 from rltune.cli.application.answer import JSON, wants_json
-from rltune.compose.explaining import split_word
 from rltune.driver.signals import INTERRUPTED, handle_signals
-from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 
 
@@ -48,33 +46,16 @@ def collect_job(settings: DictConfig) -> Job:
 
 
 def _read_flags() -> list[str]:
-    """Return the typed Hydra flags that choose config files, such as ``--config-dir``, for the jobs' command lines."""
+    """Return the typed ``--config-dir`` for the jobs' command lines, in a list that is empty without it."""
     parser = argparse.ArgumentParser(add_help=False)
-    for short, name in (("-cp", "--config-path"), ("-cn", "--config-name"), ("-cd", "--config-dir")):
-        parser.add_argument(short, name)
-    flags = vars(parser.parse_known_args()[0])
-    return [f"--{name.replace('_', '-')}={value}" for name, value in flags.items() if value]
+    parser.add_argument("-cd", "--config-dir")
+    folder = parser.parse_known_args()[0].config_dir
+    return [f"--config-dir={folder}"] if folder else []
 
 
 def read_start() -> list[str]:
     """Return this process's command line up to its settings: Python, Python's options and the command."""
     return sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
-
-
-def refuse_launchers(words: Sequence[str]) -> None:
-    """Refuse Hydra's launcher and sweeper plugins, because rltune starts the jobs of ``-m`` itself.
-
-    Raises:
-        ConfigError: The command line names one.
-    """
-    for word in words:
-        if word.lstrip("+").startswith(("hydra/launcher=", "hydra/sweeper=")):
-            raise ConfigError(
-                *split_word(word),
-                ": -m runs its sweeps one after the other, each on the whole machine",
-                "Hydra's own launcher and sweeper",
-                f"leave {word} out",
-            )
 
 
 def run_jobs(name: str, jobs: Sequence[Job]) -> int:

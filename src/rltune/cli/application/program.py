@@ -9,6 +9,7 @@ import sys
 from rltune.cli.application.answer import leave
 from rltune.cli.application.command import COMMANDS, COMPLETION, Command
 from rltune.errors import RltuneError, choices, nearest
+from rltune.other_tools import find_answer
 
 # The commands that each module of `rltune.cli` registers, so that a command imports no other module.
 MODULES = {
@@ -35,9 +36,10 @@ def main() -> None:
         _complete(words)
     else:
         if words[0] not in NAMES:
-            close = nearest(words[0], NAMES)
+            answer = find_answer("command", words[0])
+            close = answer.names[0] if answer else nearest(words[0], NAMES)
             fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune lists them with what they do"
-            leave(RltuneError(f"{words[0]}: no such command", choices(words[0], NAMES), fix))
+            leave(RltuneError(f"{words[0]}: no such command", choices(words[0], NAMES, close), fix))
         # Add the working directory to the path, as ``python -m`` does, so that a user's own modules can be imported.
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
