@@ -169,3 +169,10 @@ def test_what_holds_a_secret_is_one_question(key: str, value: str, is_secret: bo
         assert refused.value.key == key
         assert "s3cret" not in str(refused.value)
         assert "oc.env:" in refused.value.fix
+
+
+def test_a_login_in_a_word_without_a_key_is_refused() -> None:
+    with pytest.raises(ConfigError) as refused:
+        refuse_typed_secrets(["--tracking.uri", "http://me:s3 cret@host/"])
+    assert refused.value.key == "http://***@host/"
+    assert "s3 cret" not in str(refused.value)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from rltune.errors import ConfigError
+from rltune.errors import ABSENT, ConfigError
 from rltune.secrets import HIDDEN, conceal, remember
 
 _PLAIN_LOGIN = re.compile(
@@ -77,6 +77,10 @@ def holds_secret(key: str, value: str) -> bool:
 def refuse_secret(key: str, value: str) -> None:
     """Refuse a password or token in plain text, because lists of processes and a service's queue would show it.
 
+    Args:
+        key: The setting; empty for a typed word without one.
+        value: Its value, or the word.
+
     Raises:
         ConfigError: There is one. The message shows the value without it, and the variable to use.
     """
@@ -85,11 +89,11 @@ def refuse_secret(key: str, value: str) -> None:
         shown = conceal_setting(key, value)
         visible = HIDDEN if shown == value else shown
         raise ConfigError(
-            key,
-            visible,
+            key or visible,
+            visible if key else ABSENT,
             "holds a secret, which other users could read in the list of processes",
             "the name of an environment variable that holds the whole value",
-            f"{key}='${{oc.env:{variable}}}', after {variable} has been exported",
+            f"{key or 'key'}='${{oc.env:{variable}}}', after {variable} has been exported",
         )
 
 
