@@ -74,12 +74,18 @@ def lacks_login(address: str) -> bool:
     return HIDDEN in reveal(address)
 
 
-def remember(word: str) -> None:
-    """Let `redact` remove a secret word, and the pieces of it that libraries may quote, from this process's texts."""
+def remember(word: str, *, in_pieces: bool = True) -> None:
+    """Let `redact` remove a secret word from this process's texts.
+
+    Args:
+        word: The word.
+        in_pieces: Whether to remove its pieces between special characters, too, at which libraries may cut a password.
+    """
     meant = {read(word) for read in (str, unquote, unquote_plus)}
     # Spelled twice, because an error may quote another error.
     words = {spelling for text in meant for once in _spell(text) for spelling in _spell(once)}
-    words |= {piece for text in meant for piece in re.split(r"[@:/?#%&\s'\"\\]", text)}
+    if in_pieces:
+        words |= {piece for text in meant for piece in re.split(r"[@:/?#%&\s'\"\\]", text)}
     for text in words:
         if len(text) >= MIN_LETTERS:
             # A word is not hidden inside longer ones, such as "postgres" in "postgresql".

@@ -13,7 +13,7 @@ from composing import compose
 
 from rltune.cli.run import spell_run
 from rltune.config.settings_file import format_settings
-from rltune.config.uris import holds_plain_login, holds_secret, refuse_typed_secrets, resolve_uri
+from rltune.config.uris import conceal_setting, holds_plain_login, holds_secret, refuse_typed_secrets, resolve_uri
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 from rltune.secrets import conceal, redact, reveal
@@ -169,6 +169,17 @@ def test_what_holds_a_secret_is_one_question(key: str, value: str, is_secret: bo
         assert refused.value.key == key
         assert "s3cret" not in str(refused.value)
         assert "oc.env:" in refused.value.fix
+
+
+def test_a_colon_in_any_other_setting_hides_no_word() -> None:
+    word = "env.kwargs.data=s3://bucket/v1:training@latest"
+    assert spell_run([word]).endswith(word)
+    assert redact("training") == "training"
+
+
+def test_the_words_of_a_secret_path_stay_readable() -> None:
+    conceal_setting("notify", "https://ci.example/hooks/sweeps")
+    assert redact("sweeps and hooks, max retries of /hooks/sweeps") == "sweeps and hooks, max retries of ***"
 
 
 def test_a_login_in_a_word_without_a_key_is_refused() -> None:

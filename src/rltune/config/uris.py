@@ -32,13 +32,14 @@ def conceal_setting(key: str, value: str) -> str:
         value: Its value, as it is typed, composed or resolved. The names of environment variables are no secrets.
     """
     literal = _drop_variables(value)
+    if key not in SECRET_VARIABLES and not holds_plain_login(literal):
+        return value
     if key != "notify" or literal.isalnum() or not literal:
         shown = conceal(literal)
     elif match := _HOOK.fullmatch(literal):
         scheme, login, host, rest = match.groups()
-        path = rest.strip("/")
-        remember(path)
-        shown = conceal(literal, f"{scheme}{host}/{HIDDEN}" if login or path else literal)
+        remember(rest, in_pieces=False)  # Its pieces are words such as "sweeps".
+        shown = conceal(literal, f"{scheme}{host}/{HIDDEN}" if login or rest.strip("/") else literal)
     else:
         shown = conceal(literal, HIDDEN)
     return value if shown == literal else shown

@@ -170,7 +170,8 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
         StudyError: A budget is smaller, or an address lacks its login.
     """
     settings = read_settings(folder, for_resume=True)
-    addresses = _drop_none({"storage": ref.storage, "study": {"storage": reveal(ref.ledger_url or "") or None}})
+    storage, ledger_url = (address and reveal(address) for address in (ref.storage, ref.ledger_url))
+    addresses = _drop_none({"storage": storage, "study": {"storage": ledger_url}})
     # If the certification's size followed from the number of trials, it follows from the new number.
     certify = settings["certify"]
     is_fitted = (certify["top"], certify["seeds"]) == size_certification(settings["budget"]["trials"])
