@@ -33,7 +33,8 @@ from benchmarks.records import make_record, write_record
 REPORTS = 20
 KINDS = {"tune": "Tune alone", "off": "rltune, tracking=off", "local": "rltune with MLflow"}
 OVERRIDES = (
-    "+algo.training.quality=1.0", "~tuned", "~space", "+space.quality=[uniform,0,1]", "searcher=random",
+    "+algo.training.learner_config_dict.quality=1.0", "~tuned", "~space", "+space.quality=[uniform,0,1]",
+    "searcher=random",
     "scheduler=none", "certify=off", "certify.top=0", "tracking.register=false", "report=false", "name=driver",
     f"budget.env_steps={REPORTS * 100}", "resources.max_concurrent=2",
     f"budget.reports={REPORTS}", "checkpoint.every_s=1e9",
@@ -125,7 +126,7 @@ def run_ours(trials: int, tracking: str, meter: Meter) -> dict[str, float]:
     from rltune.driver.tune.recorder import Recorder
     from rltune.driver.tune.searcher import StageSearcher
 
-    plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
+    plan.preflight = lambda *_: ()  # RLlib's check has nothing to say about a quality
     for module in NEEDED_AT_END:
         importlib.import_module(module)
     if tracking != "off":

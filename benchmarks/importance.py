@@ -23,7 +23,7 @@ from rltune.algorithms.arguments import build_search_space, values_of
 from rltune.ledger.optuna_study import suggest, thin_curve
 from rltune.records import Direction, Report, TrialRecord
 from rltune.search.sampler_view import choose_view
-from rltune.search.samplers import build_sampler, quieten_optuna
+from rltune.search.samplers import build_sampler, get_traits, quieten_optuna
 from rltune.search.schedulers import GO_ON, build_stopping_rule
 from rltune.search.seeds import derive_sampler_seed
 from rltune.search.space import Space, parse_space
@@ -75,7 +75,7 @@ def simulate_ppo_sweep(kind: str, seed: int, num_trials: int = 48) -> Simulated:
     """
     space, portfolio = _read_ppo()
     searcher, scheduler = shared_settings.read("searcher", "rf.yaml"), shared_settings.read("scheduler", "asha.yaml")
-    rng, view = np.random.default_rng([7, seed]), choose_view(searcher["kind"])
+    rng, view = np.random.default_rng([7, seed]), choose_view(get_traits(searcher["kind"]))
     rule = build_stopping_rule(scheduler["kind"], scheduler["args"], ENV_STEPS)
     with quieten_optuna():
         study = optuna.create_study(direction="maximize")

@@ -63,7 +63,7 @@ from rltune.ledger.optuna_study import suggest
 from rltune.ledger.ranking import rank_records
 from rltune.records import WHOLE_BUDGET, Direction, Report, TrialForSampler, TrialRecord
 from rltune.search.sampler_view import choose_view
-from rltune.search.samplers import build_sampler
+from rltune.search.samplers import build_sampler, get_traits
 from rltune.search.schedulers import GO_ON, Decision, GoOn, Stop, build_stopping_rule
 from rltune.search.seeds import derive_sampler_seed
 
@@ -202,7 +202,7 @@ class Replay:
     def __post_init__(self) -> None:
         strategy, pool = self.strategy, self.pool
         self._rng = np.random.default_rng([self.seed, zlib.crc32(pool.name.encode())])
-        self._view = view_as_ray if strategy.is_ray else choose_view(strategy.searcher["kind"])
+        self._view = view_as_ray if strategy.is_ray else choose_view(get_traits(strategy.searcher["kind"]))
         self._study = optuna.create_study(direction="maximize")
         kind, args = strategy.scheduler["kind"], strategy.scheduler.get("args") or {}
         self._rule = (

@@ -39,7 +39,7 @@ from benchmarks.records import make_record, write_record
 
 OTHERS = [f"x{index}" for index in range(4)]  # searched beside the quality, which alone counts
 OVERRIDES = (
-    *(f"+algo.training.{name}=1.0" for name in ("quality", *OTHERS)), "~tuned", "~space",
+    *(f"+algo.training.learner_config_dict.{name}=1.0" for name in ("quality", *OTHERS)), "~tuned", "~space",
     *(f"+space.{name}=[uniform,0,1]" for name in ("quality", *OTHERS)),
     "certify=off", "certify.top=0", "tracking.register=false", "report=false", "name=scale",
     f"budget.env_steps={REPORTS * 100}", f"budget.reports={REPORTS}", "checkpoint.every_s=1e9",
@@ -203,7 +203,7 @@ def run_at_once(at_once: int, trials: int, tracking: str, own_processes: bool) -
     from rltune.tracking.feed import Feed
     from rltune.tracking.mlflow_runs import MLflowRuns
 
-    plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
+    plan.preflight = lambda *_: ()  # RLlib's check has nothing to say about a quality
     times = Times()
     times.watch(Recorder, "on_trial_result", "recording")
     times.watch(Recorder, "on_trial_start", "start")
@@ -243,7 +243,7 @@ def run_waits(searcher: str) -> dict[str, Any]:
     from rltune.driver.tune.recorder import Recorder
     from rltune.driver.tune.searcher import StageSearcher
 
-    plan.preflight = lambda made: None
+    plan.preflight = lambda *_: ()
     freed: deque[float] = deque()
     waits: list[float] = []
     complete, suggest = Recorder.on_trial_complete, StageSearcher.suggest
@@ -330,7 +330,7 @@ def run_done(trials: int) -> dict[str, Any]:
         (Ledger, "read_pending_trials", "sender"),
     ):  # fmt: skip
         times.watch(owner, method, name)
-    study = OptunaStudy(ledger.trials, choose_view(settings.searcher.kind), plan.space.distributions())
+    study = OptunaStudy(ledger.trials, choose_view(plan.traits), plan.space.distributions())
     # the forest with a model each time: half of its proposals take no more than random ones
     args: dict[str, dict[str, Any]] = {"tpe": {}, "rf": {"random_fraction": 0.0}, "random": {}}
     samplers = {name: partial(build_sampler, name, given) for name, given in args.items()}
@@ -343,7 +343,7 @@ def run_done(trials: int) -> dict[str, Any]:
             times.of[name].append(1000 * (time.thread_time() - began))
         ledger.read_reports_after(newest, 2000)
         ledger.read_pending_trials("MLflow", with_checkpoints=True)
-    ledger.change_sweep(config=format_settings(settings))
+    ledger.change_sweep(config=format_settings(plan.settings))
     console, view = Console(Terminal()), None
     times.watch(SweepView, "read", "view")
     for _ in range(6):

@@ -94,7 +94,12 @@ def ours(
 ) -> dict[str, Any]:
     """Our sweep through the storm, its ledger in its folder or in ``storage``."""
     saving, where = 0.05, [f"study.storage={storage}"] if storage else []
-    words = [f"name={NAME}", f"budget.trials={trials}", f"algo.training.seconds={seconds}", "checkpoint.every_s=1"]
+    words = [
+        f"name={NAME}",
+        f"budget.trials={trials}",
+        f"algo.training.learner_config_dict.seconds={seconds}",
+        "checkpoint.every_s=1",
+    ]
     words += ["+space.seconds=" + str(seconds), f"+space.saving={saving}", *where]
     process = start(folder, "soak_sweep.py", "run", *words)
     killed, sweep = 0, folder / "outputs" / NAME

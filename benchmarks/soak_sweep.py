@@ -22,9 +22,8 @@ from rltune.trial.metrics import Progress  # noqa: E402
 from rltune.trial.trainable import Trial  # noqa: E402
 
 TOY = (
-    "+algo.training.ballast=4096",
-    "+algo.training.quality=1.0", "+algo.training.fault=null", "+algo.training.seconds=0.0",
-    "+algo.training.saving=0.0", "~tuned", "~space", "+space.quality=[uniform,0,1]",
+    "+algo.training.learner_config_dict={ballast: 4096, quality: 1.0, fault: null, seconds: 0.0, saving: 0.0}",
+    "~tuned", "~space", "+space.quality=[uniform,0,1]",
     "searcher=random", "scheduler=none", "budget.env_steps=2000", "certify=off", "certify.top=0",
     "tracking.register=false", "report=false", "resources.max_concurrent=2", "cluster.num_cpus=2",
 )  # fmt: skip
@@ -93,7 +92,7 @@ def main() -> None:
     from rltune.ledger.sweep_ref import SweepRef
 
     timed()
-    plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
+    plan.preflight = lambda *_: ()  # RLlib's check has nothing to say about a quality
     # Named from the module, not from __main__, so that workers import it.
     from benchmarks.soak_sweep import SoakTrial as Trainable
 

@@ -20,7 +20,6 @@ from rich.text import Text
 
 import rltune
 from rltune.config.settings_file import format_settings, read_settings
-from rltune.config.validation import parse_config
 from rltune.ledger.ledger import Ledger
 from rltune.records import TRIALS, Report, TrialRecord
 from rltune.views.progress import Line, describe_changes, render_live_table
@@ -47,7 +46,7 @@ def draw(folder: Path, share: float = 0.75) -> str:
     lines: list[Line] = []
     with tempfile.TemporaryDirectory() as copy_folder:
         copy = Ledger(f"sqlite:///{copy_folder}/ledger.db", folder.name, create=True)
-        copy.change_sweep(status="running", config=format_settings(parse_config(read_settings(folder))))
+        copy.change_sweep(status="running", config=format_settings(read_settings(folder)))
         before = view = SweepView.read(copy, None, DriverState(slots=slots), now_s=began)
         for time_s, event in events:
             if time_s > began + share * (ended - began):

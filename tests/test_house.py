@@ -47,6 +47,18 @@ LIGHT = (
     "secrets",
 )  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
+# Who may ask for what `make_plan` resolves once: everybody behind it takes the plan, or a few of its fields.
+RESOLVED = {
+    "RunConfig": (
+        *("config", "compose", "rltune"),  # They make it, and it is public.
+        *("cli.run", "cli.service", "cli.python.call", "service.checking"),  # It is the schema of their commands.
+        *("driver.run", "driver.starting", "driver.plan", "driver.warm_starts"),  # They make the plan.
+    ),
+    "get_traits": ("search", "driver.plan"),
+    "find_capabilities": ("config", "algorithms", "compose", "driver.plan", "probe"),
+    "read_criteria": ("config", "ledger", "views", "driver.plan", "driver.warm_starts", "driver.requests.handle"),
+    "fit_sizes": ("config", "driver.plan", "driver.starting"),
+}
 # Tables of what a setting can name: their rows are strings, so that no setting is checked by importing it.
 REGISTRIES = {"rltune.config.schema": ("tracking",), "rltune.config.capabilities": ("algorithms", "engine")}
 OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("compose", "cli")}
@@ -162,6 +174,17 @@ def misplaced_packages(root: Path) -> list[str]:
     ]
 
 
+def late_questions(root: Path) -> list[str]:
+    """Modules that ask again for what the plan has resolved."""
+    return [
+        f"{m.path}:{line}: {name} is for {', '.join(RESOLVED[name])}: take the plan, or the fields of it that you need"
+        for m in modules(root)
+        for line, imported in m.imports()
+        if (name := imported.rpartition(".")[2]) in RESOLVED and imported.startswith("rltune.")
+        if m.room not in RESOLVED[name] and m.dotted.removeprefix("rltune.") not in RESOLVED[name]
+    ]
+
+
 def ray_starts(root: Path) -> list[str]:
     """Places outside the cluster's room that call ``ray.init``."""
     return [
@@ -214,6 +237,7 @@ RULES = {
     "light rooms load nothing heavy": heavy_imports,
     "each package has its owner": misplaced_packages,
     "only the cluster's room starts ray": ray_starts,
+    "a plan is resolved once": late_questions,
     "errors have parts": errors_without_parts,
 }
 
@@ -263,6 +287,8 @@ WRONG = [
             "raise StudyError(f'{key}={name}: no such sweep')",
         )
     ),
+    (late_questions, "src/rltune/driver/end.py", "from rltune.config.schema import RunConfig", "take the plan"),
+    (late_questions, "src/rltune/views/page.py", "from rltune.search.samplers import get_traits", "take the plan"),
     (ray_starts, "src/rltune/trial/metrics.py", "import ray\nray.init()", "only cluster starts Ray"),
 ]
 

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import count_env_runners, count_learners
 from rltune.algorithms.build import Build, build_config
+from rltune.algorithms.checks import check_algorithm
 from rltune.algorithms.preflight import check_corners, find_normalisable
 from rltune.cluster.memory import peak_gb, total_gb
 from rltune.cluster.ray_cluster import connect_ray, prepare_environment
 from rltune.cluster.resources import available_cpus, local_machine
-from rltune.config.capabilities import capabilities_of
+from rltune.config.capabilities import capabilities_of, find_capabilities
 from rltune.config.schema import ClusterConfig, ProbeConfig
 from rltune.config.validation import check_pair
 from rltune.envs.spec import spec_of
@@ -131,6 +132,8 @@ def run_probe(
     """
     check_pair(config.algo, config.env)
     spec = spec_of(config.env)
+    row, several_agents = find_capabilities(config.algo), spec.policies is not None
+    check_algorithm(config.algo, parse_space({}), row, several_agents=several_agents)
     normalisable, _ = find_normalisable(config.algo, config.env, spec, check_env(spec))
     if "observations" in normalisable and "observations" in config.algo.get("normalise", ()):
         config = replace(config, env=replace(config.env, normalise_observations=True))

@@ -7,22 +7,26 @@ import math
 import pytest
 from omegaconf import OmegaConf
 
+from rltune.algorithms import arguments as module
 from rltune.algorithms.arguments import (
     TRAINING_BOUNDS,
     apply_params,
     build_search_space,
     check_argument,
     check_unread,
-    check_values,
     count_gpus,
     list_arguments,
     locate_argument,
     values_of,
 )
 from rltune.compose.composing import conf_dir
-from rltune.config.capabilities import find_capabilities
+from rltune.config.capabilities import UNKNOWN, find_capabilities
 from rltune.errors import ConfigError
 from rltune.search.space import Space
+
+
+def check_values(algo, space):
+    module.check_values(algo, space, find_capabilities(algo) or UNKNOWN)
 
 
 def test_an_argument_is_found_in_whichever_section_it_stands(algo):
@@ -172,6 +176,8 @@ UNREAD = {
         "training.minibatch_size": 256,
         "training.num_epochs": 7,
         "training.lr": 0.02,
+        "rl_module.model_config.log_std_clip_param": 3.0,
+        "rl_module.model_config.fusionnet_hiddens": [8],
     },
     "appo": {"training.use_gae": False, "training.lambda_": 0.1, "training.target_worker_clipping": 9.0},
     "impala": {"training.opt_type": "rmsprop", "training.decay": 0.9, "training.vtrace": False},
@@ -205,6 +211,9 @@ READ_WITH = [
     ("ppo", "training.kl_target", 0.5, "training.use_kl_loss", True),
     ("ppo", "training.train_batch_size", 128, "training.train_batch_size_per_learner", None),
     ("ppo", "rl_module.model_config.lstm_cell_size", 32, "rl_module.model_config.use_lstm", True),
+    ("ppo", "env_runners.sample_timeout_s", 5.0, "env_runners.num_env_runners", 1),
+    ("ppo", "fault_tolerance.env_runner_health_probe_timeout_s", 5.0, "env_runners.num_env_runners", 1),
+    ("ppo", "learners.max_requests_in_flight_per_learner", 5, "learners.num_learners", 2),
     ("a2c", "training.kl_coeff", 3.0, "training.use_kl_loss", True),
     ("appo", "rl_module.model_config.lstm_cell_size", 40, "rl_module.model_config.use_lstm", True),
     ("dqn", "training.v_max", 5.0, "training.num_atoms", 51),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from plans import preflight
 
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
-from rltune.driver import plan
 from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
 
@@ -73,9 +73,9 @@ def test_agents_see_and_do_what_networks_take():
     ("override", "what"),
     [
         ("algo=dqn", "algo=dqn is for one agent"),
-        ("++algo.rl_module.model_config.use_lstm=true", "is for one agent"),
+        ("++algo.rl_module.model_config.use_lstm=true", "several agents act with no LSTM"),
     ],
 )
 def test_what_trains_only_one_agent_is_refused(override, what, request_of):
     with pytest.raises(ConfigError, match=what):
-        plan.preflight(make_plan(request_of(override, "env=simple_spread")))
+        preflight(make_plan(request_of(override, "env=simple_spread")))

@@ -8,6 +8,7 @@ import pytest
 
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners, check_spaces
+from rltune.config.capabilities import find_capabilities
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.search.space import parse_space
@@ -108,15 +109,16 @@ def test_processes_that_the_algo_file_counts_are_allowed(algo):
 )
 def test_spaces_that_an_algorithm_does_not_take_are_refused(settings, name, refused):
     spaces = gymnasium.spaces.Box(0, 255, (40, 40, 3), np.uint8), gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    row = find_capabilities(settings[name].algo)
     if refused is None:
-        check_spaces(settings[name].algo, "Camera-v0", spaces)
+        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
         return
     with pytest.raises(ConfigError, match=refused):
-        check_spaces(settings[name].algo, "Camera-v0", spaces)
+        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
 
 
 def test_whole_numbers_are_a_choice(settings):
     spaces = gymnasium.spaces.Discrete(5), gymnasium.spaces.Box(0, 3, (2,), np.int32)
-    check_spaces(settings["dqn"].algo, "Whole-v0", spaces)
+    check_spaces(settings["dqn"].algo, "Whole-v0", spaces, find_capabilities(settings["dqn"].algo))
     with pytest.raises(ConfigError, match="discrete actions are for"):
-        check_spaces(settings["sac"].algo, "Whole-v0", spaces)
+        check_spaces(settings["sac"].algo, "Whole-v0", spaces, find_capabilities(settings["sac"].algo))

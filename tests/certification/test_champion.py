@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +14,10 @@ from real import Project
 
 from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, _rank, register_champion
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
-from rltune.certification.result import CertifiedPolicy, Configuration, SeedResult, judge_configurations
+from rltune.certification.result import Certification, CertifiedPolicy, Configuration, SeedResult, judge_configurations
 from rltune.certification.selection import Player
-from rltune.config.schema import CertifyConfig, EnvConfig, ObjectiveConfig, RewardsConfig, RunConfig
+from rltune.config.schema import EnvConfig, ObjectiveConfig, RewardsConfig
+from rltune.envs.spec import specify_env
 from rltune.formatting import format_objective
 from rltune.policies.evaluation import Evaluation, evaluate
 from rltune.policies.policy import load_policy
@@ -25,13 +25,16 @@ from rltune.records import RunKey
 from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import ModelRegistry, RegisteredModel
 
-CONFIG = RunConfig(env=EnvConfig("cartpole", "CartPole-v1"), algo={"name": "ppo"}, certify=CertifyConfig(3, 5, 50, 100))
+ENV = EnvConfig("cartpole", "CartPole-v1")
+NUM_EPISODES = 100
 
 
-def candidate(score: float, certified: bool = True) -> Candidate:
-    found: Any = SimpleNamespace(policy=None) if certified else None
-    winner = Finalist("trial 1", 1, {}, score, Path(), RunKey(1))
-    return Candidate(winner, found, CONFIG, "a-sweep")
+def candidate(score: float, certified: bool = True, folder: Path = Path(), run: RunKey | None = None) -> Candidate:
+    certification = Certification((), NUM_EPISODES, 1000, (), "trial 1") if certified else None
+    winner = Finalist("trial 1", 1, {}, score, folder, run or RunKey(1))
+    return Candidate(
+        winner, certification, "a-sweep", "cartpole", "ppo", specify_env(ENV, ObjectiveConfig()), NUM_EPISODES, ""
+    )
 
 
 def champion(score: float, **tags: str) -> RegisteredModel:
@@ -50,8 +53,7 @@ def test_the_alias_moves_only_to_a_better_score_and_says_why(ours: float, theirs
 
 
 def test_of_costs_the_lower_one_becomes_the_champion() -> None:
-    config = replace(CONFIG, objective=ObjectiveConfig(direction="min"))
-    challenger = replace(candidate(20.0), config=config)
+    challenger = replace(candidate(20.0), env=specify_env(ENV, ObjectiveConfig(direction="min")))
     tags = {"rltune.env_digest": challenger.env.digest}
     assert _compare(challenger, champion(30.0, **tags), Feeds(), Player())[0]
     assert not _compare(challenger, champion(10.0, **tags), Feeds(), Player())[0]
@@ -81,7 +83,7 @@ def test_what_was_not_certified_does_not_replace_what_was() -> None:
 @pytest.mark.parametrize("changed", [{"kwargs": {"sutton_barto_reward": True}}, {"wrappers": [{"entry_point": "a:B"}]}])
 def test_champions_of_other_environments_stay_and_are_told(changed: dict[str, Any]) -> None:
     challenger = candidate(500.0)
-    other = replace(challenger, config=replace(CONFIG, env=replace(CONFIG.env, **changed)))
+    other = replace(challenger, env=specify_env(replace(ENV, **changed), ObjectiveConfig()))
     known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
     assert _compare(challenger, known, Feeds(), Player())[0]
     better, why = _compare(other, known, Feeds(), Player())
@@ -93,15 +95,15 @@ def test_champions_of_other_environments_stay_and_are_told(changed: dict[str, An
 def test_champions_of_another_objective_are_not_beaten_by_it() -> None:
     challenger = candidate(500.0)
     known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
-    config = replace(CONFIG, objective=ObjectiveConfig("info", "is_success"))
-    better, why = _compare(replace(challenger, config=config), known, Feeds(), Player())
+    other = replace(challenger, env=specify_env(ENV, ObjectiveConfig("info", "is_success")))
+    better, why = _compare(other, known, Feeds(), Player())
     assert not better
     assert "env.name=cartpole-2" in why
 
 
 def test_how_rewards_are_shaped_makes_no_other_environment() -> None:
-    shaped = replace(CONFIG.env, rewards=RewardsConfig(normalise=True), normalise_observations=True)
-    assert replace(candidate(1.0), config=replace(CONFIG, env=shaped)).env.digest == candidate(1.0).env.digest
+    shaped = replace(ENV, rewards=RewardsConfig(normalise=True), normalise_observations=True)
+    assert specify_env(shaped, ObjectiveConfig()).digest == candidate(1.0).env.digest
 
 
 def test_a_version_tells_its_mean_on_episodes_of_its_own() -> None:
@@ -139,7 +141,7 @@ def test_a_champion_measured_on_other_episodes_plays_those_of_its_challenger(fin
     known = registry.champion("cartpole-ppo", "champion")
     before = replace(known, tags={**known.tags, "rltune.episodes": "7 others", "rltune.score": "1e9"})
     policy = load_policy(str(finished_sweep.sweep / finished_sweep.summary["winner"]["checkpoint"]))
-    score = evaluate(policy, CONFIG.certify.champion_episodes, EVALUATION_SEED).mean
+    score = evaluate(policy, NUM_EPISODES, EVALUATION_SEED).mean
     for ours, moved in ((score + 1.0, True), (score, False)):
         better, why = _compare(candidate(ours), before, registry, Player())
         assert better is moved
@@ -177,8 +179,7 @@ def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: 
     (tmp_path / "policy").mkdir()
     monkeypatch.setattr("rltune.policies.mlflow_model.make_model_arguments", lambda *_: {})
     monkeypatch.setattr("rltune.certification.champion._describe_training", lambda _: {})
-    winner = Finalist("trial 1", 1, {}, 450.0, tmp_path, RunKey(1, 2))
-    model = register_champion(Candidate(winner, None, CONFIG, "a-sweep"), Remembers(), print, Player())
+    model = register_champion(candidate(450.0, False, tmp_path, RunKey(1, 2)), Remembers(), print, Player())
     assert model is not None
     assert (model["champion"], model["uri"]) == (True, champion(450.0).uri)
     assert model["why"] == "as before"

@@ -28,7 +28,8 @@ def ledger(tmp_path):
 def make_retraining(tmp_path, request_of, ledger):
     def make(*overrides, seeds=SEEDS):
         config = request_of("certify.top=2", *overrides)
-        return Retraining(open_store(tmp_path), config, seeds, BASELINE_VALUES, ledger)
+        env_steps, replicates = config.budget.env_steps, config.replicates
+        return Retraining(open_store(tmp_path), config.certify, env_steps, replicates, seeds, BASELINE_VALUES, ledger)
 
     return make
 

@@ -38,11 +38,11 @@ KNOWN = (
     "budget.trials=4",
     "budget.env_steps=500",
     "budget.reports=5",
-    "+algo.training.worth=150.0",
-    "+algo.training.luck=1.0",
+    "+algo.training.learner_config_dict.worth=150.0",
+    "+algo.training.learner_config_dict.luck=1.0",
     "+space.luck=[choice,1.0]",
     "+space.worth=[uniform,0,1000]",
-    "algo.training.quality=0.1",
+    "algo.training.learner_config_dict.quality=0.1",
     "warm_start=[{quality:0.2,worth:150},{quality:0.5,worth:300},{quality:0.6,worth:301},{quality:0.9,worth:200}]",
 )
 
@@ -153,7 +153,11 @@ def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> N
 def first_seed_fails() -> tuple[int, tuple[str, ...]]:
     """The first seed of a certification under ``seed=1``, and settings that make every run on it diverge."""
     seed = int(np.random.SeedSequence([1, 0, 2]).generate_state(1)[0]) & 0x7FFFFFFF
-    return seed, (f"algo.training.fault=seed-{seed}", f"+space.fault=[choice,seed-{seed}]", "warm_start=[]")
+    return seed, (
+        f"algo.training.learner_config_dict.fault=seed-{seed}",
+        f"+space.fault=[choice,seed-{seed}]",
+        "warm_start=[]",
+    )
 
 
 def test_a_certification_whose_runs_all_fail_has_no_winner(
@@ -171,7 +175,7 @@ def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(
     toy_run: Callable[..., Outcome], stream: io.StringIO
 ) -> None:
     seed, fault = first_seed_fails()
-    outcome = toy_run(*KNOWN, *fault, "algo.training.worth=900", "tracking=off", "certify.top=1")
+    outcome = toy_run(*KNOWN, *fault, "algo.training.learner_config_dict.worth=900", "tracking=off", "certify.top=1")
     found = record(outcome)
     assert found.winner == "baseline"
     assert [one.failed_seeds for one in found.configurations] == [(seed,), (seed,)]
@@ -190,7 +194,7 @@ def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(
 def test_a_trial_with_the_controls_values_is_counted_once(
     toy_run: Callable[..., Outcome], stream: io.StringIO, tmp_path: Path
 ) -> None:
-    values = ("algo.training.worth=999.0", "algo.training.quality=0.5")
+    values = ("algo.training.learner_config_dict.worth=999.0", "algo.training.learner_config_dict.quality=0.5")
     own = ("warm_start=[]", *values, "budget.trials=2", "certify.top=2")
     outcome = toy_run(*KNOWN, *own, "report=true")
     said = stream.getvalue()

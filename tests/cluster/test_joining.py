@@ -87,7 +87,12 @@ def test_a_refused_sweep_leaves_nothing_behind(rays: dict[str, str], tmp_path: P
 
 
 def test_a_job_joins_its_cluster_and_saves_all_when_stopped(rays: dict[str, str], tmp_path: Path) -> None:
-    words = ("cluster.address=auto", "budget.trials=2", "algo.training.seconds=0.5", "checkpoint.every_s=1000")
+    words = (
+        "cluster.address=auto",
+        "budget.trials=2",
+        "algo.training.learner_config_dict.seconds=0.5",
+        "checkpoint.every_s=1000",
+    )
     kept = "outputs/toy/trials/*/*/best-*"  # there has been a report
     code, out = finish(submit_sweep(rays["guarded"], tmp_path, *words, stop_when=kept, **WHOLE))
     assert code == 0, out

@@ -24,7 +24,7 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 # A sweep of the toy in a process of its own, as `toy_run` has it.
 SWEEP = """
 import sys, rltune.driver.plan
-rltune.driver.plan.preflight = lambda plan: None
+rltune.driver.plan.preflight = lambda *_: ()
 from composing import compose
 from rltune.config.validation import parse_config
 from rltune.driver.run import run_sweep

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 from omegaconf import OmegaConf
 
-from rltune.config.bounds import Bounds, bounded, check_bounds, list_bounds
+from rltune.config.bounds import Bounds, bounded, list_bounds
 from rltune.config.schema import RunConfig
+from rltune.config.validation import to_typed
 from rltune.errors import ConfigError
 
 
@@ -82,7 +83,7 @@ def test_the_bounds_of_nested_settings_are_listed_by_their_keys():
 )
 def test_a_violation_is_refused_in_three_parts(settings, key, fix):
     with pytest.raises(ConfigError) as refused:
-        check_bounds(Outer, OmegaConf.merge(OmegaConf.structured(Outer), settings))
+        to_typed(Outer, OmegaConf.merge(OmegaConf.structured(Outer), {"rate": 1}, settings))
     assert refused.value.key == key
     assert refused.value.allowed
     assert refused.value.fix == fix
@@ -91,7 +92,7 @@ def test_a_violation_is_refused_in_three_parts(settings, key, fix):
 
 @pytest.mark.parametrize("settings", [{}, {"rate": 1, "inner": {"sizes": [3]}}, {"inner": {"sizes": None}}])
 def test_what_is_missing_null_or_allowed_passes(settings):
-    check_bounds(Outer, OmegaConf.merge(OmegaConf.structured(Outer), settings))
+    to_typed(Outer, OmegaConf.merge(OmegaConf.structured(Outer), {"rate": 1}, settings))
 
 
 @pytest.mark.parametrize("key", list(list_bounds(RunConfig)))

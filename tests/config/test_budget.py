@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rltune.config.budget import SpentBudget, fit_certification
+from rltune.config.budget import SpentBudget, fit_sizes
 
 STEPS = ("budget.total_env_steps=5000", "budget.env_steps=1000")
+
+
+def spend(config, num_trials, env_steps):
+    return SpentBudget(config.budget, config.replicates, num_trials, env_steps)
 
 
 @pytest.mark.parametrize(
@@ -20,11 +24,11 @@ STEPS = ("budget.total_env_steps=5000", "budget.env_steps=1000")
     ],
 )
 def test_it_says_why_no_trial_begins(request_of, words, num_trials, env_steps, why):
-    assert SpentBudget(request_of("budget.trials=4", *words), num_trials, env_steps).explain(0) == why
+    assert spend(request_of("budget.trials=4", *words), num_trials, env_steps).explain(0) == why
 
 
 def test_trials_that_wait_to_be_begun_have_their_place(request_of):
-    spent = SpentBudget(request_of("budget.trials=4"), 3, 0)
+    spent = spend(request_of("budget.trials=4"), 3, 0)
     assert spent.explain(0) is None
     assert "budget.trials=4" in spent.explain(1)
 
@@ -40,7 +44,7 @@ def test_trials_that_wait_to_be_begun_have_their_place(request_of):
     ],
 )
 def test_what_is_typed_has_room_for_as_many_as_are_wanted(request_of, words, num_trials, env_steps, wanted, larger):
-    assert SpentBudget(request_of("budget.trials=4", *words), num_trials, env_steps).spell_larger(wanted) == larger
+    assert spend(request_of("budget.trials=4", *words), num_trials, env_steps).spell_larger(wanted) == larger
 
 
 @pytest.mark.parametrize(
@@ -56,5 +60,5 @@ def test_what_is_typed_has_room_for_as_many_as_are_wanted(request_of, words, num
     ],
 )
 def test_certification_grows_with_the_number_of_trials_unless_its_size_is_given(request_of, words, size):
-    certify = fit_certification(request_of("certify=on", *words)).certify
+    certify = fit_sizes(request_of("certify=on", *words))[0].certify
     assert (certify.top, certify.seeds) == size

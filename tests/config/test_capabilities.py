@@ -10,7 +10,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from omegaconf import OmegaConf
+from plans import preflight
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
@@ -27,7 +29,6 @@ from rltune.config.capabilities import (
     list_algos,
     network_of,
 )
-from rltune.driver import plan
 from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
 
@@ -87,6 +88,57 @@ def test_rllibs_own_module_has_the_network_that_the_row_names(name: str) -> None
         assert read_part(module["default_policy"], attribute) is not None
 
 
+# A changed value for each setting of the networks whose effect shows in the module. The `_kwargs` belong to their
+# initializers, and the activation of the fused critics is no part of the module's text.
+INITIALIZERS = [name for name in MODEL_SETTINGS if name.endswith("initializer") and "lstm" not in name]
+CHANGED: dict[str, Any] = {
+    **{name: [8] for name in ("fcnet_hiddens", "head_fcnet_hiddens", "fusionnet_hiddens")},
+    **{name: "zeros_" if "kernel" in name else "ones_" for name in INITIALIZERS},
+    **dict.fromkeys(("fcnet_use_layernorm", "head_fcnet_use_layernorm", "free_log_std", "vf_share_layers"), True),
+    "fcnet_activation": "relu",
+    "head_fcnet_activation": "tanh",
+    "conv_filters": [[4, 3, 2]],
+    "conv_activation": "tanh",
+}
+PLAIN = {"fcnet_hiddens": [6, 6], "fcnet_activation": "tanh", "head_fcnet_hiddens": [5], "vf_share_layers": False}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_image", [False, True], ids=["vectors", "images"])
+@pytest.mark.parametrize("is_discrete", [False, True], ids=["continuous", "discrete"])
+@ROWS
+def test_the_settings_that_a_row_calls_unread_change_no_network(name: str, is_discrete: bool, is_image: bool) -> None:
+    row, shape = TABLE[name], (64, 64, 3) if is_image else (4,)
+    lacks = ("discrete", "continuous")[is_discrete]
+    if row.name == "dreamerv3" or row.actions == lacks or (is_image and not row.images):
+        return
+    plain = {**PLAIN, **({"conv_filters": [[4, 4, 4]]} if is_image else {})}
+    observations = gymnasium.spaces.Box(0, 1, shape, np.float32)
+    actions = gymnasium.spaces.Discrete(2) if is_discrete else gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def build(**settings: Any) -> str:
+        torch.manual_seed(0)
+        config = load(name)().environment(observation_space=observations, action_space=actions)
+        config.rl_module(model_config=DefaultModelConfig(**{**plain, **settings}))
+        spec = config.get_multi_rl_module_spec(spaces={"default_policy": (observations, actions)}, inference_only=False)
+        module = spec.build()["default_policy"]
+        weights = [(key, float(value.sum()), value.shape) for key, value in module.state_dict().items()]
+        return f"{module} {weights}"
+
+    unread = {entry.path.rpartition(".")[2]: entry for entry in row.unread if "model_config" in entry.path}
+    facts = {"env.is_image": is_image, "env.is_discrete": is_discrete, "class": name}
+    before = build()
+    for setting, value in CHANGED.items():
+        entry = unread.get(setting)
+        switch = entry and entry.switch
+        is_read = entry is None or bool(switch and switch.is_on(facts.get(switch.path, switch.default)))
+        try:
+            after = build(**{setting: value})
+        except AssertionError:  # RLlib refuses free_log_std for some actions.
+            after = before
+        assert (after != before) == is_read, setting
+
+
 def test_an_algorithm_of_ones_own_inherits_a_row() -> None:
     own = type("OwnConfig", (load("ray.rllib.algorithms.tqc:TQCConfig"),), {})
     assert capabilities_of(own).name == "tqc"
@@ -132,10 +184,10 @@ def test_preflight_builds_what_a_row_allows_and_nothing_else(algo: str, typed: s
     fitting = "env=pendulum" if row.actions == "continuous" else "env=cartpole"
     request = request_of(f"algo={algo}", *([] if "env=" in typed else [fitting]), typed, "~space", "~tuned")
     if able(row):
-        plan.preflight(make_plan(request))
+        preflight(make_plan(request))
         return
     with pytest.raises(ConfigError, match=refused) as error:
-        plan.preflight(make_plan(request))
+        preflight(make_plan(request))
     assert error.value.allowed
     assert error.value.fix
 

@@ -11,8 +11,9 @@ import pytest
 from composing import change_setting
 
 from rltune.config.changes import check_budgets, check_changes
-from rltune.config.settings_file import format_settings, load_settings
-from rltune.config.validation import parse_config
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import format_settings, load_settings, redact_config
+from rltune.config.validation import parse_config, to_typed
 from rltune.errors import StudyError
 
 ROOT = Path(__file__).parents[2]
@@ -31,14 +32,14 @@ def read_stored(composed, **changes):
     """Return a copy of what the settings file of such a sweep holds; each file is parsed once."""
     name = repr(changes)
     if name not in _stored:
-        _stored[name] = load_settings(format_settings(settings_of(composed, **changes)))
+        _stored[name] = load_settings(format_settings(redact_config(settings_of(composed, **changes))))
         del _stored[name]["format"]
     return copy.deepcopy(_stored[name])
 
 
 def check(raw, *, known=None, **changes):
     before = read_stored(raw, **(known or {}))
-    return check_changes("mine", before, settings_of(raw, **changes))
+    return check_changes("mine", to_typed(RunConfig, before), settings_of(raw, **changes))
 
 
 def test_the_same_command_changes_nothing(composed):
@@ -61,11 +62,11 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
     for key in keys:
         above, _, last = key.rpartition(".")
         del (before[above] if above else before)[last]
-    assert check_changes("mine", before, settings_of(composed)) is False
+    assert check_changes("mine", to_typed(RunConfig, before), settings_of(composed)) is False
     assert parse_config(before) == settings_of(composed)
     if "objective" in keys:
         with pytest.raises(StudyError) as refused:
-            check_changes("mine", before, settings_of(composed, objective__direction="min"))
+            check_changes("mine", to_typed(RunConfig, before), settings_of(composed, objective__direction="min"))
         assert refused.value.key == "objective.direction"
         assert "objective.direction=max" in refused.value.what
 
@@ -76,10 +77,10 @@ def test_a_sweep_from_before_a_setting_could_be_open_is_resumed_by_the_same_comm
     wanted = request_of("algo=dqn", "env=cartpole")
     begun = asdict(wanted)
     begun["env"]["normalise_observations"] = begun["env"]["rewards"]["normalise"] = False
-    assert check_changes("mine", begun, wanted) is False
+    assert check_changes("mine", to_typed(RunConfig, begun), wanted) is False
     begun["env"]["rewards"]["normalise"] = True
     with pytest.raises(StudyError) as refused:
-        check_changes("mine", begun, wanted)
+        check_changes("mine", to_typed(RunConfig, begun), wanted)
     assert refused.value.what.startswith("env.rewards.normalise=false")
 
 
@@ -147,9 +148,9 @@ def test_a_sweep_of_before_a_key_is_the_same_command(composed):
     """As long as the key says what the sweep did without it."""
     older = read_stored(composed)
     del older["constraints"], older["objective"]["second"]
-    assert check_changes("mine", older, settings_of(composed)) is False
+    assert check_changes("mine", to_typed(RunConfig, older), settings_of(composed)) is False
     with pytest.raises(StudyError) as refused:
-        check_changes("mine", older, settings_of(composed, constraints__train_s="< 60"))
+        check_changes("mine", to_typed(RunConfig, older), settings_of(composed, constraints__train_s="< 60"))
     assert refused.value.key == "constraints.train_s"
 
 
@@ -164,7 +165,7 @@ def test_of_several_differences_the_others_are_named(composed):
 def test_a_resume_with_a_smaller_budget_is_refused(composed, key, old, new):
     before = read_stored(composed, **{key: old})
     with pytest.raises(StudyError) as refused:
-        check_budgets("mine", before, settings_of(composed, **{key: new}))
+        check_budgets("mine", to_typed(RunConfig, before), settings_of(composed, **{key: new}))
     assert refused.value.key == key
     assert f"{key}={old}" in refused.value.what
 
@@ -175,9 +176,9 @@ def test_a_resume_with_a_smaller_budget_is_refused(composed, key, old, new):
         ("budget.trials", 6, 6),
         ("budget.trials", 6, 9),
         ("budget.wall_time_s", 60, 5),
-        ("budget.total_env_steps", None, 9),
+        ("budget.total_env_steps", None, 900_000),
     ],
 )
 def test_a_resume_may_ask_for_more_or_set_a_first_limit(composed, key, old, new):
     before = read_stored(composed, **{key: old})
-    check_budgets("mine", before, settings_of(composed, **{key: new}))
+    check_budgets("mine", to_typed(RunConfig, before), settings_of(composed, **{key: new}))

@@ -14,6 +14,7 @@ from rltune.config.settings_file import (
     load_settings,
     read_identity,
     read_settings,
+    redact_config,
     require_own_sweep,
     write_settings,
 )
@@ -25,7 +26,7 @@ from rltune.secrets import reveal
 def test_settings_read_back_as_the_same_request(composed, tmp_path):
     """What is kept in a sweeps folder reads back as the same request."""
     config = parse_config(composed)
-    write_settings(tmp_path, config)
+    write_settings(tmp_path, redact_config(config))
     assert parse_config(read_settings(tmp_path)) == config
 
 
@@ -36,7 +37,7 @@ def test_a_sweeps_addresses_are_read_from_its_settings(is_fast, composed, tmp_pa
     database, server = "postgresql+psycopg://me:s3cret@db.example/rl", "http://mlflow.example:5000"
     for key, value in (("storage", wide), ("study.storage", database), ("tracking.uri", server), ("name", "1e3")):
         composed = change_setting(composed, key, value)
-    write_settings(tmp_path, parse_config(composed))
+    write_settings(tmp_path, redact_config(parse_config(composed)))
     if not is_fast:
         path = tmp_path / "config.yaml"
         path.write_text("# by hand\n" + path.read_text())
@@ -53,7 +54,7 @@ def test_a_password_is_not_written_with_the_settings(composed):
     """A password in an address is not written with the settings."""
     raw = change_setting(composed, "study.storage", "postgresql+psycopg://me:s3cret@db.example/rl")
     raw = change_setting(raw, "tracking.uri", "http://me:s3cret@mlflow.example:5000")
-    kept = format_settings(parse_config(raw))
+    kept = format_settings(redact_config(parse_config(raw)))
     assert "s3cret" not in kept
     assert "db.example" in kept
     assert "mlflow.example" in kept
@@ -72,12 +73,12 @@ def test_a_password_is_not_written_with_the_settings(composed):
 )
 def test_of_notify_nothing_is_kept_that_may_be_secret(notify, kept, composed):
     config = parse_config(change_setting(composed, "notify", notify))
-    text = format_settings(config)
+    text = format_settings(redact_config(config))
     assert OmegaConf.create(text).notify == kept
     assert reveal(config.notify) == notify, "the driver has it whole"
     again = OmegaConf.create(text)
     del again["format"]
-    assert OmegaConf.create(format_settings(parse_config(again))).notify == kept
+    assert OmegaConf.create(format_settings(redact_config(parse_config(again)))).notify == kept
 
 
 def test_variables_in_an_environments_arguments_stay_names(composed, monkeypatch):
@@ -88,7 +89,7 @@ def test_variables_in_an_environments_arguments_stay_names(composed, monkeypatch
     config = parse_config(raw)
     variable = "${oc.env:API_KEY}"
     assert config.env.kwargs == {"api_key": variable, "escaped": variable, "steps": config.budget.env_steps}
-    kept = OmegaConf.to_container(OmegaConf.create(format_settings(config)))
+    kept = OmegaConf.to_container(OmegaConf.create(format_settings(redact_config(config))))
     assert kept["env"]["kwargs"] == config.env.kwargs
     del kept["format"]
     assert parse_config(OmegaConf.create(kept)) == config
@@ -108,21 +109,21 @@ def test_variables_in_an_environments_arguments_stay_names(composed, monkeypatch
 def test_damaged_settings_are_refused_and_a_copy_is_taken(damage, composed, tmp_path):
     """Damaged settings are refused by a resume and a copy can take their place."""
     config = parse_config(composed)
-    write_settings(tmp_path, config)
+    write_settings(tmp_path, redact_config(config))
     path = tmp_path / "config.yaml"
     whole = path.read_text()
     assert parse_config(read_settings(tmp_path, for_resume=True)) == config
     path.write_text(damage(whole))
     with pytest.raises(StudyError, match=r"config\.yaml"):
         read_settings(tmp_path, for_resume=True)
-    path.write_text(format_settings(config))  # what MLflow and the study keep
+    path.write_text(format_settings(redact_config(config)))  # what MLflow and the study keep
     assert parse_config(read_settings(tmp_path, for_resume=True)) == config
 
 
 @pytest.mark.parametrize("form", [None, OLDEST_FORMAT - 1, FORMAT + 1])
 @pytest.mark.parametrize("for_resume", [False, True])
 def test_another_format_is_refused_in_three_parts(form, for_resume, composed, tmp_path):
-    text = format_settings(parse_config(composed))
+    text = format_settings(redact_config(parse_config(composed)))
     (tmp_path / "config.yaml").write_text(text.replace(f"format: {FORMAT}\n", f"format: {form}\n" if form else ""))
     with pytest.raises(StudyError, match=f"format {form}") as refused:
         read_settings(tmp_path, for_resume=for_resume)
@@ -131,7 +132,7 @@ def test_another_format_is_refused_in_three_parts(form, for_resume, composed, tm
 
 
 def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path):
-    text = format_settings(parse_config(composed)).replace("trials: 48", "trials: 94")
+    text = format_settings(redact_config(parse_config(composed))).replace("trials: 48", "trials: 94")
     (tmp_path / "config.yaml").write_text(text[: text.rindex("# sha256")] + "# sha256: any\n")
     assert read_settings(tmp_path, for_resume=True)["budget"]["trials"] == 94
 
@@ -145,7 +146,7 @@ def test_what_a_person_writes_is_read_as_numbers_and_text():
 
 def test_settings_that_somebody_else_wrote_are_not_ones_own(composed, tmp_path):
     """They name modules, which a resume imports."""
-    write_settings(tmp_path, parse_config(composed))
+    write_settings(tmp_path, redact_config(parse_config(composed)))
     require_own_sweep(tmp_path, "resume it")
     kept = (tmp_path / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(kept.replace("CartPole-v1", "evil:CartPole-v1"))

@@ -12,7 +12,7 @@ import yaml
 from composing import compose
 
 from rltune.cli.run import spell_run
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import format_settings, redact_config
 from rltune.config.uris import conceal_setting, holds_plain_login, holds_secret, refuse_typed_secrets, resolve_uri
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
@@ -31,7 +31,7 @@ def address(password: str) -> str:
 def test_a_password_of_any_signs_is_not_in_the_settings(password, composed_run):
     composed_run["study"]["storage"] = address(password)
     composed_run["tracking"]["uri"] = f"https://me:{password}@mlflow.example/path"
-    text = format_settings(parse_config(composed_run))
+    text = format_settings(redact_config(parse_config(composed_run)))
     assert "left" not in text
     assert "right" not in text
     kept = yaml.safe_load(text)
@@ -103,7 +103,7 @@ def test_a_login_in_the_environment_is_written_nowhere(monkeypatch):
     config = parse_config(compose("run", f"study.storage={word}"))
     assert reveal(config.study.storage) == address("le/ft right")
     assert word in spell_run([f"study.storage={word}"])
-    for text in (format_settings(config), spell_run([f"study.storage={word}"])):
+    for text in (format_settings(redact_config(config)), spell_run([f"study.storage={word}"])):
         assert "ft right" not in text
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 from composing import change_setting, compose
 from omegaconf import OmegaConf
 
-from rltune.config.schema import RunConfig
-from rltune.config.validation import _convert, parse_config, to_typed
+from rltune.config.schema import BudgetConfig, RunConfig
+from rltune.config.validation import parse_config, to_typed
 from rltune.errors import ConfigError
 
 
@@ -56,14 +57,27 @@ def test_a_constraint_that_is_no_bound_is_refused():
         [],
         ["algo=sac", "env=gym", "env.id=Pendulum-v1", "+env.kwargs.size=[1,2.0,{deep:null}]"],
         ["algo=dqn", "experiment=smoke", "resources.trials_per_gpu=auto", "searcher.from_sweeps=[1,b]"],
-        ["resources.trials_per_gpu=4", "budget.wall_time_s=60", "tracking=server", "+env.kwargs.key='${oc.env:KEY}'"],
+        ["resources.trials_per_gpu=4", "budget.wall_time_s=60", "tracking=server", "tracking.experiment='${env.name}'"],
     ],
 )
-def test_settings_that_need_no_conversion_are_those_that_omegaconf_makes_of_them(words):
+def test_settings_are_converted_as_omegaconf_converts_them(words):
     plain = OmegaConf.to_container(compose("run", *words))
+    theirs = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), plain))
     built = to_typed(RunConfig, plain)
-    assert repr(built) == repr(_convert(RunConfig, plain)), "of the same types, too"
+    assert repr(built) == repr(theirs), "of the same types, too"
     assert built.algo is not plain["algo"]
+
+
+def test_a_variable_in_the_environments_arguments_stays():
+    config = to_typed(RunConfig, compose("run", "+env.kwargs.key='${oc.env:KEY}'", "+env.kwargs.seed='${seed}'"))
+    assert config.env.kwargs == {"key": "${oc.env:KEY}", "seed": 0}
+
+
+@pytest.mark.parametrize("change", [{"seed": -1}, {"budget": BudgetConfig()}, {"engine": "rlib"}])
+def test_no_run_config_lies_outside_of_its_bounds(change, composed):
+    config = parse_config(composed)
+    with pytest.raises(ConfigError):
+        replace(config, **change)
 
 
 @pytest.mark.parametrize(("typed", "value"), [("7", 7), (7, 7), ("${seed}", 3)])

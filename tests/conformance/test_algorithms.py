@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from plans import preflight
 from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
 
 from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build, build_config
 from rltune.compose.composing import conf_dir
 from rltune.config.capabilities import TABLE, capabilities_of
-from rltune.driver import plan
 from rltune.driver.plan import make_plan
 from rltune.engine import find_static_obstacle
 from rltune.envs.spec import EnvSpec
@@ -102,7 +102,7 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
     env, env_id = ("pendulum", "Pendulum-v1") if name in CONTINUOUS else ("cartpole", "CartPole-v1")
     more = [f"algo.offline_data.input_={data / env_id}.parquet", *FEW] if name in OFFLINE else []
     made = make_plan(request_of(f"algo={name}", f"env={env}", *SMALL.get(name, []), *more))
-    plan.preflight(made)
+    preflight(made)
     runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
     try:
         first, second = runner.train(), runner.train()
@@ -201,7 +201,7 @@ def test_every_n_step_and_batch_gets_as_many_updates(name):
 def test_the_engine_trains_what_its_algorithms_files_describe(name, request_of):
     """At both ends of the space, too."""
     env = "pendulum" if name in CONTINUOUS else "cartpole"
-    assert plan.preflight(make_plan(request_of(f"algo={name}", f"env={env}"))) == ()
+    assert preflight(make_plan(request_of(f"algo={name}", f"env={env}"))) == ()
 
 
 def test_the_tuned_values_are_what_a_sweep_tries_first(request_of):
@@ -250,7 +250,7 @@ def test_noisy_layers_are_refused_because_rllib_would_leave_them_out(request_of)
 )
 def test_actions_that_an_algorithm_cannot_take_are_refused_before_any_trial(overrides, what, request_of):
     with pytest.raises(ConfigError) as refused:
-        plan.preflight(make_plan(request_of(*overrides)))
+        preflight(make_plan(request_of(*overrides)))
     assert refused.value.what.startswith(what)
     assert refused.value.fix
 
@@ -282,7 +282,7 @@ def test_an_algorithm_of_ones_own_is_taken_from_its_package(tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     own = ["algo.name=counting", "algo.class=package_of_ours.algorithms:CountingConfig", "+algo.training.patience=3"]
     made = make_plan(request_of("algo=ppo", *own, *SMALL["ppo"][:2], "~space"))
-    plan.preflight(made)
+    preflight(made)
     runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
     try:
         assert type(runner.algorithm).__name__ == "CountingPPO"

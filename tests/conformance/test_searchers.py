@@ -47,7 +47,7 @@ class Begin:
 
     def __call__(self, folder="sweep", space=None, new=True, criteria=NO_CRITERIA):
         space = space or self.space
-        check_searcher(self.kind, space)
+        check_searcher(get_traits(self.kind), space)
         check_sampler(self.kind, self.args, space)
         return Driver(self.folder / folder, space, self.kind, self.args, new=new, criteria=criteria)
 

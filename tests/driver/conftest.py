@@ -5,43 +5,42 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import opened
 import pytest
 from composing import compose
 from omegaconf import OmegaConf
 
-from rltune.cluster.resources import Machine, Share
-from rltune.cluster.slots import Slots
 from rltune.config.validation import parse_config
-from rltune.driver.folder import SweepContext, hold_sweep
-from rltune.driver.open_sweep import OpenSweep, open_sweep
+from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.plan import make_plan
-from rltune.driver.provenance import record_start
 
 Opener = Callable[..., AbstractContextManager[OpenSweep]]
 
 
 @pytest.fixture
-def open_mine(request_of: Callable[..., Any], tmp_path: Path, stream: io.StringIO) -> Opener:
-    """Open a sweep ``mine`` of a plain CartPole from overrides; its folder is there."""
+def open_mine(tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> Opener:
+    """Open a sweep ``mine`` of a plain CartPole from overrides, as its driver does; its folder is there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return lambda *words, **options: opened.drive_sweep(tmp_path / "mine", *words, stream=stream, **options)
 
-    @contextlib.contextmanager
-    def make(*overrides: str, resumed: bool = False) -> Iterator[OpenSweep]:
-        plan = make_plan(request_of("tracking=off", "budget.trials=2", *overrides))
-        (tmp_path / "mine").mkdir(exist_ok=True)
-        context = SweepContext(plan, tmp_path / "mine", resumed, time.monotonic(), stream)
-        share = Share(cpus=1.0, gpus=0.0, env_runners=0)
-        slots = Slots(share.bundles, 2, [Machine(2, 0)])
-        with hold_sweep(context) as ledger, open_sweep(context, ledger, share, slots) as sweep:
-            record_start(sweep)
-            yield sweep
 
-    return make
+@pytest.fixture
+def make_sweep(tmp_path: Path) -> Iterator[Callable[..., OpenSweep]]:
+    """Make a sweep for the driver's modules from overrides; made once more, it is resumed."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*words: str, name: str = "mine", **options: Any) -> OpenSweep:
+            sweep = opened.make_sweep(tmp_path / name, *words, **options)
+            stack.callback(sweep.ledger.close)
+            return sweep
+
+        yield make
 
 
 SAFE = ("tracking=off",)

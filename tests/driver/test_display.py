@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
 from ledger import add_reports, make_ledger
 
+from rltune.cluster.resources import Machine
+from rltune.cluster.slots import Slots
 from rltune.driver.display import MAX_SHARE, Display, Heartbeats
 from rltune.ledger.ledger import Ledger
 from rltune.views.console import Console
+from rltune.views.sweep_view import SweepView
 
 
 @pytest.fixture
@@ -27,24 +28,31 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def slots() -> Any:
-    return SimpleNamespace(count=2, describe_wait=lambda: "")
+def slots() -> Slots:
+    return Slots([{"CPU": 1.0}], 2, [Machine(2, 0)])
 
 
-def make_heartbeats(env_steps: dict[str, int] | None = None) -> Any:
-    return SimpleNamespace(read=lambda: env_steps or {})
+@pytest.fixture
+def heartbeats() -> Heartbeats:
+    return Heartbeats("/sweeps/mine", {"trials/0"})
 
 
-def test_what_only_the_driver_knows_is_drawn(ledger: Ledger, slots: Any, stream: io.StringIO) -> None:
-    display = Display(ledger, Console(stream, plain_every_s=0), slots, make_heartbeats({"trials/0": 400}))
+def test_what_only_the_driver_knows_is_drawn(
+    ledger: Ledger, slots: Slots, heartbeats: Heartbeats, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rltune.driver.display.read_steps", lambda *_: {"trials/0": 400})
+    heartbeats.update()
+    display = Display(ledger, Console(stream, plain_every_s=0), slots, heartbeats)
     display.show_episodes("the best play", 3, 200)
     display.draw()
     assert "2 at a time" in stream.getvalue()
     assert "3 of 200 episodes" in stream.getvalue()
 
 
-def test_the_last_changes_are_drawn_before_the_end(ledger: Ledger, slots: Any, stream: io.StringIO) -> None:
-    display = Display(ledger, Console(stream), slots, make_heartbeats())
+def test_the_last_changes_are_drawn_before_the_end(
+    ledger: Ledger, slots: Slots, heartbeats: Heartbeats, stream: io.StringIO
+) -> None:
+    display = Display(ledger, Console(stream), slots, heartbeats)
     display.draw()
     add_reports(ledger, 0, {1000: 7.0})
     ledger.trials.end(0, "COMPLETE", "whole budget")
@@ -54,10 +62,10 @@ def test_the_last_changes_are_drawn_before_the_end(ledger: Ledger, slots: Any, s
 
 
 def test_drawing_takes_little_of_the_drivers_time(
-    ledger: Ledger, slots: Any, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, slots: Slots, heartbeats: Heartbeats, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, drawn = [0.0], []
-    display = Display(ledger, Console(stream), slots, make_heartbeats())
+    display = Display(ledger, Console(stream), slots, heartbeats)
     monkeypatch.setattr(Display, "clock", staticmethod(lambda: now[0]))
 
     def draw_slowly(view: object) -> None:
@@ -71,11 +79,14 @@ def test_drawing_takes_little_of_the_drivers_time(
     assert len(drawn) <= 100 * MAX_SHARE + 1
 
 
-def test_a_ledger_that_is_away_ends_nothing(ledger: Ledger, slots: Any, stream: io.StringIO) -> None:
-    def fail() -> dict[str, int]:
+def test_a_ledger_that_is_away_ends_nothing(
+    ledger: Ledger, slots: Slots, heartbeats: Heartbeats, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> SweepView:
         raise OSError("no route to the database")
 
-    Display(ledger, Console(stream), slots, SimpleNamespace(read=fail)).close()
+    monkeypatch.setattr(SweepView, "read", fail)
+    Display(ledger, Console(stream), slots, heartbeats).close()
     assert stream.getvalue() == ""
 
 

@@ -73,13 +73,13 @@ from saved import write_checkpoint
 from tests.policies.bundles import BOX, write_linear
 from toy import TOY
 
-rltune.driver.plan.preflight = lambda plan: None
-rltune.driver.run._start_ray = lambda context: contextlib.nullcontext((context, [Machine(2, 0)]))
+rltune.driver.plan.preflight = lambda *_: ()
+rltune.driver.run._start_ray = lambda *called: contextlib.nullcontext((*called, [Machine(2, 0)]))
 steps, *words = sys.argv[1:]
 
 
 def run_trials(sweep):
-    env, steps = sweep.plan.build.env.to_dict(), sweep.config.budget.env_steps
+    env, steps = sweep.plan.build.env.to_dict(), sweep.plan.budget.env_steps
     for number, objective in enumerate((10.0, 30.0)):
         sweep.ledger.trials.add({}, [1], drawn={})
         sweep.ledger.trials.start(number)
@@ -181,7 +181,7 @@ def add_running_trial(sweep: OpenSweep) -> None:
     sweep.ledger.trials.add({}, [1], drawn={})
     sweep.ledger.trials.start(0)
     state = {"env_steps": 100, "objective": 1.0}
-    saved = write_checkpoint(sweep.context.folder, "trials/0", "best", state, lambda folder: None)
+    saved = write_checkpoint(sweep.folder, "trials/0", "best", state, lambda folder: None)
     sweep.ledger.trials.add_report(Report(0, 100, 1.0), {"checkpoint": saved})
 
 
@@ -192,7 +192,7 @@ def test_a_sweep_ends_without_the_head_of_its_cluster(
     monkeypatch.setattr("rltune.driver.signals._calls_at_exit", [told.append])
     with open_mine("certify=off") as sweep:
         add_running_trial(sweep)
-        folder = sweep.context.folder
+        folder = sweep.folder
         with pytest.raises(Exited):
             leave_without_head(sweep)
     assert exits == [75]
@@ -237,9 +237,9 @@ def add_trial(
 ) -> None:
     """A whole trial; without files, nobody can play its policy, so that the search's word is all there is."""
     sweep.ledger.trials.add({}, [1], drawn={})
-    steps = sweep.config.budget.env_steps
+    steps = sweep.plan.budget.env_steps
     state = {"env_steps": steps, "objective": objective}
-    saved = write_checkpoint(sweep.context.folder, f"trials/{number}", "best", state, fill)
+    saved = write_checkpoint(sweep.folder, f"trials/{number}", "best", state, fill)
     sweep.ledger.trials.add_report(Report(number, steps, objective), {"checkpoint": saved}, train_s=train_s)
     sweep.ledger.trials.end(number, "COMPLETE", "whole budget")
 
@@ -380,7 +380,7 @@ def test_the_outcome_says_how_a_sweep_ended(
             sweep.stopper.request(reason, signal)
         outcome = save_outcome(sweep, records, winner, None, None)
         assert (outcome.status, outcome.exit_code, outcome.reason) == (status, exit_code, reason)
-        assert json.loads((sweep.context.folder / "summary.json").read_text())["status"] == status
+        assert json.loads((sweep.folder / "summary.json").read_text())["status"] == status
 
 
 def test_a_time_limit_without_a_winner_is_no_success(open_mine: Callable[..., Any]) -> None:
@@ -389,7 +389,7 @@ def test_a_time_limit_without_a_winner_is_no_success(open_mine: Callable[..., An
         sweep.stopper.request("budget.wall_time_s is spent")
         records = sweep.ledger.trials.records()
         outcome = save_outcome(sweep, records, *select_winner(sweep, records), None)
-        loaded = load_outcome(sweep.context.folder)
+        loaded = load_outcome(sweep.folder)
     assert (outcome.status, outcome.winner, outcome.exit_code) == ("stopped", None, 1)
     assert loaded is not None
     assert loaded.exit_code == 1, "by watch and by a resume that has nothing to do, too"

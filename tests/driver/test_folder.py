@@ -9,31 +9,25 @@ import os
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opened import plan_of
 
 from rltune.checkpoints.clients import StoreUnavailableError, make_address
 from rltune.checkpoints.store import open_store
 from rltune.driver import folder as folder_module
 from rltune.driver import run as run_module
-from rltune.driver.folder import RedactingFormatter, SweepContext, hold_sweep, open_folder
-from rltune.driver.plan import make_plan
+from rltune.driver.folder import RedactingFormatter, hold_sweep, open_folder
+from rltune.driver.plan import Plan, make_plan
 from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError
 from rltune.ledger.storage import start_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.secrets import conceal
-
-
-def context_of(folder: Path, storage: str | None = None, resumed: bool = True) -> SweepContext:
-    cluster, study = SimpleNamespace(address=None), SimpleNamespace(storage=storage)
-    plan: Any = SimpleNamespace(config=SimpleNamespace(study=study, cluster=cluster, storage=None, name=None))
-    return SweepContext(plan, folder=folder, resumed=resumed, began=0.0)
 
 
 def begin(folder: Path) -> None:
@@ -45,16 +39,16 @@ def begin(folder: Path) -> None:
 
 def test_one_driver_at_a_time_has_a_sweep(tmp_path: Path) -> None:
     begin(tmp_path)
-    with hold_sweep(context_of(tmp_path)), pytest.raises(UnavailableError) as refused, hold_sweep(context_of(tmp_path)):
+    with hold_sweep(plan_of(tmp_path)), pytest.raises(UnavailableError) as refused, hold_sweep(plan_of(tmp_path)):
         pass
     assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
-    with hold_sweep(context_of(tmp_path)):
+    with hold_sweep(plan_of(tmp_path)):
         pass
 
 
 def test_a_sweep_that_was_begun_meanwhile_is_not_begun_again(tmp_path: Path) -> None:
     begin(tmp_path)
-    with pytest.raises(StudyError) as refused, hold_sweep(context_of(tmp_path, resumed=False)):
+    with pytest.raises(StudyError) as refused, hold_sweep(replace(plan_of(tmp_path), resumed=False)):
         pass
     assert (refused.value.key, refused.value.exit_code) == ("name", 2)
 
@@ -62,20 +56,19 @@ def test_a_sweep_that_was_begun_meanwhile_is_not_begun_again(tmp_path: Path) -> 
 def test_a_driver_clears_what_a_killed_one_left(tmp_path: Path) -> None:
     begin(tmp_path)
     (tmp_path / ".tune").mkdir()
-    with hold_sweep(context_of(tmp_path)):
+    with hold_sweep(plan_of(tmp_path)):
         assert not (tmp_path / ".tune").exists()
 
 
 def test_a_new_sweep_survives_a_bucket_that_goes_away_later(request_of: Callable[..., Any], tmp_path: Path) -> None:
     folder = tmp_path / "outputs" / "x"
     plan = make_plan(request_of("cluster=address", "name=x", f"output_dir={folder.parent}"))
-    context = SweepContext(plan, folder, False, time.monotonic())
-    with pytest.raises(StoreUnavailableError), hold_sweep(context) as ledger, open_folder(context, ledger):
+    with pytest.raises(StoreUnavailableError), hold_sweep(plan) as ledger, open_folder(plan, ledger):
         raise StoreUnavailableError("does not answer", "", "", key="storage", value="s3://x")
     assert (folder / "ledger.db").exists()
 
 
-def die_in(step: str, context: SweepContext) -> None:
+def die_in(step: str, plan: Plan) -> None:
     """Make a sweep's folder in a process that is killed as this step begins."""
 
     def die(*_: Any, **__: Any) -> None:
@@ -85,7 +78,7 @@ def die_in(step: str, context: SweepContext) -> None:
         try:
             owner, _, name = step.rpartition(".")
             setattr(logging if owner else folder_module, name, die)
-            with hold_sweep(context) as ledger, open_folder(context, ledger):
+            with hold_sweep(plan) as ledger, open_folder(plan, ledger):
                 die()
         finally:
             os._exit(1)
@@ -107,8 +100,8 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
 ) -> None:
     config = request_of("tracking=off", "name=x")
     folder = tmp_path / "outputs/x"
-    context = SweepContext(make_plan(config), folder, False, time.monotonic())
-    die_in(step, context)
+    plan = make_plan(config)
+    die_in(step, plan)
     if begun:
         with pytest.raises(StudyError, match="name=x") as refused:
             check_request(config)
@@ -121,7 +114,7 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
         assert refused.value.key == "sweep"
         assert "run name=x" in refused.value.fix
         check_request(config)
-        with hold_sweep(context) as ledger, open_folder(context, ledger):
+        with hold_sweep(plan) as ledger, open_folder(plan, ledger):
             pass
         assert SweepRef("x", tmp_path / "outputs").folder() == folder
 
@@ -151,13 +144,13 @@ def drive(
     ) -> list[int]:
         numbers: list[int] = []
 
-        def work(context: SweepContext) -> Any:
+        def work(plan: Plan, _: Any) -> Any:
             with contextlib.ExitStack() as stack:
-                ledger = stack.enter_context(hold_sweep(context))
+                ledger = stack.enter_context(hold_sweep(plan))
                 if killed:  # it stores nothing any more
                     patch = stack.enter_context(monkeypatch.context())
                     patch.setattr(folder_module, "store_results", lambda *_: None)
-                stack.enter_context(open_folder(context, ledger))
+                stack.enter_context(open_folder(plan, ledger))
                 ledger.trials.add({"quality": 0.5}, [ledger.trials.num_trials])
                 numbers.extend(record.number for record in ledger.trials.records())
                 meanwhile()

@@ -16,7 +16,7 @@ from saved import write_checkpoint
 
 from rltune.checkpoints.clients import Client
 from rltune.checkpoints.store import REPLAY, Store
-from rltune.driver.folder import SweepContext
+from rltune.driver.plan import Plan
 from rltune.ledger.handover import take
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import start_ledger
@@ -49,7 +49,7 @@ def test_a_new_sweep_has_all_to_do(open_mine: Callable[..., Any]) -> None:
 
 
 def test_a_resumed_sweep_knows_what_is_unfinished(open_mine: Callable[..., Any], begun: None) -> None:
-    with open_mine(resumed=True) as sweep:
+    with open_mine() as sweep:
         assert sweep.ledger.trials.record(1).state == "RUNNING"
         assert sweep.stopper.env_steps == 1400, "the sweep's budget of steps goes on, it does not begin anew"
         assert not SweepView.read(sweep.ledger).is_searched, "two of two trials were proposed, but one has not ended"
@@ -65,7 +65,7 @@ def test_a_sweep_closes_whatever_happens(
         sweep.stopper.request("broken")
         raise error
     assert ends == [status]
-    assert not (sweep.context.folder / STOP_FILE).exists()
+    assert not (sweep.folder / STOP_FILE).exists()
 
 
 def test_a_driver_drops_nothing_once_another_machine_took_over(
@@ -79,8 +79,8 @@ def test_a_driver_drops_nothing_once_another_machine_took_over(
         return Store(Client(lambda: filesystem), "/taken-over", machine, address="memory://taken-over")
 
     other = open_store(tmp_path / "other")
-    monkeypatch.setattr(SweepContext, "open_store", lambda context: open_store(context.folder))
-    with open_mine("certify=off", resumed=True) as sweep:
+    monkeypatch.setattr(Plan, "open_store", lambda plan: open_store(plan.folder))
+    with open_mine("certify=off") as sweep:
         take(sweep.store, sweep.ledger.lease.id)
         for machine, is_dropped in ((sweep.store, True), (other, False)):
             name = "trials/1/attempt/latest-000000000500/manifest.json"
@@ -110,7 +110,7 @@ def leave(folder: Path, *reports: tuple[int, int, float]) -> Ledger:
 def test_a_trial_that_stood_at_a_rung_at_a_kill_is_judged(open_mine: Callable[..., Any], tmp_path: Path) -> None:
     """The rung is at 100. Trial 0 was let through, being the first; the third is the first that is judged."""
     leave(tmp_path, (0, 100, 5.0), (1, 100, 9.0), (0, 150, 5.0), (2, 100, 1.0)).close()
-    with open_mine(*ASHA, resumed=True) as sweep:
+    with open_mine(*ASHA) as sweep:
         records = sweep.ledger.trials.records()
         assert [record.state for record in records] == ["RUNNING", "RUNNING", "PRUNED"]
         assert " 100 " in records[2].stop_reason, "the rung"
@@ -121,7 +121,7 @@ def test_a_trial_that_stood_at_a_rung_at_a_kill_is_judged(open_mine: Callable[..
 def test_a_trial_that_was_let_through_at_a_kill_goes_on(open_mine: Callable[..., Any], tmp_path: Path) -> None:
     """Two better ones came after it, and the sweep was killed before it reported again."""
     leave(tmp_path, (0, 100, 5.0), (1, 100, 9.0), (2, 100, 10.0)).close()
-    with open_mine(*ASHA, resumed=True) as sweep:
+    with open_mine(*ASHA) as sweep:
         assert {record.state for record in sweep.ledger.trials.records()} == {"RUNNING"}
 
 
@@ -137,7 +137,7 @@ def test_a_whole_trial_is_not_trained_again_after_a_kill(open_mine: Callable[...
             saved = write_checkpoint(home, f"trials/{number}", "latest", state, fill_replay)
             ledger.trials.change(number, latest=saved)
     unnamed = write_checkpoint(home, "trials/1", "latest", state, attempt="killed")
-    with open_mine(*ASHA, resumed=True) as sweep:
+    with open_mine(*ASHA) as sweep:
         whole, silent = sweep.ledger.trials.records()
         assert (whole.state, whole.stop_reason) == ("COMPLETE", "whole budget")
         assert silent.state == "RUNNING", "without an episode it fails, which its worker says"
@@ -152,7 +152,7 @@ def test_what_is_to_be_tried_again_is_open_before_all_else(open_mine: Callable[.
         ledger.trials.end(0, "COMPLETE", "whole budget")
         ledger.trials.end(1, "FAIL", "it broke")
         ledger.add_request("retry", {"trials": [1], "certify": []}, "maria@host")
-    with open_mine("certify=off", resumed=True) as sweep:
+    with open_mine("certify=off") as sweep:
         assert sweep.ledger.trials.record(1).state == "RUNNING"
         assert not SweepView.read(sweep.ledger).is_searched, "else nothing would run"
         assert sweep.study._study.trials[1].state.name == "RUNNING"

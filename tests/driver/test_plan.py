@@ -118,10 +118,13 @@ BOTH, NEITHER = (True, {"normalise": True}), (False, {})
 )
 def test_ppo_normalises_what_can_be_and_what_no_setting_decides(request_of, typed, normalised):
     plan = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed))
-    env, asked = plan.build.with_params({}).env, plan.config.env
+    env, asked = plan.build.with_params({}).env, plan.asked["env"]
     assert (env.normalise_observations, env.rewards) == normalised
-    for part, decided in (("observations", asked.normalise_observations), ("rewards", asked.rewards.normalise)):
-        is_wanted = decided is None and part in plan.config.algo.get("normalise", ())
+    for part, decided in (
+        ("observations", asked["normalise_observations"]),
+        ("rewards", asked["rewards"]["normalise"]),
+    ):
+        is_wanted = decided is None and part in plan.build.algo.get("normalise", ())
         is_noted = any(note.startswith(f"{part} are not normalised") for note in plan.notes)
         assert is_noted == (is_wanted and part not in env.list_normalised())
 
@@ -317,7 +320,7 @@ GRID = {"num_epochs": ["choice", 5, 10, 20], "minibatch_size": ["pow2", 64, 128]
 )
 def test_a_grid_ends_after_its_last_point_and_says_so(make, trials, tried, named):
     made = make(space=GRID, searcher={"kind": "grid"}, budget__trials=trials)
-    assert made.config.budget.trials == tried
+    assert made.budget.trials == tried
     notes = [note for note in made.notes if "grid" in note]
     assert [re.findall(r"budget\.trials=\d+", note) for note in notes] == [[setting] for setting in named]
     assert all("6 points" in note for note in notes)

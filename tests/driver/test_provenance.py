@@ -35,7 +35,7 @@ def test_a_resumed_sweep_keeps_its_start_and_notes_new_settings(open_mine):
         record_start(sweep)
         before = sweep.ledger.sweep()
         sweep.ledger.change_sweep(status="interrupted")
-    with open_mine("budget.trials=4", resumed=True) as sweep:
+    with open_mine("budget.trials=4") as sweep:
         record_start(sweep)
         after = sweep.ledger.sweep()
         assert replace(after, config=before.config, wall_s=before.wall_s) == before

@@ -32,7 +32,7 @@ def server():
 def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status, resumes):
     with open_mine("certify=off", "report=false") as sweep:
         start_console(sweep)
-        ended = replace(outcome(sweep.context.folder, status), folder=Path(sweep.context.folder))
+        ended = replace(outcome(sweep.folder, status), folder=Path(sweep.folder))
         ended.save()
         publish_outcome(sweep, [], ended, None)
     assert ("sweeps.resume" in stream.getvalue()) is resumes

@@ -24,8 +24,7 @@ from toy import ToyTrial, ledger, run_toy
 from rltune.cluster.resources import Machine
 from rltune.config.settings_file import read_settings
 from rltune.driver import run as pipeline
-from rltune.driver.folder import SweepContext
-from rltune.driver.plan import make_plan
+from rltune.driver.plan import Invocation, make_plan
 from rltune.driver.requests.actions import request_retry, stop_sweep
 from rltune.driver.run import resume_sweep
 from rltune.driver.stopper import SweepStopper
@@ -208,7 +207,12 @@ def test_a_parameter_is_drawn_in_the_trials_where_its_condition_holds_and_in_no_
     toy_run: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     outcome = toy_run(
-        *("+algo.training.luck=0.0", "+algo.training.worth=0.0", "searcher=tpe", "budget.trials=5"),
+        *(
+            "+algo.training.learner_config_dict.luck=0.0",
+            "+algo.training.learner_config_dict.worth=0.0",
+            "searcher=tpe",
+            "budget.trials=5",
+        ),
         *("+space.luck=[choice,0.0,1.0]", "+space.worth=[when,{luck: 1.0},[uniform,5,6]]"),
     )
     entries = ledger(outcome)
@@ -576,9 +580,9 @@ class Aside:
 def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callable[..., Any], tmp_path: Path) -> None:
     plan = make_plan(request_of("tracking=off", "failures.stall_s=7"))
     server: Any = Aside()
-    context = pipeline._check(SweepContext(plan, tmp_path / "x", False, 0.0), server)
-    assert context.call_in_subprocess is not None
-    context.call_in_subprocess(len, "abc")
+    _, call_in_subprocess = pipeline._check(plan, server)
+    assert call_in_subprocess is not None
+    call_in_subprocess(len, "abc")
     checked, aside = (named for _, named in server.asked)
     assert checked == {"patience_s": pipeline.PREFLIGHT_S}, "it imports RLlib first"
     assert aside == {"patience_s": 7.0}
@@ -690,10 +694,10 @@ def test_a_driver_that_ray_holds_after_its_lease_was_lost_ends_with_75(
         sweep.stopper.lose_lease()
         assert has_exited.wait(30)
 
-    monkeypatch.setattr(pipeline, "_start_ray", lambda context: contextlib.nullcontext((context, [Machine(2, 0)])))
+    monkeypatch.setattr(pipeline, "_start_ray", lambda *called: contextlib.nullcontext((*called, [Machine(2, 0)])))
     monkeypatch.setattr(pipeline, "_search_and_end", hang)
     monkeypatch.setattr(pipeline, "LEAVE_S", 0.05)
     monkeypatch.setattr("os._exit", exit_process)
     plan = make_plan(request_of("tracking=off", "certify=off", "budget.trials=2"))
-    pipeline.drive(SweepContext(plan, tmp_path / "outputs" / "mine", False, time.monotonic(), stream))
+    pipeline.drive(plan, Invocation(time.monotonic(), stream))
     assert exits == [75]

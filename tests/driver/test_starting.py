@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from ended import write_sweep
 
-from rltune.config.settings_file import read_settings
-from rltune.config.validation import parse_config
+from rltune.config.budget import fit_sizes
 from rltune.driver import starting
-from rltune.driver.plan import fit_sizes
+from rltune.driver.plan import make_plan
 from rltune.errors import StudyError
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_ref import SweepRef
@@ -50,8 +49,9 @@ def test_a_resume_changes_budgets_and_addresses_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "changes", "size"),
     [
-        (("certify.top=1", "certify.seeds=3"), {}, (3, 5)),
-        (("certify.top=1", "certify.seeds=3"), {"certify": {"seeds": 7}}, (3, 7)),
+        ((), {}, (3, 5)),
+        ((), {"certify": {"seeds": 7}}, (3, 7)),
+        (("certify.top=1", "certify.seeds=3"), {}, (1, 3)),
         (("certify.top=2", "certify.seeds=3"), {}, (2, 3)),
         (("certify=off",), {}, (3, 0)),
     ],
@@ -66,12 +66,12 @@ def test_the_certification_of_an_extended_sweep_grows_unless_its_size_was_given(
 
 
 def test_the_certification_of_an_extended_grid_fits_the_points_that_the_grid_has(tmp_path: Path) -> None:
-    words = ("certify=on", "certify.top=1", "certify.seeds=3", "searcher=grid", "space.lr=[choice,1,2,3,4,5,6,7,8]")
+    words = ("certify=on", "searcher=grid", "space.lr=[choice,1,2,3,4,5,6,7,8]")
     folder = write_sweep(tmp_path / "mine", 2, None, "interrupted", *words, "budget.trials=4")
     changes = {"budget": {"trials": 60}}
-    config, (note,) = fit_sizes(starting.change_settings(folder, SweepRef("mine", tmp_path), changes))
-    assert (config.budget.trials, config.certify.top, config.certify.seeds) == (8, 1, 3)
-    assert "budget.trials=60" in note
+    plan = make_plan(starting.change_settings(folder, SweepRef("mine", tmp_path), changes), folder)
+    assert (plan.budget.trials, plan.certify.top, plan.certify.seeds) == (8, 1, 3)
+    assert any("budget.trials=60" in note for note in plan.notes)
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -79,5 +79,5 @@ def test_auto_stores_the_ledger_that_a_killed_driver_did_not(toy_run: Callable[.
     folder = toy_run(*AUTO).folder
     for is_stored in (False, True):
         monkeypatch.setattr(starting, "read_stored_history", lambda store: ["a host", "a host stored"][: 1 + is_stored])  # noqa: B023
-        end = starting.find_end(folder, parse_config(read_settings(folder)))
+        end = starting.find_end(folder, None)
         assert (end is not None) is is_stored, "the sweep is opened again to store it"

@@ -13,7 +13,12 @@ from rltune.trial.supervisor import STOP_FILE
 
 @pytest.fixture
 def make_stopper(tmp_path, request_of):
-    return lambda *overrides, spent_steps=0: SweepStopper(open_store(tmp_path), request_of(*overrides), spent_steps)
+    def make(*overrides, spent_steps=0):
+        config = request_of(*overrides)
+        joined = config.cluster.address is not None
+        return SweepStopper(open_store(tmp_path), config.budget, spent_steps, waits_for_nodes=joined)
+
+    return make
 
 
 def test_the_first_request_is_the_one_that_counts(make_stopper, tmp_path):
@@ -56,7 +61,7 @@ def test_a_stop_file_of_an_earlier_driver_stops_nothing(make_stopper, tmp_path):
 
 @pytest.mark.parametrize(("more", "ends"), [(399, False), (400, True)])
 def test_steps_of_earlier_drivers_count_into_the_budget(make_stopper, more, ends):
-    stopper = make_stopper("budget.total_env_steps=1000", spent_steps=600)
+    stopper = make_stopper("budget.total_env_steps=1000", "budget.env_steps=100", spent_steps=600)
     stopper.env_steps += more
     stopper.check_wall_time()
     assert stopper.has_spent_steps() is ends

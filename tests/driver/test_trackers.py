@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from composing import compose
 
-from rltune.config.schema import RunConfig
+from rltune.config.schema import TrackingConfig
 from rltune.config.validation import parse_config
 from rltune.driver.trackers import check_trackers
 from rltune.errors import ConfigError
@@ -21,7 +21,7 @@ class Unchecked(Tracker):
     """A tracker whose check has a bug."""
 
     @classmethod
-    def check(cls, config: RunConfig) -> None:
+    def check(cls, tracking: TrackingConfig) -> None:
         raise ValueError("boom")
 
 
@@ -30,6 +30,11 @@ class Unmade(Tracker):
 
     def __init__(self, sweep: SweepDescription) -> None:
         raise ValueError("boom")
+
+
+def check(*words: str) -> None:
+    config = parse_config(compose("run", *words))
+    check_trackers(config.tracking, config.notify)
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [
-        ((), ["DashboardTracker"]),
+        (("tracking.kinds=[]",), ["DashboardTracker"]),
         (("tracking.kinds=[mlflow,tensorboard]",), ["MLflowTracker", "TensorBoardTracker", "DashboardTracker"]),
         (("tracking=local",), ["MLflowTracker", "DashboardTracker"]),
         (("tracking.kinds=[own_tracker:Mine]", "notify=http://h"), ["Mine", "NotificationTracker", "DashboardTracker"]),
@@ -80,7 +85,7 @@ def test_each_tracker_of_the_settings_is_opened(
 )
 def test_a_tracker_that_cannot_work_is_refused(kinds: str, named: str, module: ModuleType) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_trackers(parse_config(compose("run", f"tracking.kinds=[{kinds}]")))
+        check(f"tracking.kinds=[{kinds}]")
     assert refused.value.key == "tracking.kinds"
     assert named in f"{refused.value.what} {refused.value.fix}"
 
@@ -90,7 +95,7 @@ def test_a_tracker_that_cannot_work_is_refused(kinds: str, named: str, module: M
 )
 def test_each_tracker_checks_the_settings(words: str, key: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_trackers(parse_config(compose("run", words)))
+        check(words)
     assert refused.value.key == key
     assert refused.value.fix
 

@@ -12,6 +12,7 @@ from ended import write_sweep
 
 from rltune.driver import run
 from rltune.driver.folder import hold_sweep, open_folder
+from rltune.driver.plan import Invocation, Plan
 from rltune.driver.run import resume_sweep, run_sweep
 from rltune.errors import StudyError
 from rltune.ledger.sweep_ref import SweepRef
@@ -24,9 +25,9 @@ def resumed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the sweeps that were gone on with; each one's folder is opened as its driver does."""
     names: list[str] = []
 
-    def begin(context: Any) -> None:
-        with hold_sweep(context) as ledger, open_folder(context, ledger):
-            names.append(context.name)
+    def begin(plan: Plan, invocation: Invocation) -> None:
+        with hold_sweep(plan) as ledger, open_folder(plan, ledger):
+            names.append(plan.name)
 
     monkeypatch.setattr(run, "drive", begin)
     return names

@@ -50,7 +50,7 @@ def test_a_baseline_outside_its_range_is_said(make):
 
 
 def test_the_baseline_has_what_the_space_fixes(make):
-    assert make(space={**make().config.space, "lr": 3e-4}).baseline["lr"] == 3e-4
+    assert make(space={**make().asked["space"], "lr": 3e-4}).baseline["lr"] == 3e-4
     assert make(space={"lr": 3e-4}).baseline == {"lr": 3e-4}
 
 
@@ -77,18 +77,18 @@ def test_a_warm_start_at_the_end_of_a_range_is_within_it(make):
 
 
 def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_factory):
-    assert make().config.space["entropy_coeff"] == ["loguniform", 1e-8, 0.02]
+    assert make().asked["space"]["entropy_coeff"] == ["loguniform", 1e-8, 0.02]
     own = tmp_path_factory.mktemp("conf")
     (own / "space").mkdir()
     (own / "space" / "mine.yaml").write_text("lr: [loguniform, 1e-4, 1e-2]\nentropy_coeff: [uniform, 0.001, 0.1]\n")
     settings = compose("run", *SAFE, "space=mine", "portfolio=off", f"hydra.searchpath=[{own}]")
     made = make_plan(parse_config(settings))
-    assert made.config.space == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
+    assert made.asked["space"] == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
     (note,) = made.notes
     assert "entropy_coeff=1e-08" in note, "the first trial is not quite the baseline"
     assert made.fixed_values(0)[0].keys() == {"lr"}
     typed = make(space={"entropy_coeff": ["loguniform", 1e-4, 1e-2]})
-    assert typed.config.space == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"
+    assert typed.asked["space"] == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"
 
 
 def test_a_wider_range_that_names_no_range_to_widen_is_refused(make):
@@ -151,15 +151,15 @@ def test_configurations_outside_of_a_typed_range_are_left_out_with_a_note(make):
     typed = ["loguniform", 1e-3, 1e-2]
     made = make(space={"lr": typed}, portfolio=PORTFOLIO)
     assert list_starts(made, 3) == [("tuned", 1e-3), ("portfolio", 2e-3), ("searcher", None)]
-    assert made.config.space["lr"] == typed
+    assert made.asked["space"]["lr"] == typed
     (note,) = made.notes
     assert note.startswith("1 of the portfolio's 3 configurations")
     assert "lr outside [loguniform, 0.001, 0.01]" in note
 
 
 def test_a_resumed_and_extended_sweep_goes_on_in_its_portfolio(open_mine):
-    for trials, resumed in ((3, False), (5, True), (12, True)):
-        with open_mine(f"budget.trials={trials}", "searcher=random", "portfolio=ppo", resumed=resumed) as sweep:
+    for trials in (3, 5, 12):
+        with open_mine(f"budget.trials={trials}", "searcher=random", "portfolio=ppo") as sweep:
             proposals = SearchProposals(sweep)
             while record := proposals.propose(False):
                 sweep.ledger.trials.end(record.number, "FAIL", "done")
@@ -201,17 +201,17 @@ def test_shipped_portfolios_lie_in_the_shipped_space(path, request_of):
     plan = make_plan(request_of("tracking=off", f"algo={algo}", f"env={env}", f"portfolio={algo}", "~tuned"))
     assert plan.notes == ()
     own, _ = plan.fixed_values(0)
-    assert len(plan.portfolio) == sum(plan.space.encode(values) != own for values in plan.config.portfolio)
+    assert len(plan.portfolio) == sum(plan.space.encode(values) != own for values in plan.asked["portfolio"])
     names = {dimension.name for dimension in plan.space.dimensions}
-    assert all(values.keys() == names for values in plan.config.portfolio), "each names every parameter"
+    assert all(values.keys() == names for values in plan.asked["portfolio"]), "each names every parameter"
 
 
 def write_earlier(request_of, name, *overrides, trials=(), changed=None):
     """An ended sweep of CartPole, 1000 steps a trial, over learning rates; trials are (state, params, reports)."""
     plan = make_plan(request_of("tracking=off", "budget.env_steps=1000", *OVER_LR, *overrides))
-    folder = Path(plan.config.output_dir) / name
+    folder = Path(plan.asked["output_dir"]) / name
     folder.mkdir(parents=True)
-    write_settings(folder, plan.config)
+    write_settings(folder, plan.asked)
     with closing(make_ledger(folder, name)) as ledger:
         for number, (state, params, reports) in enumerate(trials):
             ledger.trials.add(params, [number], drawn=params)
@@ -340,7 +340,7 @@ def test_a_resumed_sweep_goes_on_though_an_earlier_ones_settings_are_unknown(req
     config = request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]")
     settings = Path(config.output_dir) / "first" / "config.yaml"
     settings.write_text(settings.read_text() + "of_another_version: 1\n")
-    made = make_plan(config, resumed=True)
+    made = make_plan(config, Path("mine"))
     assert made.earlier == ()
     assert "searcher.from_sweeps=[first]" in made.notes[-1]
     with pytest.raises(RltuneError, match="from_sweeps"):
@@ -392,6 +392,6 @@ def test_an_earlier_sweep_that_teaches_nothing_is_refused(request_of, change, wh
 
 def test_a_resumed_sweep_goes_on_without_an_earlier_one_that_is_gone(request_of):
     config = request_of("tracking=off", "searcher.from_sweeps=[gone]")
-    made = make_plan(config, resumed=True)
+    made = make_plan(config, Path("mine"))
     assert made.earlier == ()
     assert "searcher.from_sweeps=gone" in made.notes[-1]

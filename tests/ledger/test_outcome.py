@@ -12,13 +12,8 @@ from ledger import ENTRIES
 
 from rltune.certification.finalists import Finalist, describe_winner
 from rltune.config.criteria import Criteria, parse_constraints
-from rltune.config.schema import BudgetConfig, RunConfig
 from rltune.ledger.outcome import Outcome, compute_cost, count_states, describe_front, explain_no_winner, load_outcome
 from rltune.records import Direction, RunKey, TrialRecord
-
-
-def request(env_steps=1000, replicates=1):
-    return RunConfig(budget=BudgetConfig(trials=6, env_steps=env_steps, reports=10), replicates=replicates)
 
 
 def ended(folder=Path(), **changes):
@@ -28,7 +23,7 @@ def ended(folder=Path(), **changes):
         "trials": count_states(ENTRIES),
         "winner": {"trial": 0, "params": {"lr": 1e-3}, "objective": 9.0},
         "model": {"name": "cartpole-ppo", "version": "3", "uri": "models:/cartpole-ppo/3"},
-        "cost": compute_cost(ENTRIES, request(), 2, 10.0),
+        "cost": compute_cost(ENTRIES, 1000, 1, 2, 10.0),
         "folder": folder,
     }
     return Outcome(**{**given, **changes})
@@ -42,7 +37,7 @@ def test_trials_are_counted_by_how_they_ended():
 
 
 def test_cost_is_what_was_stepped_and_what_stopping_saved():
-    cost = compute_cost(ENTRIES, request(), slots=2, wall_s=10.0)
+    cost = compute_cost(ENTRIES, 1000, 1, slots=2, wall_s=10.0)
     assert cost["env_steps"] == 1000 + 100 + 300 + 150 + 200
     assert cost["env_steps_saved"] == 900 + 700, "a failed or interrupted trial saves nothing"
     assert cost["train_s"] == 6.0
@@ -51,21 +46,21 @@ def test_cost_is_what_was_stepped_and_what_stopping_saved():
 
 
 def test_replicates_cost_as_many_times_more():
-    cost = compute_cost(ENTRIES, request(replicates=3), slots=2, wall_s=10.0)
+    cost = compute_cost(ENTRIES, 1000, 3, slots=2, wall_s=10.0)
     assert cost["env_steps"] == 3 * 1750
     assert cost["env_steps_saved"] == 3 * 1600
 
 
 def test_a_certifications_runs_are_counted_apart_but_fill_the_slots_too():
     runs = [TrialRecord(0, "COMPLETE", {}, {1000: 5.0}, env_steps=1000, train_s=4.0)]
-    cost = compute_cost(ENTRIES, request(), 2, 10.0, runs)
+    cost = compute_cost(ENTRIES, 1000, 1, 2, 10.0, runs)
     assert (cost["env_steps"], cost["certify_env_steps"]) == (1750, 1000)
     assert (cost["train_s"], cost["certify_train_s"], cost["efficiency"]) == (6.0, 4.0, 0.5)
 
 
 def test_a_trial_that_overshot_its_budget_saves_nothing_rather_than_less():
     over = [TrialRecord(0, "PRUNED", {}, {1200: 1.0}, env_steps=1200)]
-    assert compute_cost(over, request(), 1, 1.0)["env_steps_saved"] == 0
+    assert compute_cost(over, 1000, 1, 1, 1.0)["env_steps_saved"] == 0
 
 
 def test_the_summary_file_has_what_it_promises(tmp_path):

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from composing import compose
+from plans import preflight
 
 from rltune.config.validation import parse_config
-from rltune.driver import plan
 from rltune.driver.plan import make_plan
 from rltune.errors import PolicyError
 from rltune.policies.evaluation import evaluate
@@ -39,7 +39,7 @@ def trained(tmp_path_factory, ray_cluster):
     folder = tmp_path_factory.mktemp("team")
     config = parse_config(compose("run", f"output_dir={folder}", "env=simple_speaker_listener", *SMALL))
     made = make_plan(config)
-    plan.preflight(made)
+    preflight(made)
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())

@@ -12,7 +12,7 @@ import pytest
 from checkpoints import OBSERVATIONS
 from composing import compose
 
-from rltune.config.settings_file import write_settings
+from rltune.config.settings_file import redact_config, write_settings
 from rltune.config.validation import parse_config
 from rltune.errors import PolicyError
 from rltune.policies.evaluation import evaluate
@@ -103,7 +103,7 @@ def test_no_module_of_a_strangers_choice_is_imported(spec, chosen, tmp_path):
 def test_a_module_is_imported_for_ones_own_and_for_trust(way, chosen, tmp_path):
     folder = write_linear(tmp_path / "mine" / "trials" / "7" / "first" / "best-1" / "policy", BOX, FOREIGN[0])
     if way == "own":
-        write_settings(tmp_path / "mine", parse_config(compose("run")))
+        write_settings(tmp_path / "mine", redact_config(parse_config(compose("run"))))
     elif way == "imported":
         __import__("chosen")
     assert load_policy(folder, trust=way == "trust").env().reset(seed=0)[0].shape == (4,)

@@ -8,7 +8,7 @@ import pytest
 from checkpoints import OBSERVATIONS, make_sweep, relabel
 from composing import compose
 
-from rltune.config.settings_file import write_settings
+from rltune.config.settings_file import redact_config, write_settings
 from rltune.config.validation import parse_config
 from rltune.errors import PolicyError
 from rltune.ledger.sweep_ref import SweepRef
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_trusted_where_its_sweep_is_ones_own(tmp_path, monkeypat
     checkpoint = tmp_path / "mine" / "trials" / "7" / "first" / "best-1"
     (checkpoint / "algorithm").mkdir(parents=True)
     (checkpoint / "algorithm" / "rllib_checkpoint.json").write_text("{}")
-    write_settings(tmp_path / "mine", parse_config(compose("run")))
+    write_settings(tmp_path / "mine", redact_config(parse_config(compose("run"))))
     shutil.copytree(tmp_path / "mine", tmp_path / "moved")
     for path in (checkpoint, tmp_path / "moved" / "trials" / "7" / "first" / "best-1"):
         with locate_trusted_algorithm(Source(str(path))) as folder:

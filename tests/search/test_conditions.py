@@ -10,11 +10,11 @@ import numpy as np
 import optuna
 import pytest
 from ledger import add_reports, make_ledger
+from plans import preflight
 from search_driver import Driver
 
 from rltune.algorithms.build import build_config
-from rltune.config.settings_file import format_settings, write_settings
-from rltune.driver import plan
+from rltune.config.settings_file import format_settings, redact_config, write_settings
 from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
 from rltune.ledger.optuna_study import suggest
@@ -196,7 +196,7 @@ NETWORKS = [
 def test_networks_are_searched_like_any_other_argument(name, form, values, request_of):
     env = ["env=gym", "env.id=Pictures-v0"] if name == "conv_filters" else ["env=cartpole"]
     made = make_plan(request_of("algo=ppo", *env, "~tuned", "~space", f"+space.{name}={form}"))
-    plan.preflight(made)  # builds the network of every value
+    preflight(made)  # builds the network of every value
     drawn = []
     for number in range(20):
         study = optuna.create_study(sampler=made.sampler(number))
@@ -212,7 +212,7 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
     folder = tmp_path / "s"
     folder.mkdir()
     config = request_of("algo=ppo", "space=ppo_lstm", "~tuned", "budget.env_steps=1000")
-    write_settings(folder, config)
+    write_settings(folder, redact_config(config))
     made = make_plan(config)
     ledger = make_ledger(folder, "s")
     for number in range(24):
@@ -223,7 +223,7 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
         ledger.trials.add(made.space.decode(drawn), [number], drawn=drawn)
         add_reports(ledger, number, {1000: 100.0 * (number % 2 == 0) + number % 5})
         ledger.trials.end(number, "COMPLETE", "whole budget", train_s=1.0)
-    ledger.change_sweep(config=format_settings(config))
+    ledger.change_sweep(config=format_settings(redact_config(config)))
     ledger.close()
     found = load_view(folder)
     (figure,) = draw_figures(found)["parallel"]
@@ -238,18 +238,18 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
 
 
 def test_what_stock_rllib_trains_is_said_before_the_first_trial(request_of):
-    (some,) = plan.preflight(make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm")))
+    (some,) = preflight(make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm")))
     assert "use_lstm" in some
     use = ["algo.rl_module.model_config.use_lstm=true", "~space"]
-    (all_trials,) = plan.preflight(make_plan(request_of("algo=ppo", *use)))
+    (all_trials,) = preflight(make_plan(request_of("algo=ppo", *use)))
     assert "use_lstm" in all_trials
     assert all_trials != some
-    assert plan.preflight(make_plan(request_of("algo=ppo", "~space"))) == ()
+    assert preflight(make_plan(request_of("algo=ppo", "~space"))) == ()
 
 
 def test_a_memory_that_rllib_would_not_train_is_refused(request_of):
     words = "algo=sac", "env=pendulum", "+algo.rl_module.model_config.use_lstm=true", "~space"
     with pytest.raises(ConfigError, match="SACConfig trains no LSTM") as refused:
-        plan.preflight(make_plan(request_of(*words)))
+        preflight(make_plan(request_of(*words)))
     assert refused.value.allowed
     assert "algo.rl_module.model_config" in refused.value.fix

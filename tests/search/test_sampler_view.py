@@ -14,6 +14,7 @@ from rltune.search.sampler_view import (
     tell_as_complete,
     tell_as_pruned,
 )
+from rltune.search.samplers import get_traits
 
 CURVE = {100: 50.0, 200: 1.0, 300: 7.0, 400: 4.0}
 ENDS = {
@@ -97,19 +98,19 @@ def test_a_diverged_trial_has_no_value_while_no_other_has_one():
     ],
 )
 def test_a_sampler_has_the_view_of_its_class(kind, chosen):
-    assert choose_view(kind) is chosen
+    assert choose_view(get_traits(kind)) is chosen
 
 
 def test_a_sampler_that_derives_from_tpe_sees_what_tpe_sees(monkeypatch):
     import optuna
 
     monkeypatch.setattr(optuna.samplers, "Mine", type("Mine", (optuna.samplers.TPESampler,), {}), raising=False)
-    assert choose_view("optuna.samplers:Mine") is tell_as_pruned
+    assert choose_view(get_traits("optuna.samplers:Mine")) is tell_as_pruned
 
 
 def test_the_view_of_an_unknown_sampler_is_refused():
     with pytest.raises(ConfigError, match=r"searcher\.kind=tpee"):
-        choose_view("tpee")
+        choose_view(get_traits("tpee"))
 
 
 BROKEN = replace(ENDS["whole"], checks=(Check("train_s", "< 60", 75.0, 15.0),))
@@ -118,7 +119,7 @@ BROKEN = replace(ENDS["whole"], checks=(Check("train_s", "< 60", 75.0, 15.0),))
 @pytest.mark.parametrize(("kind", "value"), [("gp", 4.0), ("cmaes", -9.0), ("tpe", 4.0), ("qmc", None)])
 def test_constraints_are_hidden_from_a_sampler_that_does_not_heed_them(kind, value):
     """A trial that breaks a constraint but is better than all others would draw the search to where nothing may win."""
-    view = choose_view(kind, has_constraints=True)
+    view = choose_view(get_traits(kind), has_constraints=True)
     kept = replace(BROKEN, checks=(Check("train_s", "< 60", 45.0, -15.0),))
     assert view(BROKEN, -9.0).value == value
     assert view(kept, -9.0) == view(ENDS["whole"], -9.0)

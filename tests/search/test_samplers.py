@@ -131,16 +131,16 @@ def test_a_check_leaves_optunas_log_as_it_was():
 
 def test_cmaes_says_what_it_leaves_to_chance(monkeypatch):
     monkeypatch.setattr("rltune.search.samplers.find_spec", lambda name: object())
-    (note,) = check_searcher("cmaes", SPACE)
+    (note,) = check_searcher(get_traits("cmaes"), SPACE)
     assert "activation" in note
-    assert check_searcher("optuna.samplers:CmaEsSampler", parse_space({"lr": ["uniform", 0, 1]})) == ()
+    assert check_searcher(get_traits("optuna.samplers:CmaEsSampler"), parse_space({"lr": ["uniform", 0, 1]})) == ()
 
 
 def test_a_searcher_without_its_package_is_refused_before_a_trial(monkeypatch):
     """Optuna asks for it only when it has trials to learn from."""
     monkeypatch.setattr("rltune.search.samplers.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as refused:
-        check_searcher("cmaes", SPACE)
+        check_searcher(get_traits("cmaes"), SPACE)
     assert "'rltune[cmaes]'" in refused.value.fix
 
 
@@ -154,7 +154,7 @@ def test_a_grid_is_told_choices_for_all_that_has_no_end():
         }
     )
     with pytest.raises(ConfigError, match=r"space\.gamma=") as refused:
-        check_searcher("grid", space)
+        check_searcher(get_traits("grid"), space)
     assert shlex.split(refused.value.fix) == [
         "space.gamma=[choice,0.95,0.9842,0.995]",
         "space.tau=[when,{lstm: [true]},[choice,0.0,0.5,1.0]]",
@@ -163,8 +163,9 @@ def test_a_grid_is_told_choices_for_all_that_has_no_end():
 
 def test_a_searcher_that_does_not_fit_is_refused_without_optuna():
     code = (
-        "import sys; from rltune.search.samplers import check_searcher; from rltune.search.space import parse_space\n"
-        "try: check_searcher('grid', parse_space({'lr': ['uniform', 0, 1]}))\n"
+        "import sys; from rltune.search.samplers import check_searcher, get_traits\n"
+        "from rltune.search.space import parse_space\n"
+        "try: check_searcher(get_traits('grid'), parse_space({'lr': ['uniform', 0, 1]}))\n"
         "except Exception as error: assert error.key == 'searcher', error\n"
         "else: raise SystemExit('let through')\n"
         "assert not {'optuna', 'sklearn', 'scipy'} & set(sys.modules)"
@@ -194,5 +195,7 @@ def test_a_class_that_derives_from_one_of_optunas_has_its_traits():
     assert find_known_traits(kind) is None, "its class is not imported for that"
     assert get_traits(LOWEST).learns_from_others
     with pytest.raises(ConfigError, match=r"space\.tau has a condition") as refused:
-        check_searcher(kind, parse_space({"lstm": ["choice", 0, 1], "tau": ["when", {"lstm": 1}, ["uniform", 0, 1]]}))
+        check_searcher(
+            get_traits(kind), parse_space({"lstm": ["choice", 0, 1], "tau": ["when", {"lstm": 1}, ["uniform", 0, 1]]})
+        )
     assert refused.value.what.startswith(f"searcher={kind}:")

@@ -17,7 +17,7 @@ from ledger import add_reports
 from omegaconf import OmegaConf
 
 from rltune.cli.reading import list_group
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import format_settings, redact_config
 from rltune.config.validation import parse_config
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
@@ -109,7 +109,7 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
         assert change(is_stopping=False) == ("starting", 40, 10)
         extended = parse_config(compose("run", "budget.env_steps=1000", "budget.trials=10"))
         with take_lease(ledger):
-            ledger.change_sweep(status="running", config=format_settings(extended))  # As a resume does.
+            ledger.change_sweep(status="running", config=format_settings(redact_config(extended)))  # As a resume does.
             assert change(reason=None) == ("running", 40, 10)
         ledger.change_sweep(status="stopped")
         assert change(reason=None)[0] == "running", "its process ends"

@@ -17,9 +17,9 @@ from composing import compose
 from ledger import add_reports, make_ledger
 
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
-from rltune.config.budget import fit_certification
+from rltune.config.budget import fit_sizes
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import format_settings, write_settings
+from rltune.config.settings_file import format_settings, redact_config, write_settings
 from rltune.config.validation import parse_config
 from rltune.ledger.storage import open_ledger
 from rltune.records import BASELINE, Direction, RunKey
@@ -55,7 +55,7 @@ def write_sweep(
     """A finished sweep's folder: trial n learns n times as fast, and the lower half is stopped at 400 steps."""
     folder.mkdir()
     config, ledger = _make_sweep(num_trials, json.dumps(certified), status, words)
-    write_settings(folder, config)
+    write_settings(folder, redact_config(config))
     (folder / "ledger.db").write_bytes(ledger)
     with closing(sqlite3.connect(folder / "ledger.db")) as copy, copy:
         copy.execute("UPDATE sweeps SET name = ?, key = ?", (folder.name, uuid.uuid4().hex))
@@ -66,9 +66,8 @@ def write_sweep(
 def _make_sweep(num_trials: int, certified: str, status: str, words: tuple[str, ...]) -> tuple[RunConfig, bytes]:
     """The settings and the ledger of such a sweep, which are made once for all tests."""
     space = ("~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
-    config = fit_certification(
-        parse_config(compose("run", "budget.trials=24", "budget.env_steps=1000", *space, *words))
-    )
+    config = parse_config(compose("run", "budget.trials=24", "budget.env_steps=1000", *space, *words))
+    settings = format_settings(redact_config(fit_sizes(config)[0]))
     with tempfile.TemporaryDirectory() as made:
         with closing(make_ledger(Path(made))) as ledger:
             for number in range(num_trials):
@@ -77,7 +76,7 @@ def _make_sweep(num_trials: int, certified: str, status: str, words: tuple[str, 
                 steps = range(200, 1001 if whole else 401, 200)
                 add_reports(ledger, number, {each: number * each / 100 if each > 200 else math.nan for each in steps})
                 ledger.trials.end(number, "COMPLETE" if whole else "PRUNED", "")
-            ledger.change_sweep(status=status, certification=json.loads(certified), config=format_settings(config))
+            ledger.change_sweep(status=status, certification=json.loads(certified), config=settings)
         return config, (Path(made) / "ledger.db").read_bytes()
 
 

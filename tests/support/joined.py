@@ -35,7 +35,7 @@ from rltune.ledger.sweep_ref import SweepRef
 from omegaconf import OmegaConf
 from rltune.cli.application.command import leave
 
-rltune.driver.plan.preflight = lambda plan: None
+rltune.driver.plan.preflight = lambda *_: ()
 rltune.ledger.lease.LEASE_S = float(os.environ.get("RLTUNE_TESTS_LEASE_S", rltune.ledger.lease.LEASE_S))
 verb, outputs, *words = sys.argv[1:]
 try:

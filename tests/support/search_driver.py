@@ -10,7 +10,7 @@ from rltune.config.criteria import NO_CRITERIA
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
 from rltune.search.sampler_view import choose_view
-from rltune.search.samplers import build_sampler
+from rltune.search.samplers import build_sampler, get_traits
 from rltune.search.space import parse_space
 
 PLAIN = parse_space({"lr": ["loguniform", 1e-5, 1e-1], "batch": ["pow2", 64, 1024], "gamma": ["uniform", 0.8, 1.0]})
@@ -27,7 +27,7 @@ class Driver:
     ):
         self.folder, self.space, self.kind = folder, space, kind
         self.args = {"n_startup_trials": 4} if args is None and kind == "tpe" else args or {}
-        self.view, self.earlier = view or choose_view(kind), earlier
+        self.view, self.earlier = view or choose_view(get_traits(kind)), earlier
         folder.mkdir(exist_ok=True)
         self.ledger = make_ledger(folder) if new else Ledger(f"sqlite:///{folder / 'ledger.db'}", "sweep")
         self.ledger.judge_by(criteria)

@@ -33,9 +33,9 @@ DEADLY = "RLTUNE_TESTS_DEADLY"  # in the environment of a node: it kills every t
 STEP = 100  # environment steps an iteration, unless ``params['batch']`` says otherwise
 TOY = (
     # The toy reads these two; they stand in the algo file so that the space may name them.
-    "+algo.training.quality=1.0",
-    "+algo.training.fault=null",
-    "+algo.training.seconds=0.0",
+    "+algo.training.learner_config_dict.quality=1.0",
+    "+algo.training.learner_config_dict.fault=null",
+    "+algo.training.learner_config_dict.seconds=0.0",
     "~tuned",
     "~space",
     "+space.quality=[uniform,0,1]",
@@ -157,7 +157,7 @@ def run_toy(folder: Path, patch: pytest.MonkeyPatch, stream: io.StringIO, *overr
 
     patch.chdir(folder)
     patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    patch.setattr("rltune.driver.plan.preflight", lambda plan: None)
+    patch.setattr("rltune.driver.plan.preflight", lambda *_: ())
     if "tracking=off" not in overrides:
         put_store(folder)
     config = parse_config(compose("run", f"output_dir={folder / 'outputs'}", *TOY, *overrides))

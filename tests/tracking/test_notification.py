@@ -9,12 +9,11 @@ import pytest
 from listener import listen
 
 from rltune.checkpoints.store import open_store
-from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.tracking.feed import Feeds
-from rltune.tracking.notification import NotificationTracker
+from rltune.tracking.notification import NotificationTracker, check_target
 
 WINNER = {"name": "trial 2", "trial": 2, "objective": 487.5}
 OUTCOME = Outcome(
@@ -47,14 +46,14 @@ def server():
 )
 def test_what_takes_no_post_is_refused(value):
     with pytest.raises(ConfigError) as refused:
-        NotificationTracker.check(RunConfig(notify=value))
+        check_target(value)
     assert refused.value.key == "notify"
     assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("value", [None, "https://me:s3cret@host/x?a=b", "https://host/***", "mail ***"])
 def test_an_address_is_allowed_also_as_a_sweep_keeps_it(value):
-    NotificationTracker.check(RunConfig(notify=value))
+    check_target(value)
 
 
 def test_an_address_gets_the_end_and_its_login_as_a_header(server):

@@ -11,7 +11,7 @@ from composing import compose
 from ended import write_bounded, write_sweep, write_trials
 from ledger import add_reports
 
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import format_settings, redact_config
 from rltune.config.validation import parse_config
 from rltune.ledger.storage import open_ledger
 from rltune.views.plotly_figures import draw_figures
@@ -42,7 +42,9 @@ SPACES = {
 @pytest.mark.parametrize(("name", "space", "values"), [(n, *rest) for n, rest in SPACES.items()], ids=SPACES)
 def test_a_slice_has_each_trials_score_by_a_parameter(tmp_path: Path, name: str, space: str, values: list[Any]) -> None:
     folder = write_sweep(tmp_path / "s", 0)
-    settings = format_settings(parse_config(compose("run", "~tuned", "~space", f"+space.{name}={space}")))
+    settings = format_settings(
+        redact_config(parse_config(compose("run", "~tuned", "~space", f"+space.{name}={space}")))
+    )
     with closing(open_ledger(folder)) as ledger:
         ledger.change_sweep(config=settings)
         for number, value in enumerate(values):

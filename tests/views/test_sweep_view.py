@@ -13,7 +13,7 @@ from composing import compose
 from ended import make_certification, write_bounded, write_cost_sweep, write_sweep
 from ledger import make_ledger
 
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import format_settings, redact_config
 from rltune.config.validation import parse_config
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import open_ledger
@@ -35,7 +35,9 @@ def make(tmp_path: Path) -> Iterator[MakeLedger]:
         words = ("budget.trials=8", "budget.env_steps=1000", "certify=off", *overrides)
         ledger = make_ledger(folder, name)
         opened.append(ledger)
-        ledger.change_sweep(status="running", config=format_settings(parse_config(compose("run", *words))))
+        ledger.change_sweep(
+            status="running", config=format_settings(redact_config(parse_config(compose("run", *words))))
+        )
         return ledger
 
     yield build
@@ -140,7 +142,7 @@ def test_new_settings_count_from_the_next_read(make: MakeLedger) -> None:
     report(ledger, 0, 100)
     view = SweepView.read(ledger)
     words = ("budget.trials=16", "budget.env_steps=1000", '+constraints.objective="> 9"')
-    ledger.change_sweep(config=format_settings(parse_config(compose("run", *words))))
+    ledger.change_sweep(config=format_settings(redact_config(parse_config(compose("run", *words)))))
     view = SweepView.read(ledger, view)
     assert view.num_trials == 16
     assert view.trials[0].broken

@@ -142,7 +142,7 @@ def test_the_check_before_several_jobs_lets_auto_go_on_with_a_stored_sweep(
     words = ("name=begun", f"storage={s3!r}")
     with pytest.raises(StudyError, match="name=begun"):
         check_request(request_of(*words))
-    assert check_request(request_of(*words, "resume=auto"))[1].name == "begun"
+    assert check_request(request_of(*words, "resume=auto")).name == "begun"
 
 
 def test_a_sweep_of_somebody_else_needs_trust(

@@ -22,7 +22,7 @@ from toy import TOY, ToyTrial
 from rltune.checkpoints.store import open_store
 from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_logs
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import format_settings, redact_config
 from rltune.driver.housekeeping import Housekeeping
 from rltune.driver.requests.actions import enqueue_configuration, stop_sweep
 from rltune.driver.requests.inbox import Inbox
@@ -118,7 +118,7 @@ def test_a_policy_is_found_in_a_sweep_whose_ledger_is_there(
 def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_password(
     address: str, mlflow_server: Server, request_of: Callable[..., Any], monkeypatch: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("rltune.driver.plan.preflight", lambda plan: None)
+    monkeypatch.setattr("rltune.driver.plan.preflight", lambda *_: ())
     storage, stream = postgres.database(address, "studies"), io.StringIO()
     uri = mlflow_server.wait().uri.replace("://", f"://sweeper:{WORD}@")
     logins = (f"study.storage={storage}", "tracking=server", f"tracking.uri={uri}")
@@ -181,8 +181,11 @@ def test_a_sweep_is_asked_and_watched_by_its_address_alone(
     """As from a machine that has nothing of it but its ledger's address."""
     url = postgres.database(address, "asked")
     ref = SweepRef("mine", tmp_path / "nowhere", ledger_url=url)
-    ledger, stopper = Ledger(url, "mine", create=True), SweepStopper(open_store(tmp_path), request_of("name=mine"))
-    ledger.change_sweep(status="running", config=format_settings(request_of("name=mine", "budget.trials=4")))
+    ledger = Ledger(url, "mine", create=True)
+    stopper = SweepStopper(open_store(tmp_path), request_of("name=mine").budget)
+    ledger.change_sweep(
+        status="running", config=format_settings(redact_config(request_of("name=mine", "budget.trials=4")))
+    )
     with ThreadPoolExecutor(2) as pool:
         with take_lease(ledger), Housekeeping([(0.1, Inbox(ledger, stopper).read)]):
             watched = pool.submit(watch_sweep, ref, stream=stream)

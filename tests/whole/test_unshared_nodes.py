@@ -73,7 +73,7 @@ def test_a_folder_that_a_node_loses_later_stops_the_sweep(tmp_path: Path) -> Non
     outputs = tmp_path / "outputs"
     outputs.mkdir()
     with ray_head(num_cpus=0, **OPEN) as address, another_machine(address, "far") as node:
-        words = (f"cluster.address={address}", "budget.trials=2", "algo.training.seconds=0.3")
+        words = (f"cluster.address={address}", "budget.trials=2", "algo.training.learner_config_dict.seconds=0.3")
         typed = start_sweep("run", tmp_path, *words)
         wait_for(outputs, "toy/trials/*/*/best-*", typed)
         lose = ["nsenter", f"--target={node}", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(outputs)]

@@ -15,12 +15,11 @@ from rltune.config.capabilities import (
     UNKNOWN,
     Capabilities,
     Switch,
-    find_capabilities,
 )
 from rltune.config.names import conf_dir
 from rltune.config.settings_file import load_settings
 from rltune.config.validation import check_normalise
-from rltune.errors import ABSENT, ConfigError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 from rltune.formatting import format_value
 from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.space import Space, parse_space
@@ -33,7 +32,9 @@ _REPLAY = ("training", "replay_buffer_config")
 _COUNT = Bounds(1)
 _WEIGHT = Bounds(0)
 _RATE = Bounds(0, exclusive_minimum=True, example=3e-4)
-# Bounds of the arguments of `training` that have the same meaning in every algorithm. RLlib checks few of them.
+# The sections whose arguments are checked, and the bounds of those that have the same meaning in every algorithm. RLlib
+# checks few of them.
+CHECKED = ("training", "env_runners", "framework")
 TRAINING_BOUNDS = {
     "gamma": Bounds(0, 1, example=0.99),
     "lambda_": Bounds(0, 1, example=0.95),
@@ -45,11 +46,19 @@ TRAINING_BOUNDS = {
     "vf_clip_param": Bounds(0, math.inf, exclusive_minimum=True, example=10),
     "grad_clip": Bounds(0, math.inf, exclusive_minimum=True, example=0.5),
     **dict.fromkeys(("entropy_coeff", "vf_loss_coeff", "kl_coeff", "beta"), _WEIGHT),
+    "num_envs_per_env_runner": _COUNT,
     **dict.fromkeys(("num_epochs", "minibatch_size", "train_batch_size", "train_batch_size_per_learner"), _COUNT),
 }
 
-# The values of arguments of `training` that are words.
-TRAINING_CHOICES = {"td_error_loss_fn": ("huber", "mse"), "grad_clip_by": ("value", "norm", "global_norm")}
+# The values of arguments that are words, and those without which RLlib 2.60 does not train.
+TRAINING_CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "td_error_loss_fn": ("huber", "mse"),
+    "grad_clip_by": ("value", "norm", "global_norm"),
+    "use_gae": (True,),
+    "vtrace": (True,),
+    "batch_mode": ("truncate_episodes", "complete_episodes"),
+    "framework": ("torch",),
+}
 
 
 def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
@@ -116,12 +125,13 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
                 f"space.{close}={format_value(form)}",
             )
         if (path := ".".join(next(iter(arguments.get(str(name), ())), ()))) in RESOURCES:
+            in_file = read_argument(algo, tuple(path.split(".")))
             raise ConfigError(
                 f"space.{name}",
                 form,
                 ": all trials have the same share of the machine",
                 "one value for all trials; rltune probe measures which is best here",
-                f"algo.{path}={format_value(_read(algo, tuple(path.split('.'))) if isinstance(form, list) else form)}",
+                f"algo.{path}={format_value(in_file if isinstance(form, list) else form)}",
             )
     unambiguous = tuple(name for name, paths in arguments.items() if len(paths) == 1)
     return parse_space(raw, values_of(algo, unambiguous))
@@ -129,10 +139,10 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
 
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Return the values that the named arguments have in the algo file."""
-    return {name: _read(algo, locate_argument(algo, name)) for name in names}
+    return {name: read_argument(algo, locate_argument(algo, name)) for name in names}
 
 
-def _read(algo: Mapping[str, Any], path: Path, default: Any = None) -> Any:
+def read_argument(algo: Mapping[str, Any], path: Path, default: Any = None) -> Any:
     """Return the value at a key path of an algo file; ``default`` where the file has none."""
     node: Any = algo
     for part in path:
@@ -142,13 +152,17 @@ def _read(algo: Mapping[str, Any], path: Path, default: Any = None) -> Any:
     return node
 
 
-def check_values(algo: Mapping[str, Any], space: Space) -> None:
+def check_values(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
     """Refuse what RLlib ignores in the algo file, and `training` values or search ranges that it cannot train with.
+
+    Args:
+        algo: The algo file. It contains the arguments that are searched, too.
+        space: The search space.
+        row: The algorithm's features.
 
     Raises:
         ConfigError: Names the first of them, what is allowed and what to type.
     """
-    row = find_capabilities(algo) or UNKNOWN
     check_unread(algo, space, row)
     for key, value, written in _list_values(algo, space):
         name = key.rpartition(".")[2]
@@ -160,11 +174,11 @@ def check_values(algo: Mapping[str, Any], space: Space) -> None:
 
 
 def _list_values(algo: Mapping[str, Any], space: Space) -> Iterator[tuple[str, Any, Any]]:
-    """List settings of `training` and of the space with their values, and ends of ranges with the whole range."""
-    training = algo.get("training") or {}
-    for name, value in training.items():
-        yield f"algo.training.{name}", value, None
-    for name, value in (training.get(_REPLAY[-1]) or {}).items():
+    """List arguments and parameters of the space with their values, and ends of ranges with the whole range."""
+    for section in CHECKED:
+        for name, value in (algo.get(section) or {}).items():
+            yield f"algo.{section}.{name}", value, None
+    for name, value in (read_argument(algo, _REPLAY) or {}).items():
         yield f"algo.{'.'.join(_REPLAY)}.{name}", value, None
     for name, value in space.fixed.items():
         yield f"space.{name}", value, None
@@ -227,7 +241,8 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
         return
     words = TRAINING_CHOICES.get(key.rpartition(".")[2])
     if words and value is not None and value not in words:
-        raise ConfigError(key, value, "is unknown", choices(str(value), words), f"{key}={words[0]}")
+        known = [spell(word) for word in words]
+        raise ConfigError(key, value, "is unknown", choices(spell(value), known), f"{key}={known[0]}")
     bounds = TRAINING_BOUNDS.get(key.rpartition(".")[2])
     if bounds is None or isinstance(value, dict):
         return
@@ -260,16 +275,16 @@ def check_unread(
     Raises:
         ConfigError: Names the first of them, and what to use instead.
     """
-    unread, shipped = {entry.path: entry for entry in row.unread}, _read_shipped(algo, row)
+    unread, shipped = {entry.path: entry for entry in row.unread}, read_shipped(algo, row)
     facts = {**algo, "env": spaces or {}}
     searched = {".".join(locate_argument(algo, name)): name for name in space.names}
     corners = space.corners()
     for name, paths in list_arguments(algo).items():
         for path in paths:
-            dotted, value = ".".join(path), _read(algo, path)
+            dotted, value = ".".join(path), read_argument(algo, path)
             parameter, entry = searched.get(dotted), unread.get(dotted)
             # A value of the shipped file may stay where only the search is wrong.
-            is_typed = value not in (None, _read(shipped, path))
+            is_typed = value not in (None, read_argument(shipped, path))
             removed = [f"~algo.{dotted}"] * is_typed + [f"~space.{parameter}"] * (parameter is not None)
             fix = f"remove it: {' '.join(removed)}"
             problem = ": RLlib 2.60 accepts this, but it has no effect on a sweep"
@@ -279,11 +294,12 @@ def check_unread(
             if entry and is_set and not (entry.switch and _is_on(entry.switch, facts, searched, corners, parameter)):
                 raise ConfigError(f"algo.{dotted}", value, problem, entry.instead, fix)
             is_known = not row.replay_settings or name in row.replay_settings
-            if path[:-1] == _REPLAY and not is_known and not _is_own_class(str(_read(algo, (*_REPLAY, "type")))):
+            buffer = str(read_argument(algo, (*_REPLAY, "type")))
+            if path[:-1] == _REPLAY and not is_known and not _is_own_class(buffer):
                 raise ConfigError(f"algo.{dotted}", value, problem, choices(name, row.replay_settings), fix)
 
 
-def _read_shipped(algo: Mapping[str, Any], row: Capabilities) -> Mapping[str, Any]:
+def read_shipped(algo: Mapping[str, Any], row: Capabilities) -> Mapping[str, Any]:
     """Return the algo file that rltune ships for an algorithm; without one, an empty one."""
     files = [conf_dir() / "algo" / f"{name}.yaml" for name in (algo["name"], row.name)]
     return next((load_settings(file.read_text()) for file in files if file.is_file()), {})
@@ -303,7 +319,7 @@ def _is_on(
         corners: The values by name at the corners of the space.
         parameter: Only trials that have this parameter count; None counts all.
     """
-    value = _read(algo, tuple(switch.path.split(".")), switch.default)
+    value = read_argument(algo, tuple(switch.path.split(".")), switch.default)
     name = searched.get(switch.path, "")
     return any(switch.is_on(corner.get(name, value)) for corner in corners if parameter is None or parameter in corner)
 

@@ -15,12 +15,13 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import META, NORMALISE, apply_params
+from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, name_for_rllib
 from rltune.compat.rllib_internals import list_connectors
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import find_spaces, is_plain
 from rltune.envs.spec import EnvSpec
-from rltune.errors import ABSENT, ConfigError, choices
+from rltune.errors import ABSENT, ConfigError
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -119,7 +120,7 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     if build.env.policies is not None:
         from rltune.algorithms.multi_agent import configure_agents
 
-        configure_agents(config, build.env, str(algo["name"]))
+        configure_agents(config, build.env)
         spaces = [policy.observation_space for policy in config.policies.values()]
     else:
         spaces = [find_spaces(build.env)[0]]
@@ -252,13 +253,7 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
                 str(inspect.signature(method)),
                 "see RLlib's documentation",
             ) from None
-        raise ConfigError(
-            f"algo.{section}.{unknown[0]}",
-            arguments[unknown[0]],
-            f": {type(config).__name__} has no such argument",
-            choices(unknown[0], allowed),
-            f"correct or remove it: ~algo.{section}.{unknown[0]}",
-        ) from None
+        raise make_unknown_error(type(config).__name__, section, unknown[0], arguments[unknown[0]], allowed) from None
     except (ValueError, KeyError) as error:
         raise ConfigError(
             f"algo.{section}", ABSENT, f"of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation"

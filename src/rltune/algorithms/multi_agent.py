@@ -11,12 +11,10 @@ from typing import Any
 import gymnasium
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from rltune.config.capabilities import capabilities_of, list_algos
 from rltune.envs import pettingzoo
 from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces, spaces_by_agent
 from rltune.envs.spaces import decode_action, encode_observation, find_network_spaces
-from rltune.errors import ConfigError
 
 StepResult = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
 
@@ -87,33 +85,13 @@ class PolicyMapping:
         return self.owners[str(agent_id)]
 
 
-def configure_agents(config: Any, spec: Any, algo: str) -> None:
+def configure_agents(config: Any, spec: Any) -> None:
     """Add the policies, and the mapping from agents to policies, to RLlib's config.
 
     Args:
         config: The config, which is changed in place.
         spec: The environment, with ``policies``.
-        algo: The algo file's name, for the error.
-
-    Raises:
-        ConfigError: The algorithm does not train several agents.
     """
-    if not capabilities_of(type(config)).several_agents:
-        raise ConfigError(
-            "algo",
-            algo,
-            "is for one agent, and env.policies asks for several",
-            list_algos(lambda row: row.several_agents),
-            "algo=ppo",
-        )
-    if config.model_config.get("use_lstm"):
-        raise ConfigError(
-            "algo.rl_module.model_config.use_lstm",
-            True,
-            "is for one agent, and env.policies asks for several",
-            "networks without memory",
-            "algo.rl_module.model_config.use_lstm=false",
-        )
     from ray.rllib.policy.policy import PolicySpec
 
     env = make_parallel_env(spec)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import NORMALISE, check_unread, count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
-from rltune.config.capabilities import capabilities_of, find_capabilities, list_algos
+from rltune.algorithms.checks import check_algorithm
+from rltune.config.capabilities import Capabilities, capabilities_of, find_capabilities, list_algos
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import make_parallel_env, policy_spaces
@@ -34,7 +34,9 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
     Raises:
         ConfigError: A corner cannot be configured; the error has its values and RLlib's message.
     """
-    check_unread(build.algo, space, capabilities_of(import_config_class(build.algo)))
+    if find_capabilities(build.algo) is None:  # The others were checked before RLlib was imported.
+        row = capabilities_of(import_config_class(build.algo))
+        check_algorithm(build.algo, space, row, several_agents=build.env.policies is not None)
     networks: dict[str, AlgorithmConfig] = {}
     configs = []
     for corner in space.corners():
@@ -42,7 +44,6 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
         configs.append(config)
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
-        _check_lstm(config)
         if error := _find_fault(config):
             raise ConfigError(
                 "algo",
@@ -73,20 +74,6 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
                 "numbers of env runners and learners that the algo file itself sets",
                 f"+{key}={counted}",
             )
-
-
-def _check_lstm(config: AlgorithmConfig) -> None:
-    """Refuse an LSTM for algorithms that RLlib cannot train with it: they would fail at the first update (Ray 2.60)."""
-    able = capabilities_of(type(config)).lstm
-    if config.model_config.get("use_lstm") and (not able or config.is_multi_agent):
-        who = "policies of several agents act with" if able else f"RLlib 2.60's {type(config).__name__} trains"
-        raise ConfigError(
-            "algo.rl_module.model_config.use_lstm",
-            True,
-            f": {who} no LSTM",
-            f"use_lstm with {list_algos(lambda row: row.lstm)} and one agent",
-            "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
-        )
 
 
 def _find_fault(config: AlgorithmConfig) -> Exception | None:
@@ -134,7 +121,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         close_env(env)
     else:
         pairs = {DEFAULT_MODULE: find_spaces(build.env)}
-        check_spaces(build.algo, build.env.id, pairs[DEFAULT_MODULE])
+        check_spaces(build.algo, build.env.id, pairs[DEFAULT_MODULE], capabilities_of(type(config)))
     spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
@@ -149,26 +136,24 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
 
 
 def check_spaces(
-    algo: Mapping[str, Any], env_id: str, spaces: tuple[Any, Any] | None, space: Space | None = None
+    algo: Mapping[str, Any],
+    env_id: str,
+    spaces: tuple[Any, Any] | None,
+    row: Capabilities | None,
+    space: Space | None = None,
 ) -> None:
     """Refuse an environment whose observations or actions the algorithm does not take; RLlib's own errors are obscure.
-
-    An algorithm that is not in our table is imported only if RLlib has been imported already.
 
     Args:
         space: The search space; with it, settings that are not read with these observations or actions are refused.
         spaces: The spaces of its observations and actions; None for several agents, each of which has its own.
+        row: The algorithm's features; None if its class has to be imported to know them, for which `check_corners` is.
     """
     from rltune.envs.spaces import is_discrete, is_image  # Imported here, because Gymnasium loads slowly.
 
-    if spaces is None:
+    if spaces is None or row is None:
         return
     kind = "discrete" if is_discrete(spaces[1]) else "continuous"
-    row = find_capabilities(algo)
-    if row is None and "ray.rllib" in sys.modules:
-        row = capabilities_of(import_config_class(algo))
-    if row is None:
-        return
     if row.actions not in ("both", kind):
         raise ConfigError(
             "algo",

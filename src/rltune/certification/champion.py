@@ -17,10 +17,8 @@ from rltune.certification.description import explain_table, make_table
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification, Configuration
 from rltune.certification.selection import Player
-from rltune.config.schema import RunConfig
-from rltune.config.settings_file import format_settings
 from rltune.envs.objective import Objective
-from rltune.envs.spec import EnvSpec, spec_of, specify_env
+from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective
 from rltune.records import Direction
@@ -41,36 +39,37 @@ class Candidate:
     Attributes:
         winner: The policy, with its score on the episodes that are the same in every sweep.
         certification: The certification that it won; None if it was not certified.
-        config: The sweep's settings, which are stored with the model.
         sweep: The sweep's name.
+        env_name: The environment's name, with which the model's name begins.
+        algorithm: The algorithm's name, with which it ends.
+        env: The environment in which the winner was trained, and in which it is compared with the champion.
+        num_episodes: The number of episodes on which the winner was scored.
+        settings: The sweep's settings as YAML, which are stored with the model.
     """
 
     winner: Finalist
     certification: Certification | None
-    config: RunConfig
     sweep: str
+    env_name: str
+    algorithm: str
+    env: EnvSpec
+    num_episodes: int
+    settings: str
 
     @property
     def name(self) -> str:
         """The name under which the winner is registered in MLflow, such as ``cartpole-ppo``."""
-        return f"{self.config.env.name}-{self.config.algo['name']}"
+        return f"{self.env_name}-{self.algorithm}"
 
     @property
     def episodes(self) -> str:
         """The episodes on which the winner was scored, in words; only scores on the same episodes are comparable."""
-        config = self.config
-        count, first = config.certify.champion_episodes, EVALUATION_SEED
-        return f"{count} episodes of {config.env.id}, environment seeds from {first}"
+        return f"{self.num_episodes} episodes of {self.env.id}, environment seeds from {EVALUATION_SEED}"
 
     @property
     def objective(self) -> Objective:
         """The objective that the winner's score measures."""
         return Objective.from_settings(self.env.objective)
-
-    @property
-    def env(self) -> EnvSpec:
-        """The environment in which the winner was trained, and in which it is compared with the champion."""
-        return specify_env(self.config.env, self.config.objective)
 
 
 def register_champion(
@@ -109,7 +108,7 @@ def register_champion(
         description=_make_description(candidate, why),
         alias=ALIAS if better else None,
         about=(
-            f"Policies of {candidate.config.algo['name']} for {candidate.config.env.id}: each version is the winner of "
+            f"Policies of {candidate.algorithm} for {candidate.env.id}: each version is the winner of "
             f"a sweep, and `{ALIAS}` the best of them on the same episodes. "
             f"`rltune.load_policy('models:/{candidate.name}@{ALIAS}')` loads it."
         ),
@@ -150,7 +149,7 @@ def _compare(
         return False, (
             f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
             "env.wrappers or the objective differ), so that their scores cannot be compared; "
-            f"env.name={candidate.config.env.name}-2 gives this policy a champion of its own"
+            f"env.name={candidate.env_name}-2 gives this policy a champion of its own"
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
         return False, f"{who} is certified and this policy is not"
@@ -188,9 +187,8 @@ def _find_score(before: RegisteredModel, candidate: Candidate, tracker: Feeds, p
             policy = load_policy(files)
             if spec_of(policy.info["env"]).digest != candidate.env.digest:
                 return None
-            episodes = candidate.config.certify.champion_episodes
-            with player.open(episodes):
-                future = player.start(evaluate, files, episodes, EVALUATION_SEED, candidate.env.to_dict())
+            with player.open(candidate.num_episodes):
+                future = player.start(evaluate, files, candidate.num_episodes, EVALUATION_SEED, candidate.env.to_dict())
                 return player.wait(future, "evaluating the present champion for comparison").mean
         except RltuneError:  # The champion has other spaces, or its files come from an incompatible version of rltune.
             return None
@@ -201,7 +199,7 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
         "rltune.score": repr(candidate.winner.score),
         "rltune.episodes": candidate.episodes,
         "rltune.sweep": candidate.sweep,
-        "rltune.env": candidate.config.env.id,
+        "rltune.env": candidate.env.id,
         ENV_TAG: candidate.env.digest,
         "rltune.configuration": candidate.winner.name,
         "rltune.certified": "false",
@@ -243,6 +241,6 @@ def _describe_training(candidate: Candidate) -> dict[str, Any]:
     """Return the model's metadata about its training: configuration, settings and certification."""
     return {
         "configuration": candidate.winner.name,
-        "training_config": format_settings(candidate.config),
+        "training_config": candidate.settings,
         "certification": candidate.certification.summary() if candidate.certification else None,
     }

@@ -24,7 +24,7 @@ from rltune.certification.result import (
     spell_params,
 )
 from rltune.checkpoints.store import Store
-from rltune.config.schema import RunConfig
+from rltune.config.schema import CertifyConfig
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.ranking import rank_records
 from rltune.policies.rllib_policy import REASON_FILE
@@ -36,7 +36,9 @@ class Retraining:
 
     Args:
         store: The sweep's store.
-        config: The sweep's settings.
+        certify: How many configurations are retrained, and on how many episodes their policies are judged.
+        env_steps: The environment steps of a run.
+        replicates: The number of seeds of a trial of the search.
         seeds: Fresh seeds, one for each run of a configuration.
         baseline: The baseline's values by name: the tuned settings if there are any, else the algorithm file's own.
         ledger: The sweep's ledger.
@@ -48,12 +50,15 @@ class Retraining:
     def __init__(
         self,
         store: Store,
-        config: RunConfig,
+        certify: CertifyConfig,
+        env_steps: int,
+        replicates: int,
         seeds: Sequence[int],
         baseline: Mapping[str, Any],
         ledger: Ledger,
     ) -> None:
-        self._store, self._config, self._ledger = store, config, ledger
+        self._store, self._ledger = store, ledger
+        self._certify, self._env_steps, self._replicates = certify, env_steps, replicates
         self._baseline, self.table, self.seeds = baseline, ledger.runs, seeds
         self._chosen: list[Choice] | None = None
         self._proposed: set[str] = set()
@@ -80,7 +85,7 @@ class Retraining:
             return []
         baseline = self._find_baseline(searched)
         every = itertools.chain([best], finalists)
-        top, begun = self._config.certify.top or 0, self._list_begun(searched)
+        top, begun = self._certify.top or 0, self._list_begun(searched)
         return list_choices(baseline, every, begun, self._read_earlier(), top, len(self.seeds))
 
     def _find_baseline(self, searched: Sequence[TrialRecord]) -> Configuration:
@@ -108,7 +113,7 @@ class Retraining:
         """Read the result of the last certification; None if there is none, or if it had another budget."""
         stored = self._ledger.sweep().certification
         earlier = Certification.from_dict(stored) if stored else None
-        return earlier if earlier and earlier.env_steps == self._config.budget.env_steps else None
+        return earlier if earlier and earlier.env_steps == self._env_steps else None
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
         """Return the ledger's record of the next run to start or to resume; None if there is none.
@@ -147,7 +152,7 @@ class Retraining:
     def _key(self, configuration: Configuration, seed_index: int) -> str:
         """Return the key that identifies a run in the ledger: runs with equal values, seed and budget are shared."""
         values, seed = spell_params(configuration.params), self.seeds[seed_index]
-        return f"{values} seed={seed} env_steps={self._config.budget.env_steps}"
+        return f"{values} seed={seed} env_steps={self._env_steps}"
 
     def _list_keys(self, choice: Choice) -> list[str]:
         configuration, num_seeds = choice
@@ -180,12 +185,12 @@ class Retraining:
             return False, None
         configurations = [self._with_results(choice, runs, searched) for choice in chosen]
         certification = judge_configurations(
-            configurations, self.seeds, self._config.certify.episodes, self._ledger.criteria.direction
+            configurations, self.seeds, self._certify.episodes, self._ledger.criteria.direction
         )
         if certification is None:
             return True, None
         train_s = round(sum(run.train_s for run in runs.values()), 3)
-        return True, replace(certification, env_steps=self._config.budget.env_steps, train_s=train_s)
+        return True, replace(certification, env_steps=self._env_steps, train_s=train_s)
 
     def _read_ended_runs(self, chosen: Sequence[Choice]) -> dict[str, TrialRecord] | None:
         """Read the certification runs of some configurations, by key; None if not all of them have ended."""
@@ -216,7 +221,7 @@ class Retraining:
         twin = next((trial for trial in searched if spell_params(trial.params) == values), None)
         if twin:
             return twin.breaks or None
-        criteria, seeds = self._ledger.criteria, self._config.replicates
+        criteria, seeds = self._ledger.criteria, self._replicates
         # A constraint on train_s limits the sum over all replicates (seeds) of a trial, but a certification run trains
         # only one, so its time is multiplied.
         complete = [replace(run, train_s=seeds * run.train_s) for run in runs if run.state == "COMPLETE"]

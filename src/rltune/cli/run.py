@@ -57,7 +57,7 @@ def check(jobs: Sequence[Job]) -> Answer:
     from rltune.driver.plan import describe_plan
     from rltune.driver.starting import check_new_or_begun
 
-    sweeps = [{"name": config.name, **describe_plan(check_new_or_begun(config)[0])} for config in configs]
+    sweeps = [{"name": config.name, **describe_plan(check_new_or_begun(config))} for config in configs]
 
     def show() -> None:
         for sweep in sweeps:
@@ -69,6 +69,7 @@ def check(jobs: Sequence[Job]) -> Answer:
             print(f"  searched: {searched or 'nothing'}")
             for note in sweep["notes"]:
                 print(f"  note: {note}")
+        print(f"  not checked: {LATER}")
 
     return Answer({"ok": True, "not_checked": [LATER], "sweeps": sweeps}, show)
 

@@ -14,7 +14,7 @@ from rltune.cli.application.command import ServiceConfig, command
 from rltune.cli.application.composed import ComposedCommand
 from rltune.cli.application.multirun import Job, read_start
 from rltune.compose.composing import read_request, store_schema
-from rltune.config.bounds import bounded
+from rltune.config.bounds import Checked, bounded
 from rltune.config.schema import RunConfig
 from rltune.errors import RltuneError
 from rltune.formatting import spell_command
@@ -31,7 +31,7 @@ class Cluster:
 
 
 @dataclass
-class ServeConfig:
+class ServeConfig(Checked):
     """The settings of conf/serve.yaml."""
 
     output_dir: str = MISSING

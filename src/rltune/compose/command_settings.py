@@ -16,9 +16,9 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.compose.explaining import explain_bare_word, explain_key, find_type, refuse_flags, split_word
+from rltune.compose.explaining import explain_bare_word, explain_key, refuse_flags, split_word
 from rltune.compose.overrides import write_whole_numbers
-from rltune.config.bounds import read_types
+from rltune.config.bounds import find_type, read_types
 from rltune.config.names import conf_dir
 from rltune.config.settings_file import flatten_settings, load_settings, parse_yaml
 from rltune.config.validation import to_typed

@@ -13,9 +13,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
-from rltune.compose.explaining import explain, explain_option, find_type, refuse_hydra_words, split_word
+from rltune.compose.explaining import explain, explain_option, refuse_hydra_words, split_word
 from rltune.compose.groups import find_options, find_own_dir
 from rltune.compose.overrides import spell_value, spell_word
+from rltune.config.bounds import find_type
+from rltune.config.changes import LOCAL, drop_cluster_limits
 from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
@@ -166,12 +168,13 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    changed, parser = OmegaConf.create(load_settings(settings)), OverridesParser.create()
-    OmegaConf.set_struct(changed, True)
-    for word in words:
-        try:
-            override = parser.parse_override(spell_word(word, RunConfig))
-            key, is_new = override.key_or_group, override.is_add() or override.is_force_add()
+    parser = OverridesParser.create()
+    try:
+        overrides = [parser.parse_override(spell_word(word, RunConfig)) for word in words]
+        keys = [override.key_or_group for override in overrides]
+        changed = OmegaConf.create(drop_cluster_limits(load_settings(settings), keys))
+        OmegaConf.set_struct(changed, True)
+        for word, override, key in zip(words, overrides, keys, strict=True):
             if override.is_delete() or override.is_sweep_override() or (conf_dir() / key).is_dir():
                 raise ConfigError(
                     *split_word(word),
@@ -179,9 +182,10 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
                     "single keys, such as budget.trials; an option of a group needs a new submission",
                     "budget.trials=40",
                 )
-            OmegaConf.update(changed, key, override.value(), force_add=is_new)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise explain(error, "resume", RunConfig, words) from None
+            value = None if key == "cluster.address" and override.value() == LOCAL else override.value()
+            OmegaConf.update(changed, key, value, force_add=override.is_add() or override.is_force_add())
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, "resume", RunConfig, words) from None
     return changed
 
 
@@ -205,21 +209,11 @@ def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
         words: The overrides, as they were typed.
 
     Raises:
-        ConfigError: A setting is wrong, the space belongs to another algorithm, the total budget is smaller than that
-            of one trial, or ``certify=off`` contradicts ``certify.seeds``.
+        ConfigError: A setting is wrong, the space belongs to another algorithm, or ``certify=off`` contradicts
+            ``certify.seeds``.
     """
     config = parse_config(settings)
     _check_space(config, words)
-    total, steps_per_trial = config.budget.total_env_steps, config.budget.env_steps * config.replicates
-    if total is not None and total < steps_per_trial:
-        raise ConfigError(
-            "budget.total_env_steps",
-            total,
-            f"is less than one trial takes: budget.env_steps={config.budget.env_steps}"
-            + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
-            f"at least {steps_per_trial}, for all trials together, or null",
-            f"budget.total_env_steps={steps_per_trial * config.budget.trials}",
-        )
     if config.certify.seeds and "certify=off" in words:
         raise ConfigError(
             "certify.seeds",

@@ -6,13 +6,13 @@ import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
 from rltune.config.advice import advise, advise_option, translate
-from rltune.config.bounds import list_bounds, read_types
+from rltune.config.bounds import describe_allowed, find_type, list_bounds
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
 from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
@@ -20,9 +20,6 @@ from rltune.config.uris import conceal_setting
 from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, spell
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
-
-TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
 _NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -36,14 +33,6 @@ FLAGS = {
 INSTEAD = {"config-path": "--config-dir=", "cp": "--config-dir=", "config-name": "experiment=", "cn": "experiment="}
 """What to type in place of Hydra's flags for another folder or file of settings, whose files rltune's own must be."""
 ACTING = ("hydra.searchpath", "hydra.mode", "hydra.verbose", "hydra.help")  # The settings of Hydra that act here.
-
-
-def find_type(schema: type, key: str) -> Any:
-    """Find a setting's type in the schema, such as ``float | None`` for ``budget.wall_time_s``; None for any type."""
-    kind: Any = schema
-    for part in key.split("."):
-        kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
-    return kind
 
 
 def split_word(word: str) -> tuple[str, object]:
@@ -388,22 +377,3 @@ def _explain_fixed(override: str, changeable: Sequence[str]) -> ConfigError:
         f"a change of {', '.join(changeable)}",
         f"{spell_command('run')} with the same settings, {override} and another name",
     )
-
-
-def describe_allowed(schema: type, key: str) -> str:
-    """Describe the allowed values of a setting in words, such as ``a whole number, at least 1, or null``.
-
-    Returns:
-        The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
-    """
-    kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
-    types = (kind, *get_args(kind))
-    if get_origin(kind) is dict:
-        return "{name: value}"
-    if any(get_origin(part) is list for part in types):
-        return "a list, such as [first,second]" + (", or null" if type(None) in types else "")
-    name = next((TYPES[part] for part in types if part in TYPES), "")
-    if bounds is not None:
-        name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"
-    comma = "," if bounds is not None else ""
-    return f"{name}{comma} or null" if name and type(None) in types else name

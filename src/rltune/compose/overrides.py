@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from rltune.compose.explaining import find_type
+from rltune.config.bounds import find_type
 from rltune.errors import ConfigError
 from rltune.other_tools import find_answer
 from rltune.search.dimensions import KINDS

@@ -8,11 +8,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING
 
-from rltune.errors import ConfigError, choices, nearest, spell
+from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
+
+TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+EXAMPLES = {
+    "env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder",
+    "policy": "policy=sweep:latest, or policy=models:/<name>@champion",
+}
 
 
 @dataclass(frozen=True)
@@ -115,16 +121,72 @@ def list_bounds(schema: type) -> dict[str, Bounds]:
     return listed
 
 
-def check_bounds(schema: type, settings: Any) -> None:
-    """Refuse the first value outside of its bounds; settings that have no value yet are not checked.
+def find_type(schema: type, key: str) -> Any:
+    """Find a setting's type in the schema, such as ``float | None`` for ``budget.wall_time_s``; None for any type."""
+    kind: Any = schema
+    for part in key.split("."):
+        kind = read_types(kind).get(part) if isinstance(kind, type) and is_dataclass(kind) else None
+    return kind
 
-    Args:
-        schema: A dataclass whose fields declare bounds.
-        settings: Composed settings of this schema, or an instance of it.
+
+def describe_allowed(schema: type, key: str) -> str:
+    """Describe the allowed values of a setting in words, such as ``a whole number, at least 1, or null``.
+
+    Returns:
+        The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
+    """
+    kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
+    types = (kind, *get_args(kind))
+    if get_origin(kind) is dict:
+        return "{name: value}"
+    if any(get_origin(part) is list for part in types):
+        return "a list, such as [first,second]" + (", or null" if type(None) in types else "")
+    name = next((TYPES[part] for part in types if part in TYPES), "")
+    if bounds is not None:
+        name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"
+    comma = "," if bounds is not None else ""
+    return f"{name}{comma} or null" if name and type(None) in types else name
+
+
+@functools.cache
+def list_keys(schema: type) -> list[str]:
+    """List the dotted keys of all settings in a schema."""
+    keys: list[str] = []
+    for name, kind in read_types(schema).items():
+        keys += [f"{name}.{key}" for key in list_keys(kind)] if is_dataclass(kind) else [name]  # type: ignore[arg-type]  # a class can be hashed
+    return keys
+
+
+@dataclass
+class Checked:
+    """The base class of settings that are complete and within their bounds, however an instance was made."""
+
+    def __post_init__(self) -> None:
+        """Check this instance.
+
+        Raises:
+            ConfigError: A value is missing or lies outside of its bounds.
+        """
+        check_settings(self)
+
+
+def check_settings(settings: Any) -> None:
+    """Refuse an instance of a schema with a value that is missing or lies outside of its bounds.
 
     Raises:
         ConfigError: Names the key and the value, what is allowed, and what to type.
     """
-    is_composed = isinstance(settings, DictConfig)
-    for key, bounds in list_bounds(schema).items():
-        bounds.check(key, OmegaConf.select(settings, key) if is_composed else attrgetter(key)(settings))
+    schema: type = type(settings)
+    all_bounds = list_bounds(schema)
+    for key in list_keys(schema):
+        value = attrgetter(key)(settings)
+        if isinstance(value, str) and value == MISSING:
+            raise make_missing_error(key)
+        if key in all_bounds:
+            all_bounds[key].check(key, value)
+
+
+def make_missing_error(key: str) -> ConfigError:
+    """Make the error for a setting that has no value."""
+    fix = f"add {EXAMPLES.get(key, f'{key}=...')}"
+    return ConfigError(key, ABSENT, "has no value", "a value for every key", fix)

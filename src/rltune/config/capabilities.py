@@ -123,6 +123,8 @@ def _list_unread(names: str, instead: str = "leave it out", switch: Switch | Non
 
 
 _MODEL, _BUFFER = "rl_module.model_config", "training.replay_buffer_config"
+_HAS_ENV_RUNNERS = Switch("env_runners.num_env_runners", bool, default=0)
+_HAS_LEARNERS = Switch("learners.num_learners", bool, default=0)
 _SEES_IMAGES = Switch("env.is_image", bool, default=True)
 _SEES_VECTORS = Switch("env.is_image", lambda is_image: not is_image, default=False)
 _HAS_LARGE_CRITICS = Switch("class", lambda name: "PlainSAC" not in str(name), default="")
@@ -158,22 +160,41 @@ def _list_clipped_by(default: Any) -> tuple[Unread, ...]:
     return (Unread("training.grad_clip_by", "algo.training.grad_clip with a limit", switch),)
 
 
+_OF_ENV_RUNNERS = (
+    *(f"fault_tolerance.{name}" for name in SECTIONS["fault_tolerance"] or () if "sub_environments" not in name),
+    *(
+        f"env_runners.{name}"
+        for name in _split(
+            "sample_timeout_s max_requests_in_flight_per_env_runner merge_env_runner_states "
+            "broadcast_env_runner_states use_env_runner_state_server env_runner_state_server_max_concurrency "
+            "validate_env_runners_after_construction"
+        )
+    ),
+)
 _UNREAD_BY_ALL = (
+    *(Unread(path, "algo.env_runners.num_env_runners above 0", _HAS_ENV_RUNNERS) for path in _OF_ENV_RUNNERS),
+    Unread("learners.max_requests_in_flight_per_learner", "algo.learners.num_learners above 0", _HAS_LEARNERS),
     Unread("training.model", "the same settings in algo.rl_module.model_config"),
     Unread("training.optimizer", "algo.training.lr and grad_clip, or your own algo.learners.learner_class"),
     Unread("training.train_batch_size", "algo.training.train_batch_size_per_learner", _HAS_NO_OTHER_BATCH),
     *_list_unread("num_aggregator_actors_per_learner max_requests_in_flight_per_aggregator_actor"),
     *_list_model("lstm_", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM),
     *_list_model("max_seq_len", f"algo.{_MODEL}.use_lstm=true", _HAS_LSTM),
-    *_list_model("fcnet_", f"algo.{_MODEL}.conv_filters and head_fcnet_hiddens, for images", _SEES_VECTORS),
     *_list_model("conv_", f"algo.{_MODEL}.fcnet_hiddens: observations are no images", _SEES_IMAGES),
 )
 _UNREAD_IF_DISCRETE = tuple(
     Unread(f"{_MODEL}.{name}", "leave it out: actions are discrete", _ACTS_CONTINUOUSLY)
     for name in ("free_log_std", "log_std_clip_param")
 )
+_FOR_IMAGES = f"algo.{_MODEL}.conv_filters and head_fcnet_hiddens, for images"
+_UNREAD_WITH_IMAGES = _list_model("fcnet_", _FOR_IMAGES, _SEES_VECTORS)
 _UNREAD_INITIALIZERS = (*_list_model("head_fcnet_kernel"), *_list_model("head_fcnet_bias"))
-_UNREAD_BY_PPO_NETWORKS = (*_UNREAD_INITIALIZERS, *_list_model("fusionnet_"), *_UNREAD_IF_DISCRETE)
+_UNREAD_BY_PPO_NETWORKS = (
+    *_UNREAD_INITIALIZERS,
+    *_UNREAD_WITH_IMAGES,
+    *_list_model("fusionnet_"),
+    *_UNREAD_IF_DISCRETE,
+)
 # RLlib still takes the former name of num_epochs, which then decides.
 _UNREAD_WITH_EPOCHS = _list_unread("num_epochs", "one of the two, without algo.training.num_sgd_iter", _HAS_NO_ALIAS)
 _UNREAD_BY_PPO = (
@@ -184,9 +205,13 @@ _UNREAD_BY_PPO = (
     *_list_unread("vf_loss_coeff vf_clip_param", "algo.training.use_critic=true", _HAS_CRITIC),
     *_list_clipped_by(None),
 )
+# The critics of SAC's relatives encode actions by layers of fcnet_hiddens, also beside images.
 _UNREAD_BY_SAC_NETWORKS = (
     *_UNREAD_INITIALIZERS,
+    *(unread for unread in _UNREAD_WITH_IMAGES if not unread.path.endswith(("fcnet_hiddens", "fcnet_activation"))),
     *_list_model("head_fcnet_use"),
+    *_list_model("free_log_std", "leave it out: actions are squashed"),
+    *_list_model("log_std_clip_param", "leave it out: actions are squashed"),
     *_list_model("fusionnet_", f"algo.{_MODEL}.fcnet_hiddens, also for the critics", _HAS_LARGE_CRITICS),
 )
 # A replay memory or a dataset gives each update a batch of its own, which is not split.
@@ -227,6 +252,7 @@ _UNREAD_BY_DQN = (
     *_list_model("log_std_clip_param"),
     *_list_model("fusionnet_"),
     *_list_model("head_fcnet_use"),
+    *_UNREAD_WITH_IMAGES,
     *_list_unread("sigma0 adam_epsilon categorical_distribution_temperature before_learn_on_batch"),
     *_list_unread("v_min v_max", "algo.training.num_atoms=51, a distribution over returns", _HAS_ATOMS),
     *_list_unread("td_error_loss_fn", "algo.training.num_atoms=1: a distribution has a loss of its own", _HAS_NO_ATOMS),
@@ -245,7 +271,7 @@ _UNREAD_BY_SAC = (
 )
 _REPLAY_SETTINGS = ("type", "capacity", "alpha", "beta")
 # What a trial's share of the machine follows from, which is the same for all trials.
-RESOURCES = ("env_runners.num_env_runners", *(f"learners.{name}" for name in SECTIONS["learners"] or ()))
+RESOURCES = ("env_runners.num_env_runners", "learners.num_learners", "learners.num_gpus_per_learner")
 REPLAY_BUFFERS = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
 """RLlib's replay buffers that store episodes of one agent, which its new API stack samples."""
 # Arguments of ``training`` for which RLlib's algorithms take a schedule: [[step, value], [step, value], ...].

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from rltune.config.schema import MEASURED, RunConfig
 from rltune.config.settings_file import flatten_settings, redact_config
-from rltune.config.validation import to_typed
 from rltune.errors import StudyError, spell
 from rltune.formatting import spell_command
 
+LOCAL = "local"  # cluster.address=local stands for a local Ray in a resume, where null means no change.
 # Settings that a resume may change: the first two find the sweep, the next one says how it is resumed, and the others
 # are addresses and displays, which do not affect results.
 FREELY_CHANGEABLE = (
@@ -40,23 +40,34 @@ def keep_measured(begun: Mapping[str, Any], wanted: RunConfig) -> RunConfig:
     return replace(wanted, resources=replace(wanted.resources, trials_per_gpu=trials))
 
 
-def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> bool:
+def drop_cluster_limits(settings: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
+    """Return a sweep's settings without the limits on CPUs and GPUs that were meant for another Ray cluster.
+
+    Args:
+        settings: The sweep's settings.
+        changed: The dotted keys that a resume changes.
+    """
+    cluster = settings.get("cluster") or {}
+    if cluster.get("address") is None and "cluster.address" not in changed:
+        return dict(settings)
+    return {**settings, "cluster": {**cluster, "num_cpus": None, "num_gpus": None}}
+
+
+def check_changes(name: str, begun: RunConfig, wanted: RunConfig) -> bool:
     """Refuse changed settings with which a resumed sweep's results would not be comparable.
 
     Args:
         name: The sweep.
-        begun: Its settings, as its folder has them. A key that is younger than the sweep has its default.
-        wanted: The settings that are requested now.
+        begun: Its settings, with the sizes that follow from others.
+        wanted: The settings that are requested now, likewise.
 
     Returns:
         Whether a budget is larger than it was.
 
     Raises:
         StudyError: Something else than budgets and addresses differs, or a budget is smaller.
-        ConfigError: Another version of rltune wrote the settings, with keys that this one does not know, or without
-            some that it needs.
     """
-    before, now = (_flatten(each) for each in (to_typed(RunConfig, begun), wanted))
+    before, now = (_flatten(each) for each in (begun, wanted))
     differing = [
         key
         for key in sorted(before.keys() | now.keys())
@@ -75,18 +86,18 @@ def check_changes(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> boo
     return bool(larger)
 
 
-def check_budgets(name: str, begun: Mapping[str, Any], wanted: RunConfig) -> None:
+def check_budgets(name: str, begun: RunConfig, wanted: RunConfig) -> None:
     """Refuse to resume a sweep with a smaller budget than before, some of which may already be used.
 
     Args:
         name: The sweep.
-        begun: Its settings, as its folder has them.
-        wanted: The settings that are requested now.
+        begun: Its settings, with the sizes that follow from others.
+        wanted: The settings that are requested now, likewise.
 
     Raises:
         StudyError: A budget is smaller.
     """
-    before, now = dict(flatten_settings(begun)), dict(flatten_settings(redact_config(wanted)))
+    before, now = (dict(flatten_settings(redact_config(each))) for each in (begun, wanted))
     for key in sorted(now):
         is_fixed = key.startswith(("budget.", "certify.")) and key not in (*INCREASE_ONLY, WALL_TIME)
         # A sweep without a limit may get any limit.

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 
-from rltune.config.bounds import bounded
+from rltune.config.bounds import Checked, bounded
 from rltune.config.uris import conceal_setting
 from rltune.secrets import conceal
 
@@ -210,7 +210,7 @@ class PublishedConfig:
 
 
 @dataclass
-class RunConfig:
+class RunConfig(Checked):
     """All settings of one sweep, as ``rltune run`` composes them."""
 
     name: str | None = None
@@ -244,12 +244,13 @@ class RunConfig:
     study: StudyConfig = field(default_factory=StudyConfig)
 
     def __post_init__(self) -> None:
-        """Conceal the path of the address to notify."""
+        """Conceal the path of the address to notify, and check this instance."""
         self.notify = self.notify and conceal_setting("notify", self.notify)
+        super().__post_init__()
 
 
 @dataclass
-class ProbeConfig:
+class ProbeConfig(Checked):
     """The settings of conf/probe.yaml."""
 
     engine: str = bounded(choices=ENGINES)

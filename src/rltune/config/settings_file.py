@@ -171,12 +171,15 @@ def _compute_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def format_settings(config: RunConfig) -> str:
-    """Format settings as YAML without passwords, for a sweep's folder and MLflow.
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Format settings as YAML, for a sweep's folder and MLflow.
 
     The last line holds a digest, by which a damaged file is recognised.
+
+    Args:
+        settings: The settings without logins, see `redact_config`.
     """
-    body = f"format: {FORMAT}\n{dump_settings(redact_config(config))}"
+    body = f"format: {FORMAT}\n{dump_settings(settings)}"
     return f"{body}{DIGEST_MARK}{_compute_digest(body)}\n"
 
 
@@ -194,9 +197,9 @@ def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator
         yield from flatten_settings(value, joint, f"{key}{joint}{name}" if key else str(name))
 
 
-def write_settings(folder: Path, config: RunConfig) -> None:
+def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write a sweep's settings to its folder atomically, and sign them with this user's key."""
-    draft, text = folder / ".config.yaml", format_settings(config)
+    draft, text = folder / ".config.yaml", format_settings(settings)
     draft.write_text(text)
     mark_own(folder, _compute_digest(text))
     draft.rename(folder / "config.yaml")

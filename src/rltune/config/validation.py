@@ -5,18 +5,18 @@ Imports nothing heavy, so that a typo on the command line is answered at once.
 
 from __future__ import annotations
 
-import functools
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from rltune.config.advice import advise, translate
-from rltune.config.bounds import check_bounds, read_types
+from rltune.config.bounds import Checked, check_settings, describe_allowed, list_bounds, make_missing_error, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS
 from rltune.config.criteria import parse_constraints
@@ -32,10 +32,7 @@ _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 # In these settings ${oc.env:NAME} is resolved only when the environment is built, so that no file contains the value.
 WITH_VARIABLES = ("env.kwargs", "env.wrappers")
 T = TypeVar("T")
-_EXAMPLES = {
-    "env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder",
-    "policy": "policy=sweep:latest, or policy=models:/<name>@champion",
-}
+SEE_KEYS = "add --cfg job to see all keys"
 
 
 def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
@@ -73,101 +70,101 @@ def _widen_ranges(config: RunConfig) -> RunConfig:
     return replace(config, space=space, wider={})
 
 
-def check_whole(config: RunConfig) -> None:
-    """Refuse a `RunConfig` with missing values, which are not filled in here: the defaults are in YAML files.
-
-    Raises:
-        ConfigError: It is not a `RunConfig`, or a value is missing, has another type or lies outside of its bounds.
-    """
-    if not isinstance(config, RunConfig):
-        raise ConfigError(
-            "config",
-            config,
-            "is not a RunConfig",
-            "the result of parse_config, which reads composed settings",
-            'rltune.sweep("algo=ppo", "env=cartpole") composes the settings and runs the sweep',
-        )
-    to_typed(RunConfig, asdict(config))
-
-
 def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
-    """Convert composed settings to an instance of their dataclass, with checked types and bounds.
+    """Convert composed settings to an instance of their dataclass: the only conversion of settings.
 
     Args:
         schema: A dataclass such as `RunConfig`, which declares the keys, their types and their bounds.
-        raw: The settings.
+        raw: The settings; each dictionary and list is copied.
 
     Raises:
         ConfigError: A key is unknown or missing, or its value has another type or lies outside of its bounds.
     """
-    # Converted to plain values, because merging a DictConfig that has another schema would fail.
-    plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw
-    try:
-        typed: T = _build(schema, plain)
-    except TypeError:
-        typed = _convert(schema, plain)
-    check_bounds(schema, typed)
+    plain = cast(dict[str, Any], OmegaConf.to_container(raw)) if isinstance(raw, DictConfig) else raw
+    if missing := next((key for key, value in flatten_settings(plain) if value == MISSING), None):
+        raise make_missing_error(missing)
+    typed: T = _Conversion(schema, plain).build(schema, _resolve(plain), "")
+    if not isinstance(typed, Checked):  # These have checked themselves.
+        check_settings(typed)
     return typed
 
 
-def _build(kind: Any, value: Any) -> Any:
-    """Build an instance of a type without conversions, ten times as fast as OmegaConf.
+class _Conversion:
+    """Converts plain values to the types that a schema declares, as strictly as OmegaConf does.
 
     Args:
-        kind: A type of the schema: a dataclass, ``dict[str, Any]``, ``list[str]``, ``int | None``.
-        value: The settings; each dictionary and list is copied.
-
-    Raises:
-        TypeError: OmegaConf has to convert the value, resolve an interpolation or explain what is wrong.
+        schema: The dataclass of the settings.
+        settings: All settings, for errors.
     """
-    parts = get_args(kind)
-    if is_dataclass(kind):
-        types = read_types(cast(type, kind))
-        if isinstance(value, dict) and value.keys() == types.keys():
-            return cast(type, kind)(**{name: _build(types[name], nested) for name, nested in value.items()})
-    elif isinstance(kind, UnionType):
-        return _build(type(value) if type(value) in parts else parts[0], value)
-    elif isinstance(value, dict):
-        if kind in (dict[str, Any], Any) and all(isinstance(name, str) for name in value):
-            return {name: _build(Any, nested) for name, nested in value.items()}
-    elif isinstance(value, list):
-        if kind is Any or get_origin(kind) is list:
-            return [_build(parts[0] if parts else Any, element) for element in value]
-    elif isinstance(value, str):
-        if kind in (str, Any) and "${" not in value and value != "???":
+
+    def __init__(self, schema: type, settings: Mapping[str, Any]) -> None:
+        self._schema, self._settings = schema, settings
+
+    def build(self, kind: type, values: Any, above: str) -> Any:
+        """Build an instance of a dataclass; ``above`` is the dotted key of its settings, with a dot at its end."""
+        types, arguments = read_types(kind), dict[str, Any]()
+        for name, value in values.items():
+            if name not in types:
+                raise self._make_unknown_error(f"{above}{name}", value)
+            try:
+                arguments[name] = self._convert(types[name], value, f"{above}{name}")
+            except (TypeError, ValueError):
+                raise self._make_type_error(f"{above}{name}", value) from None
+        return kind(**arguments)
+
+    def _convert(self, kind: Any, value: Any, key: str) -> Any:
+        """Convert one value; raise TypeError or ValueError if it has another type."""
+        parts = get_args(kind)
+        if isinstance(kind, UnionType):
+            if value is None and NoneType in parts:
+                return None
+            kind = next((part for part in parts if type(value) is part), parts[0])
+            return self._convert(kind, value, key)
+        if is_dataclass(kind) and isinstance(value, Mapping):
+            return self.build(cast(type, kind), value, f"{key}.")
+        if kind is Any or (get_origin(kind) is dict and isinstance(value, Mapping)):
+            return copy.deepcopy(value)
+        if get_origin(kind) is list and isinstance(value, list | tuple):
+            return [self._convert(parts[0], element, key) for element in value]
+        if type(value) is kind:
             return value
-    elif type(value) is kind or (kind is Any and type(value) in (bool, int, float, NoneType)):
-        return value
-    elif kind is float and type(value) is int:
-        return float(value)
-    raise TypeError(f"{value!r} is no {kind}")
+        if (kind in (int, float) and isinstance(value, str)) or (kind is float and type(value) is int):
+            return kind(value)
+        if kind is str and type(value) in (int, float):
+            return str(value)
+        raise TypeError(f"{key}={value!r} is no {kind}")
+
+    def _make_unknown_error(self, key: str, value: Any) -> ConfigError:
+        shown = _show(value)
+        allowed, fix = advise(key, shown, self._settings)
+        return ConfigError(key, shown, ": no such key", allowed, fix or SEE_KEYS)
+
+    def _make_type_error(self, key: str, value: Any) -> ConfigError:
+        bounds, allowed = list_bounds(self._schema).get(key), describe_allowed(self._schema, key)
+        fix = f"{key}={bounds.suggest(value)}" if bounds else SEE_KEYS
+        return ConfigError(key, _show(value), "has another type", allowed or "a mapping", fix)
 
 
-def _convert(schema: type[T], plain: Any) -> T:
-    """Build an instance of the schema with OmegaConf, which converts types and resolves interpolations.
+def _show(value: Any) -> Any:
+    """Return a value as an error may show it."""
+    return "..." if isinstance(value, list | dict) else value
+
+
+def _resolve(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Resolve the interpolations of composed settings, except for variables in the environment's arguments.
 
     Raises:
-        ConfigError: See `to_typed`.
+        ConfigError: One of them cannot be resolved.
     """
+    if not any("${" in text for _, text in _list_texts(plain)):
+        return plain
     try:
-        merged = OmegaConf.merge(_make_structure(schema), _escape_variables(plain))  # type: ignore[arg-type]  # a class can be hashed
-        return cast(T, OmegaConf.to_object(merged))
-    except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
-        missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
-        key = missing[1] if missing else str(error.full_key)
-        raise ConfigError(
-            key, ABSENT, "has no value", "a value for every key", f"add {_EXAMPLES.get(key, f'{key}=...')}"
-        ) from None
+        composed = OmegaConf.create(_escape_variables(plain))
+        return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
     except OmegaConfBaseException as error:
-        key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
-        value = dict(flatten_settings(plain)).get(key, "...")
-        if isinstance(value, list):
-            value = "..."
-        siblings = [str(name) for name in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
-        if str(error.key) not in siblings:
-            allowed, advised = advise(key, value, plain)
-            fix = advised or fix
-        raise ConfigError(key, value, f": {str(error).splitlines()[0]}", allowed, fix) from None
+        key, problem = str(error.full_key), f": {str(error).splitlines()[0]}"
+        value = _show(dict(flatten_settings(plain)).get(key, "..."))
+        raise ConfigError(key, value, problem, "a value of the key's type", SEE_KEYS) from None
 
 
 def _escape_variables(plain: Any, key: str = "") -> Any:
@@ -184,11 +181,6 @@ def _escape_variables(plain: Any, key: str = "") -> Any:
     return re.sub(r"(?<!\\)\$\{", r"\\${", plain) if is_variable else plain
 
 
-@functools.cache
-def _make_structure(schema: type) -> DictConfig:
-    return cast(DictConfig, OmegaConf.structured(schema))  # OmegaConf.merge copies the cached structure.
-
-
 def check_config(config: RunConfig) -> None:
     """Refuse combinations of settings with which no sweep can run; single values were checked before.
 
@@ -202,6 +194,24 @@ def check_config(config: RunConfig) -> None:
             f"exceeds budget.env_steps={config.budget.env_steps}",
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
+        )
+    total, steps_per_trial = config.budget.total_env_steps, config.budget.env_steps * config.replicates
+    if total is not None and total < steps_per_trial:
+        raise ConfigError(
+            "budget.total_env_steps",
+            total,
+            f"is less than one trial takes: budget.env_steps={config.budget.env_steps}"
+            + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
+            f"at least {steps_per_trial}, for all trials together, or null",
+            f"budget.total_env_steps={steps_per_trial * config.budget.trials}",
+        )
+    if config.engine == "rllib" and config.precision != "float32":
+        raise ConfigError(
+            "precision",
+            config.precision,
+            "with engine=rllib, which trains in float32",
+            "PPO, A2C and DQN of the fast engine",
+            "precision=float32",
         )
     if config.cluster.autoscale and config.cluster.address is None:
         raise ConfigError(

@@ -23,6 +23,7 @@ from rltune.certification.selection import EvaluationStoppedError, FinalEvaluati
 from rltune.checkpoints.clients import StoreError
 from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.config.budget import STEPS_SPENT
+from rltune.config.settings_file import format_settings
 from rltune.driver.folder import leave_folder, store_results
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
@@ -119,7 +120,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
 
 def _evaluate_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
     """Measure the certified policy; without a complete certification, select the winner among the finalists."""
-    folder, certify, note = sweep.folder, sweep.config.certify, sweep.console.note
+    folder, certify, note = sweep.folder, sweep.plan.certify, sweep.console.note
     is_retrained, player = False, _make_player(sweep)
     if sweep.retraining:
         sweep.tracker.wait_until_sent()  # The certification needs the ids of the MLflow runs.
@@ -155,7 +156,7 @@ def _evaluate_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[
 
 def _make_player(sweep: OpenSweep) -> Player:
     return Player(
-        sweep.slots.count, sweep.context.call_in_subprocess, sweep.stopper.is_urgent, sweep.display.show_episodes
+        sweep.slots.count, sweep.invocation.call_in_subprocess, sweep.stopper.is_urgent, sweep.display.show_episodes
     )
 
 
@@ -184,9 +185,18 @@ def register_winner(
     stopper = sweep.stopper
     if winner is None or stopper.is_urgent() or stopper.interrupted:
         return None
-    if not (sweep.config.tracking.register and sweep.tracker.has_mlflow):
+    if not (sweep.plan.tracking.register and sweep.tracker.has_mlflow):
         return None
-    candidate = Candidate(winner, certification, sweep.config, sweep.name)
+    candidate = Candidate(
+        winner,
+        certification,
+        sweep=sweep.name,
+        env_name=sweep.plan.env_name,
+        algorithm=sweep.plan.algorithm,
+        env=sweep.plan.build.env,
+        num_episodes=sweep.plan.certify.champion_episodes,
+        settings=format_settings(sweep.plan.settings),
+    )
     with contextlib.suppress(EvaluationStoppedError):
         return register_champion(candidate, sweep.tracker, sweep.console.note, _make_player(sweep))
     return None
@@ -204,14 +214,17 @@ def save_outcome(
     trials = count_states(records)
     failed = winner is None and not trials["interrupted"]
     runs = sweep.retraining.runs() if sweep.retraining else []
-    has_more = len(records) < sweep.config.budget.trials
+    budget = sweep.plan.budget
+    has_more = len(records) < budget.trials
     outcome = Outcome(
         name=sweep.name,
         status=_describe_status(sweep, failed),
         trials=trials,
         winner=describe_winner(winner, folder, records),
         model=model,
-        cost=compute_cost(records, sweep.config, sweep.slots.mean(), sweep.note_wall_time(), runs),
+        cost=compute_cost(
+            records, budget.env_steps, sweep.plan.build.replicates, sweep.slots.mean(), sweep.note_wall_time(), runs
+        ),
         certified=certification.summary() if certification else None,
         reason=stopper.reason
         or (explain_no_winner(records) if failed else None)
@@ -219,9 +232,9 @@ def save_outcome(
         front=describe_front(records, sweep.plan.criteria),
         exit_code=_exit_code(sweep, winner is not None),
         folder=folder,
-        algorithm=sweep.config.algo["name"],
-        environment=sweep.config.env.id,
-        seed=sweep.config.seed,
+        algorithm=sweep.plan.algorithm,
+        environment=sweep.plan.build.env.id,
+        seed=sweep.plan.seed,
         began=ledger.sweep().began,
     )
     outcome.save()
@@ -254,7 +267,7 @@ def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
         return
     winner = str((outcome.winner or {}).get("checkpoint"))
     direction = sweep.plan.criteria.direction
-    finalists = rank_records(sweep.ledger.trials.records(), direction)[: sweep.config.certify.top]
+    finalists = rank_records(sweep.ledger.trials.records(), direction)[: sweep.plan.certify.top]
     keep = {trial_dir_of(record.kind, record.number) for record in finalists} | {"/".join(winner.split("/")[:2])}
     for table in (sweep.ledger.trials, sweep.ledger.runs):
         sweep.retention.drop(table.forget_training_states(keep), keep=())
@@ -262,7 +275,7 @@ def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
 
 def watch_head(sweep: OpenSweep) -> None:
     """Watch the head node of a joined cluster, and end the sweep and this process if it is lost."""
-    if sweep.config.cluster.address is not None:
+    if sweep.plan.is_joined:
         sweep.housekeeping.add(INTERVAL_S, HeadWatch(lambda: leave_without_head(sweep)).check)
 
 
@@ -279,7 +292,7 @@ def leave_without_head(sweep: OpenSweep) -> None:
         thread.join(LEAVE_S)
     elif sweep.ended.wait(LEAVE_S):
         return
-    address, fix = sweep.config.cluster.address, f"{make_resume_command(sweep.folder)}   # when it is back"
+    address, fix = sweep.plan.cluster.address, f"{make_resume_command(sweep.folder)}   # when it is back"
     end_process(
         UnavailableError(
             ": the cluster's head is gone", "a head that answers", fix, key="cluster.address", value=address
@@ -292,14 +305,14 @@ def _end_without_head(sweep: OpenSweep) -> None:
     folder = sweep.folder
     how = make_resume_command(folder)
     try:
-        head = f"the head of the cluster at {sweep.config.cluster.address}"
+        head = f"the head of the cluster at {sweep.plan.cluster.address}"
         sweep.console.note(f"{head} is gone; when it is back, or with cluster.address=... of another one: {how}")
         _end(sweep, ray_lost=True)
         sweep.ledger.close()
-        store_results(sweep.context, sweep.ledger)
+        store_results(sweep.plan, sweep.ledger, sweep.invocation.stream)
     except Exception as error:
         logger.exception("the end of the sweep without the cluster's head has failed")
-        print(f"{describe_exception(error)}; to continue: {how}", file=sweep.context.stream, flush=True)
+        print(f"{describe_exception(error)}; to continue: {how}", file=sweep.invocation.stream, flush=True)
     finally:
         sweep.stopper.clear()
         leave_folder(folder, sweep.ledger)

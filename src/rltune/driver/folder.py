@@ -6,16 +6,13 @@ import contextlib
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rltune.checkpoints.clients import StoreError, forget_clients, make_address
-from rltune.checkpoints.store import Store, open_store
+from rltune.checkpoints.clients import StoreError, forget_clients
 from rltune.cluster.stale_processes import end_stale_processes, list_sessions
 from rltune.config.authorship import MARK
-from rltune.config.schema import RunConfig
 from rltune.config.settings_file import write_settings
 from rltune.driver.plan import Plan
 from rltune.errors import StudyError
@@ -39,51 +36,6 @@ RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/fail
 logger = logging.getLogger("rltune")
 
 
-@dataclass(frozen=True)
-class SweepContext:
-    """What a driver knows about a sweep before it opens the ledger: plan, folder, command.
-
-    Attributes:
-        plan: The sweep that is run.
-        folder: The sweep's folder, as an absolute path.
-        resumed: Whether the ledger exists already.
-        began: The start of the command, on the monotonic clock.
-        stream: The stream to which the console writes; None is standard output.
-        trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
-        typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
-        call_in_subprocess: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None
-            without a fork server.
-    """
-
-    plan: Plan
-    folder: Path
-    resumed: bool
-    began: float
-    stream: TextIO | None = None
-    trainable: type | None = None
-    typed: str | None = None
-    call_in_subprocess: Callable[..., Any] | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the sweep, which is that of its folder."""
-        return self.folder.name
-
-    @property
-    def config(self) -> RunConfig:
-        """The settings of the sweep, as its plan has them."""
-        return self.plan.config
-
-    def open_store(self) -> Store:
-        """Open the sweep's checkpoint store; in a bucket, the sweep's files stay under its original name."""
-        address = make_address(self.config.storage, self.config.name or self.name) if self.config.storage else None
-        return open_store(self.folder, address)
-
-    def is_folder_shared(self) -> bool:
-        """Return whether the nodes of a joined cluster use the sweep's folder on a shared disk, and not a bucket."""
-        return self.config.cluster.address is not None and self.open_store().is_shared_folder
-
-
 class RedactingFormatter(logging.Formatter):
     """Formats log records, including their tracebacks, without passwords."""
 
@@ -93,7 +45,7 @@ class RedactingFormatter(logging.Formatter):
 
 
 @contextlib.contextmanager
-def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
+def hold_sweep(plan: Plan) -> Iterator[Ledger]:
     """Open a sweep's ledger, take its lease, and then kill processes that an earlier, dead driver left running.
 
     The folder of a new sweep is made first.
@@ -106,14 +58,14 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
     from rltune.ledger.lease import take_lease
     from rltune.ledger.storage import set_journal, start_ledger
 
-    folder = context.folder
-    if not context.resumed:
+    folder = plan.folder
+    if not plan.resumed:
         _make_folder(folder)
-    ledger = start_ledger(context.config.study.storage, folder, new=not context.resumed)
+    ledger = start_ledger(plan.ledger_url, folder, new=not plan.resumed)
     with contextlib.closing(ledger), take_lease(ledger) as lease:
-        if not context.resumed:
+        if not plan.resumed:
             ledger.require_new()  # Fails if another driver has started this sweep meanwhile.
-        set_journal(ledger, context.is_folder_shared())
+        set_journal(ledger, plan.is_folder_shared())
         if lease.previous:
             end_stale_processes(lease.previous.sessions)
         _clear_leftovers(folder)
@@ -136,31 +88,31 @@ def _make_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def open_folder(context: SweepContext, ledger: Ledger) -> Iterator[None]:
+def open_folder(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> Iterator[None]:
     """Write the settings to the sweep's folder, log to ``sweep.log``, and upload the results at the end.
 
     Args:
-        context: The driver's work.
+        plan: The sweep's plan.
         ledger: The sweep's ledger, whose lease this driver holds.
+        stream: Where to print what could not be uploaded; None is standard output.
 
     Raises:
         StudyError: The storage cannot be used, or has a newer state of the sweep.
     """
     assert ledger.lease is not None
-    folder, config, store = context.folder, context.config, context.open_store()
+    folder, store = plan.folder, plan.open_store()
     with contextlib.ExitStack() as stack:
         # Drop this sweep's clients of the bucket, so that the next sweep of the process gets clients without a
         # deadline.
         stack.callback(forget_clients)
         ledger.lease.note_sessions(list_sessions())
-        # The name is stored too, because the bucket keeps the sweep's files under it even if the folder is renamed.
-        write_settings(folder, replace(config, name=config.name or context.name))
+        write_settings(folder, plan.asked)
         if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
         take(store, ledger.lease.id)
-        stack.callback(store_results, context, ledger)
+        stack.callback(store_results, plan, ledger, stream)
         store.publish(_find_files(folder, BEGUN))
-        if config.cluster.address is not None:
+        if plan.is_joined:
             stack.enter_context(leave_token(store, ledger.lease.id))
         stack.enter_context(_log_to_file(folder / "sweep.log"))
         yield
@@ -200,14 +152,14 @@ def make_name_taken_error(name: str, folder: Path) -> StudyError:
     )
 
 
-def store_results(context: SweepContext, ledger: Ledger) -> None:
+def store_results(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> None:
     """Upload the ledger and the results to the bucket; print what could not be uploaded.
 
     A driver that has lost its lease stores nothing: the files are another driver's.
     """
     from rltune.ledger.storage import copy_ledger
 
-    folder, store = context.folder, context.open_store()
+    folder, store = plan.folder, plan.open_store()
     if ledger.lease is None or ledger.lease.is_lost:
         return
     if not store.address:
@@ -230,7 +182,7 @@ def store_results(context: SweepContext, ledger: Ledger) -> None:
     finally:
         draft.unlink(missing_ok=True)
     if problem:
-        print(f"not stored: {problem}", file=context.stream, flush=True)
+        print(f"not stored: {problem}", file=stream, flush=True)
 
 
 def _find_files(folder: Path, patterns: Sequence[str]) -> list[str]:

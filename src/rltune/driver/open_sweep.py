@@ -13,10 +13,11 @@ from rltune.checkpoints.clients import QUICK_S
 from rltune.checkpoints.retention import Retention
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
+from rltune.config.budget import SpentBudget
 from rltune.driver.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.driver.display import Display, Heartbeats
-from rltune.driver.folder import SweepContext
 from rltune.driver.housekeeping import Housekeeping
+from rltune.driver.plan import Invocation, Plan
 from rltune.driver.requests.inbox import Inbox, reopen_failed
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.trackers import open_trackers
@@ -25,8 +26,7 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
 from rltune.records import WHOLE_BUDGET
 from rltune.search.sampler_view import choose_view
-from rltune.search.samplers import get_traits
-from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, replay_reports
+from rltune.search.schedulers import Stop, StoppingRule, replay_reports
 from rltune.views.console import Console
 
 FLUSH_S = 20.0  # How long the end of a sweep deletes checkpoints at most; the next driver deletes the rest.
@@ -40,13 +40,14 @@ class OpenSweep:
     """A sweep in its driver, with open ledger, study, trackers and console.
 
     Args:
-        context: The driver's work; the sweep's folder exists.
+        plan: The sweep's plan; its folder exists.
+        invocation: How the driver was called.
         ledger: The sweep's ledger, the source of truth; this driver holds its lease.
         share: A trial's share of the machine.
         slots: How many trials run at once.
 
     Attributes:
-        plan, config, name, folder: As those of ``context``.
+        name, folder: As those of ``plan``.
         store: Holds the checkpoints.
         rule: Stops weak trials; it has seen the reports of earlier drivers.
         retention: Drops the checkpoints that nobody needs any more.
@@ -66,27 +67,27 @@ class OpenSweep:
         StudyError: The ledger or Optuna's study cannot be read.
     """
 
-    def __init__(self, context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> None:
-        self.context, self.ledger, self.share, self.slots = context, ledger, share, slots
-        self.plan, self.config, self.name, self.folder = context.plan, context.config, context.name, context.folder
+    def __init__(self, plan: Plan, invocation: Invocation, ledger: Ledger, share: Share, slots: Slots) -> None:
+        self.plan, self.invocation, self.ledger, self.share, self.slots = plan, invocation, ledger, share, slots
+        self.name, self.folder = plan.name, plan.folder
         self.ending, self.ended = threading.Lock(), threading.Event()
-        self.store, self.rule = context.open_store(), self._build_rule()
+        self.store, self.rule = plan.open_store(), plan.stopping_rule()
         self.retention = Retention(self.store, self._check_ownership)
         self._earlier_wall_s = ledger.sweep().wall_s
-        ledger.judge_by(self.plan.criteria)
-        if context.resumed:
+        ledger.judge_by(plan.criteria)
+        if plan.resumed:
             self._recover()
         self.study = self._open_study()
-        records, certify = ledger.trials.records(), self.config.certify
-        spent_steps = self.config.replicates * sum(record.env_steps for record in records)
-        self.stopper = SweepStopper(self.store, self.config, spent_steps, ledger.lease)
+        records, replicates = ledger.trials.records(), plan.build.replicates
+        spent_steps = replicates * sum(record.env_steps for record in records)
+        self.stopper = SweepStopper(self.store, plan.budget, spent_steps, ledger.lease, waits_for_nodes=plan.is_joined)
         self.retraining = None
-        if certify.seeds:
-            seeds = self.plan.certification_seeds()
-            self.retraining = Retraining(self.store, self.config, seeds, self.plan.baseline, ledger)
+        if plan.certify.seeds:
+            seeds, env_steps = plan.certification_seeds(), plan.budget.env_steps
+            self.retraining = Retraining(self.store, plan.certify, env_steps, replicates, seeds, plan.baseline, ledger)
         self.tracker = open_trackers(self)
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.active_trial_dirs)
-        self.console = Console(context.stream)
+        self.console = Console(invocation.stream)
         self.display = Display(ledger, self.console, slots, self.heartbeats)
         self.inbox = Inbox(ledger, self.stopper)
         self.housekeeping = Housekeeping()
@@ -94,29 +95,27 @@ class OpenSweep:
 
     def note_wall_time(self) -> float:
         """Write into the ledger how many seconds the sweep's drivers took so far, and return it."""
-        wall_s = self._earlier_wall_s + time.monotonic() - self.context.began
+        wall_s = self._earlier_wall_s + time.monotonic() - self.invocation.began
         self.ledger.change_sweep(wall_s=wall_s)
         return wall_s
+
+    def compute_spent(self, num_trials: int) -> SpentBudget:
+        """Return how much of the budget the search has used, with its number of trials."""
+        return SpentBudget(self.plan.budget, self.plan.build.replicates, num_trials, self.stopper.env_steps)
 
     def is_certified(self) -> bool:
         """Whether all certification runs have ended; also True without certification."""
         return self.retraining is None or self.retraining.is_done(self.ledger.trials.records())
 
-    def _build_rule(self) -> StoppingRule:
-        scheduler = self.config.scheduler
-        direction = self.plan.criteria.direction
-        return build_stopping_rule(scheduler.kind, scheduler.args, self.config.budget.env_steps, direction)
-
     def _recover(self) -> None:
         """At a resume, update the trials in the ledger, and drop checkpoints that a killed driver did not record."""
-        notes = recover_trials(self.ledger, self.rule, self.config.budget.env_steps)
+        notes = recover_trials(self.ledger, self.rule, self.plan.budget.env_steps)
         self.plan = self.plan.with_notes(*notes)
         # A killed driver may have saved checkpoints without recording them in the ledger.
         self.retention.drop_unnamed([*self.ledger.trials.records(), *self.ledger.runs.records()])
 
     def _open_study(self) -> OptunaStudy:
-        searcher, has_constraints = self.config.searcher, bool(self.plan.criteria.constraints)
-        view = choose_view(searcher.kind, has_constraints=has_constraints)
+        view = choose_view(self.plan.traits, has_constraints=bool(self.plan.criteria.constraints))
         return OptunaStudy(self.ledger.trials, view, self.plan.space.distributions(), self.plan.earlier)
 
     def _check_ownership(self) -> None:
@@ -131,20 +130,20 @@ class OpenSweep:
 
     def _add_chores(self) -> None:
         """Add the periodic functions that run from the sweep's start to its end."""
-        spent_steps, traits = self.stopper.env_steps, get_traits(self.config.searcher.kind)
+        spent_steps = self.stopper.env_steps
 
         def is_time_to_import() -> bool:
             # Not while trackers open, which imports MLflow: imports in two threads of one process slow each other down.
             return self.stopper.env_steps > spent_steps and not self.tracker.opening
 
-        imports = ImportAhead((*traits.imports, *NEEDED_AT_END), is_time_to_import)
+        imports = ImportAhead((*self.plan.traits.imports, *NEEDED_AT_END), is_time_to_import)
         self.housekeeping.add(INBOX_S, self.inbox.read)
         self.housekeeping.add(TICK_S, self.stopper.check_wall_time)
         self.housekeeping.add(WALL_TIME_S, self.note_wall_time)
         self.housekeeping.add(TICK_S, self.show_warnings)
         self.housekeeping.add(TICK_S, self.retention.drop_pending)
         self.housekeeping.add(TICK_S, imports.import_next)
-        if self.config.cluster.address is None:
+        if not self.plan.is_joined:
             self.housekeeping.add(HEARTBEATS_S, self.heartbeats.update)
 
     def show_warnings(self) -> None:
@@ -186,18 +185,19 @@ def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[s
 
 
 @contextlib.contextmanager
-def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> Iterator[OpenSweep]:
+def open_sweep(plan: Plan, invocation: Invocation, ledger: Ledger, share: Share, slots: Slots) -> Iterator[OpenSweep]:
     """Open a sweep, and at the end of the context leave no MLflow run in the state RUNNING and no connection open.
 
     If the lease is lost, another driver works on the sweep, and everything that both of them use is left as it is.
 
     Args:
-        context: As for `OpenSweep`.
+        plan: As for `OpenSweep`.
+        invocation: As for `OpenSweep`.
         ledger: As for `OpenSweep`.
         share: As for `OpenSweep`.
         slots: As for `OpenSweep`.
     """
-    sweep = OpenSweep(context, ledger, share, slots)
+    sweep = OpenSweep(plan, invocation, ledger, share, slots)
     status = "KILLED"
     try:
         with sweep.housekeeping, _watch_cluster(sweep):
@@ -221,7 +221,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
 
 def _watch_cluster(sweep: OpenSweep) -> contextlib.AbstractContextManager[object]:
     """Poll a joined cluster for changes in a separate thread, because calls hang for a minute without its head."""
-    if sweep.config.cluster.address is None:
+    if not sweep.plan.is_joined:
         return contextlib.nullcontext()
     update_slots = functools.partial(update_from_cluster, sweep.slots)
     return Housekeeping([(HEARTBEATS_S, sweep.heartbeats.update), (SLOTS_S, update_slots)], name="cluster")

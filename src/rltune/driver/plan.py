@@ -7,30 +7,44 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import (
     NORMALISE,
     build_search_space,
-    check_values,
     count_env_runners,
     count_gpus,
     count_learners,
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
+from rltune.algorithms.checks import check_algorithm
 from rltune.algorithms.preflight import check_corners, check_spaces, find_normalisable
 from rltune.checkpoints.clients import make_address
-from rltune.checkpoints.store import open_store
+from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
-from rltune.config.budget import fit_certification
-from rltune.config.capabilities import find_capabilities
+from rltune.config.budget import fit_sizes
+from rltune.config.capabilities import Capabilities, find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
-from rltune.config.schema import MEASURED, ResourcesConfig, RunConfig
+from rltune.config.names import make_sweep_name, sweep_folder_of
+from rltune.config.schema import (
+    MEASURED,
+    BudgetConfig,
+    CertifyConfig,
+    CheckpointConfig,
+    ClusterConfig,
+    FailuresConfig,
+    ResourcesConfig,
+    RunConfig,
+    SchedulerConfig,
+    SearcherConfig,
+    TrackingConfig,
+)
+from rltune.config.settings_file import redact_config
 from rltune.driver.warm_starts import (
     collect_earlier_trials,
     collect_portfolio,
@@ -44,8 +58,8 @@ from rltune.envs.validation import check_env, check_rewards, find_time_limit
 from rltune.errors import ConfigError
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
-from rltune.search.samplers import build_sampler, check_sampler, check_searcher, get_traits
-from rltune.search.schedulers import build_stopping_rule
+from rltune.search.samplers import SamplerTraits, build_sampler, check_sampler, check_searcher, get_traits
+from rltune.search.schedulers import StoppingRule, build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
 from rltune.search.space import Space
 from rltune.trial.metrics import check_criteria
@@ -68,34 +82,86 @@ LOSS = "td_error_loss_fn"
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked sweep: its settings, and everything that is derived from them before the first trial.
+    """A checked sweep with everything that follows from its settings: the one object that its driver works on.
 
     Attributes:
-        config: The settings.
+        folder: The sweep's folder, as an absolute path; its name is the sweep's.
+        resumed: Whether the sweep exists already.
+        asked: The settings as they were given, without logins, for ``config.yaml``: a resume starts from them.
+        settings: The settings of the sweep as it runs, with the sizes that follow from others, without logins.
+        env_name: The environment's name, which is part of the registered model's.
+        seed: The seed from which all others derive.
+        engine: ``fast`` or ``rllib``.
+        report: Whether the report is written at the end.
+        notify: The address or command that is notified of the end, with its login.
+        store_address: The sweep's address in a bucket; None keeps everything in its folder.
+        ledger_url: The address of the ledger's database with its login; None is a file in the folder.
+        budget: The budget; a grid has no more trials than points.
+        certify: The size of the certification; ``top`` and ``seeds`` are numbers.
+        checkpoint: When training states are saved.
+        failures: What happens to trials that fail.
+        cluster: The Ray that runs the trials.
+        tracking: The trackers, with their login.
+        searcher: The searcher and its arguments.
+        traits: What the searcher's sampler can do.
+        scheduler: The stopping rule and its arguments.
+        criteria: The criteria by which trials are compared.
         space: The search space.
         build: The parts of each trial's algorithm that are not searched.
-        warm_starts: Values by name for the first trials: those of ``warm_start``, then the baseline's.
         baseline: The values of the certification's baseline by name (`rltune.driver.warm_starts.find_baseline`).
         request: A trial's request for resources, to be fitted into the machine.
         notes: Notes for the user, shown when the sweep starts.
-        earlier: Trials of earlier sweeps from which the searcher learns.
+        warm_starts: Values by name for the first trials: those of ``warm_start``, then the baseline's.
         portfolio: Values by name for the trials after the warm starts.
+        origins: Where each warm start and each configuration of the portfolio comes from.
+        earlier: Trials of earlier sweeps from which the searcher learns.
     """
 
-    config: RunConfig
+    folder: Path
+    resumed: bool
+    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    env_name: str
+    seed: int
+    engine: str
+    report: bool
+    notify: str | None
+    store_address: str | None
+    ledger_url: str | None
+    budget: BudgetConfig
+    certify: CertifyConfig
+    checkpoint: CheckpointConfig
+    failures: FailuresConfig
+    cluster: ClusterConfig
+    tracking: TrackingConfig
+    searcher: SearcherConfig
+    traits: SamplerTraits
+    scheduler: SchedulerConfig
+    criteria: Criteria
     space: Space
     build: Build
-    warm_starts: tuple[Mapping[str, Any], ...]
     baseline: Mapping[str, Any]
     request: Request
     notes: tuple[str, ...]
-    earlier: tuple[TrialRecord, ...] = ()
-    portfolio: tuple[Mapping[str, Any], ...] = ()
+    warm_starts: tuple[Mapping[str, Any], ...]
+    portfolio: tuple[Mapping[str, Any], ...]
+    origins: tuple[str, ...]
+    earlier: tuple[TrialRecord, ...]
 
     @property
-    def criteria(self) -> Criteria:
-        """The criteria by which trials are compared, from the settings."""
-        return read_criteria(asdict(self.config))
+    def name(self) -> str:
+        """The name of the sweep, which is that of its folder."""
+        return self.folder.name
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm's file, such as ``ppo``."""
+        return str(self.build.algo["name"])
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the trials run on a cluster that this sweep joins."""
+        return self.cluster.address is not None
 
     @property
     def objective(self) -> Objective:
@@ -106,24 +172,36 @@ class Plan:
         """Return a copy of the plan with further notes for the user."""
         return replace(self, notes=(*self.notes, *notes))
 
+    def open_store(self) -> Store:
+        """Open the sweep's checkpoint store; in a bucket, the sweep's files stay under its original name."""
+        return open_store(self.folder, self.store_address)
+
+    def is_folder_shared(self) -> bool:
+        """Return whether the nodes of a joined cluster use the sweep's folder on a shared disk, and not a bucket."""
+        return self.is_joined and self.open_store().is_shared_folder
+
     def share_of(self, *nodes: Machine) -> Share:
         """Return the CPUs and GPUs of each trial on this machine or on the nodes of a cluster."""
         return fit_share(self.request, *nodes)
 
     def seeds(self, number: int) -> list[int]:
         """Return the seeds of a trial, one for each replicate, derived from the sweep's seed and the trial's number."""
-        return derive_trial_seeds(self.config.seed, number, self.config.replicates)
+        return derive_trial_seeds(self.seed, number, self.build.replicates)
 
     def certification_seeds(self) -> list[int]:
         """Return the fresh seeds of the certification, which no trial uses; with more seeds, the first stay."""
-        searched = {seed for number in range(self.config.budget.trials) for seed in self.seeds(number)}
-        return derive_certification_seeds(self.config.seed, self.config.certify.seeds or 0, searched)
+        searched = {seed for number in range(self.budget.trials) for seed in self.seeds(number)}
+        return derive_certification_seeds(self.seed, self.certify.seeds or 0, searched)
 
     def sampler(self, number: int) -> BaseSampler:
         """Return the Optuna sampler for a trial, seeded from the sweep's seed and the trial's number."""
-        seed = derive_sampler_seed(self.config.seed, number)
-        searcher = self.config.searcher
-        return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional, self.config.seed)
+        seed = derive_sampler_seed(self.seed, number)
+        return build_sampler(self.searcher.kind, self.searcher.args, seed, self.space.is_conditional, self.seed)
+
+    def stopping_rule(self) -> StoppingRule:
+        """Return a new stopping rule, which has seen no report."""
+        direction = self.criteria.direction
+        return build_stopping_rule(self.scheduler.kind, self.scheduler.args, self.budget.env_steps, direction)
 
     def fixed_values(self, number: int) -> tuple[dict[str, Any], str]:
         """Return the values that are fixed for a trial, such as a warm start's, and their origin.
@@ -132,16 +210,10 @@ class Plan:
         """
         starts = [self.space.encode(values) for values in (*self.warm_starts, *self.portfolio)]
         given = starts[number] if number < len(starts) else {}
-        if get_traits(self.config.searcher.kind).is_grid:
+        if self.traits.is_grid:
             is_new = given not in starts[:number]
             given = given if is_new and self.space.is_fully_specified(given) else {}
-        if not given:
-            return {}, SEARCHER
-        if number < len(self.config.warm_start):
-            return given, WARM_START
-        if number < len(self.warm_starts):
-            return given, BASELINE if self.config.published.env_steps is None else TUNED
-        return given, PORTFOLIO
+        return (given, self.origins[number]) if given else ({}, SEARCHER)
 
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain dictionaries, for the workers' assignments."""
@@ -149,70 +221,135 @@ class Plan:
         return {**vars(self.build), **plain, "env": self.build.env.to_dict()}
 
 
+@dataclass(frozen=True)
+class Invocation:
+    """How a sweep's driver was called, and with which means it works.
+
+    Attributes:
+        began: The start of the command, on the monotonic clock.
+        stream: The stream to which the console writes; None is standard output.
+        trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
+        typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
+        call_in_subprocess: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None
+            without a fork server.
+    """
+
+    began: float
+    stream: TextIO | None = None
+    trainable: type | None = None
+    typed: str | None = None
+    call_in_subprocess: Callable[..., Any] | None = None
+
+
 def describe_plan(plan: Plan) -> dict[str, Any]:
     """Describe the size of a sweep as plain values: its trials, environment steps and certification runs."""
-    config, certify = plan.config, plan.config.certify
-    steps_per_trial = config.budget.env_steps * config.replicates
-    search_steps = min(config.budget.trials * steps_per_trial, config.budget.total_env_steps or math.inf)
+    budget, certify = plan.budget, plan.certify
+    steps_per_trial = budget.env_steps * plan.build.replicates
+    search_steps = min(budget.trials * steps_per_trial, budget.total_env_steps or math.inf)
     runs = ((certify.top or 0) + 1) * certify.seeds if certify.seeds else 0
     return {
-        "algorithm": config.algo["name"],
-        "environment": config.env.id,
-        "seed": config.seed,
+        "algorithm": plan.algorithm,
+        "environment": plan.build.env.id,
+        "seed": plan.seed,
         "searched": {dimension.name: str(dimension) for dimension in plan.space.dimensions},
         "fixed": dict(plan.space.fixed),
         "normalised": plan.build.with_params(plan.space.fixed).env.list_normalised(),
-        "trials": config.budget.trials,
+        "trials": budget.trials,
         "search_env_steps": search_steps,
         "certification_runs": runs,
-        "certification_env_steps": runs * config.budget.env_steps,
+        "certification_env_steps": runs * budget.env_steps,
         "notes": list(plan.notes),
     }
 
 
-def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
-    """Run the checks that take no RLlib: names, ranges, resources, environment, storage and tracking.
+def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
+    """Check a request as far as this takes neither Ray nor RLlib, and resolve everything that follows from it.
+
+    The checks of values against each other come before, in `rltune.config.validation.check_config`, and those that
+    take RLlib come after, in `preflight`.
 
     Args:
         config: The settings.
-        resumed: Whether the sweep exists already.
+        begun: The folder of the sweep, if it exists already.
 
     Raises:
         RltuneError: Names the first invalid setting.
     """
     check_address(config.cluster)
-    check_criteria(read_criteria(asdict(config)), find_capabilities(config.algo), config.replicates)
+    row, traits = find_capabilities(config.algo), get_traits(config.searcher.kind)
+    criteria = read_criteria(asdict(config))
+    check_criteria(criteria, row, config.replicates)
     space = build_search_space(config.algo, config.space)
-    check_values(config.algo, space)
-    searcher_notes = check_searcher(config.searcher.kind, space)
-    earlier, earlier_notes = collect_earlier_trials(config, space, resumed)
-    warm_starts, notes = collect_warm_starts(config, space)
+    check_algorithm(config.algo, space, row, several_agents=config.env.policies is not None)
+    searcher_notes = check_searcher(traits, space)
+    earlier, earlier_notes = collect_earlier_trials(config, space, traits, resumed=begun is not None)
+    baseline = find_baseline(config.algo, space)
+    warm_starts, notes = collect_warm_starts(config.algo, config.warm_start, space, baseline)
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, normalisable, env_notes = _check_env(config, space)
+    spec, normalisable, env_notes = _check_env(config, space, row)
     from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
-    check_trackers(config)
+    check_trackers(config.tracking, config.notify)
     check_sampler(config.searcher.kind, config.searcher.args, space)
     tried = [*map(space.encode, warm_starts), *(trial.drawn or {} for trial in earlier)]
-    portfolio, portfolio_notes = collect_portfolio(config, space, tried)
-    own_learner = _describe_own_learner(config, space)
-    budget_notes = [_describe_few_steps(config), _describe_late_episodes(config, spec, request.env_runners)]
-    config, grid_notes = fit_sizes(config)
-    idle_gpu = describe_idle_gpu(config.resources.gpus_per_trial)
-    ledger_note = LOCAL_LEDGER if config.storage and not config.study.storage else None
+    portfolio, portfolio_notes = (
+        ((), ()) if traits.is_grid else collect_portfolio(config.algo, config.portfolio, space, tried)
+    )
+    baseline_origin = BASELINE if config.published.env_steps is None else TUNED
+    origins = [WARM_START if number < len(config.warm_start) else baseline_origin for number in range(len(warm_starts))]
+    fitted, grid_notes = fit_sizes(config, space.count_points() if traits.is_grid else None)
     if not normalisable and any(dimension.name == NORMALISE for dimension in space.dimensions):
         env_notes += (f"{NORMALISE} is searched, but nothing here depends on it: '~space.{NORMALISE}' leaves it out",)
-    search_notes = *portfolio_notes, *searcher_notes, *earlier_notes
-    optional_notes = filter(
-        None, [*env_notes, *budget_notes, *search_notes, own_learner, idle_gpu, *grid_notes, ledger_note]
+    optional_notes = (
+        *env_notes,
+        _describe_few_steps(config),
+        _describe_late_episodes(config, spec, request.env_runners, row),
+        *portfolio_notes,
+        *searcher_notes,
+        *earlier_notes,
+        _describe_own_learner(config, space, row),
+        describe_idle_gpu(config.resources.gpus_per_trial),
+        *grid_notes,
+        LOCAL_LEDGER if config.storage and not config.study.storage else None,
     )
     algo = make_inputs_absolute(config.algo)
-    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable)
-    baseline = find_baseline(config, space)
-    notes = *notes, *note_values_outside(space, baseline), *optional_notes
-    return Plan(config, space, build, warm_starts, baseline, request, notes, earlier, portfolio)
+    folder = begun or sweep_folder_of(config, make_sweep_name(config))
+    stored_name = config.name or folder.name
+    return Plan(
+        folder=folder,
+        resumed=begun is not None,
+        # The name is stored, too, because a bucket keeps the sweep's files under it even if the folder is renamed.
+        asked=redact_config(replace(config, name=stored_name)),
+        settings=redact_config(fitted),
+        env_name=config.env.name,
+        seed=config.seed,
+        engine=config.engine,
+        report=config.report,
+        notify=config.notify,
+        store_address=make_address(config.storage, stored_name) if config.storage else None,
+        ledger_url=config.study.storage,
+        budget=fitted.budget,
+        certify=fitted.certify,
+        checkpoint=config.checkpoint,
+        failures=config.failures,
+        cluster=config.cluster,
+        tracking=config.tracking,
+        searcher=config.searcher,
+        traits=traits,
+        scheduler=config.scheduler,
+        criteria=criteria,
+        space=space,
+        build=Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable),
+        baseline=baseline,
+        request=request,
+        notes=(*notes, *note_values_outside(space, baseline), *filter(None, optional_notes)),
+        warm_starts=warm_starts,
+        portfolio=portfolio,
+        origins=(*origins, *(PORTFOLIO for _ in portfolio)),
+        earlier=earlier,
+    )
 
 
 def _make_request(config: RunConfig) -> Request:
@@ -245,7 +382,9 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
-def _check_env(config: RunConfig, space: Space) -> tuple[EnvSpec, tuple[str, ...], tuple[str, ...]]:
+def _check_env(
+    config: RunConfig, space: Space, row: Capabilities | None
+) -> tuple[EnvSpec, tuple[str, ...], tuple[str, ...]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
 
     Returns:
@@ -257,13 +396,13 @@ def _check_env(config: RunConfig, space: Space) -> tuple[EnvSpec, tuple[str, ...
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
     spaces = check_env(spec)
-    check_spaces(config.algo, config.env.id, spaces, space)
+    check_spaces(config.algo, config.env.id, spaces, row, space)
     return spec, *find_normalisable(config.algo, config.env, spec, spaces)
 
 
-def _describe_own_learner(config: RunConfig, space: Space) -> str | None:
+def _describe_own_learner(config: RunConfig, space: Space, row: Capabilities | None) -> str | None:
     """Return a note if ``engine=rllib`` trains SAC with a loss that RLlib's own learner lacks; else None."""
-    row, loss = find_capabilities(config.algo), (config.algo.get("training") or {}).get(LOSS)
+    loss = (config.algo.get("training") or {}).get(LOSS)
     is_squared = any(corner.get(LOSS, loss) == "mse" for corner in space.corners())
     if config.engine != "rllib" or row is None or row.name != "sac" or not is_squared:
         return None
@@ -284,12 +423,11 @@ def _describe_few_steps(config: RunConfig) -> str | None:
     )
 
 
-def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int) -> str | None:
+def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int, row: Capabilities | None) -> str | None:
     """Return a note if a trial, or the stopping rule's first judgement, may end before its first episode; else None."""
     fraction = config.scheduler.args.get("grace_fraction")
     time_limit = find_time_limit(spec)
-    algo = find_capabilities(config.algo)
-    if time_limit is None or (algo and algo.offline):  # Offline training collects no episodes.
+    if time_limit is None or (row and row.offline):  # Offline training collects no episodes.
         return None
     num_envs = int((config.algo.get("env_runners") or {}).get("num_envs_per_env_runner") or 1) * max(1, env_runners)
     needed = num_envs * time_limit
@@ -324,43 +462,21 @@ def measure_share(plan: Plan) -> Plan:
     Raises:
         RltuneError: Not even one trial could be measured.
     """
-    if plan.config.resources.trials_per_gpu != MEASURED or (machine := machine_of(plan.config.cluster)) is None:
+    if plan.request.trials_per_gpu != MEASURED or (machine := machine_of(plan.cluster)) is None:
         return plan
     share = plan.share_of(machine)
-    use = measure_on_gpu(plan.build, plan.space, plan.config.engine, share.threads)
+    use = measure_on_gpu(plan.build, plan.space, plan.engine, share.threads)
     cpus = sum(bundle["CPU"] for bundle in share.bundles)
     most = math.ceil(plan.request.limit / machine.gpus)
     trials = min(use.count_trials(machine.cpus / machine.gpus / cpus), most)
     gpus = 1 / trials
     note = f"resources.trials_per_gpu={trials}, measured: {use}; {machine.cpus:g} CPUs beside {machine.gpus:g} GPUs"
     request, build = replace(plan.request, gpus=gpus), replace(plan.build, gpus=gpus)
-    config = replace(plan.config, resources=replace(plan.config.resources, trials_per_gpu=trials))
-    return replace(plan.with_notes(note), config=config, request=request, build=build)
-
-
-def fit_sizes(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """Compute settings that follow from others: the number of trials of a grid, and the size of the certification.
-
-    Args:
-        config: The settings.
-
-    Returns:
-        The settings, and notes on the difference to ``budget.trials``.
-    """
-    config, notes = _fit_grid(config)
-    return fit_certification(config), notes
-
-
-def _fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """Limit the number of trials to the number of points in a grid search."""
-    if not get_traits(config.searcher.kind).is_grid:
-        return config, ()
-    trials, points = config.budget.trials, build_search_space(config.algo, config.space).count_points()
-    if trials < points:
-        return config, (f"the grid has {points} points, of which {trials} are tried; budget.trials={points} tries all",)
-    enough = f"the grid has {points} points, after which the search ends, before budget.trials={trials}"
-    fitted = replace(config, budget=replace(config.budget, trials=points))
-    return fitted, (enough,) if trials > points else ()
+    asked, settings = (
+        {**stored, "resources": {**stored["resources"], "trials_per_gpu": trials}}
+        for stored in (plan.asked, plan.settings)
+    )
+    return replace(plan.with_notes(note), asked=asked, settings=settings, request=request, build=build)
 
 
 def _check_writable(folder: Path) -> None:
@@ -378,7 +494,7 @@ def _check_writable(folder: Path) -> None:
         ) from None
 
 
-def preflight(plan: Plan) -> tuple[str, ...]:
+def preflight(build: Build, space: Space, engine: str) -> tuple[str, ...]:
     """Run the checks that need RLlib: build the configs at the corners of the space, and compile the kernels.
 
     Returns:
@@ -389,13 +505,13 @@ def preflight(plan: Plan) -> tuple[str, ...]:
     """
     from rltune.engine import check_precision, find_static_obstacle, prepare_kernels
 
-    configs = check_corners(plan.build, plan.space)
-    given = (plan.build.algo.get("rl_module") or {}).get("model_config") or {}
+    configs = check_corners(build, space)
+    given = (build.algo.get("rl_module") or {}).get("model_config") or {}
     filters = None if given.get("conv_filters") else configs[0].model_config.get("conv_filters")
     filter_notes = (IMAGE_NOTE.format(filters=str(filters).replace(" ", "")),) if filters else ()
     for config in configs:
-        check_precision(config, plan.config.engine, plan.config.precision)
-    if plan.config.engine != "fast":
+        check_precision(config, engine, build.precision)
+    if engine != "fast":
         return filter_notes
     reasons = [find_static_obstacle(config) for config in configs]
     who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not support"

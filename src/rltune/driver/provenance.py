@@ -19,13 +19,13 @@ PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-co
 def record_start(sweep: OpenSweep) -> None:
     """Record in the ledger that the sweep runs, with its settings, and at its first start also versions and command."""
     # Written at every start, because the folder may have been moved and a resume may have changed settings.
-    folder, config = str(sweep.folder), format_settings(sweep.config)
+    folder, config = str(sweep.folder), format_settings(sweep.plan.settings)
     sweep.ledger.change_sweep(status="running", folder=folder, config=config)
     if sweep.ledger.sweep().began is None:
         sweep.ledger.change_sweep(
             versions=list_versions(),
             git_commit=read_git_commit(),
-            command=sweep.context.typed,
+            command=sweep.invocation.typed,
             began=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 

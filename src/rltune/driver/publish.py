@@ -11,7 +11,6 @@ from urllib.parse import quote
 from rltune.certification.description import TABLE_NAME, write_table
 from rltune.certification.result import Certification
 from rltune.cluster.resources import count_on_gpu
-from rltune.config.budget import SpentBudget
 from rltune.config.uris import resolve_uri
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.provenance import list_versions
@@ -67,7 +66,7 @@ def publish_outcome(
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
     pages = None
-    if sweep.config.report and not is_urgent:  # A report takes seconds, too long after a signal.
+    if sweep.plan.report and not is_urgent:  # A report takes seconds, too long after a signal.
         pages = html.try_report(folder, sweep.ledger, console.note, outcome.status)
     if pages:
         tracker.artifact(pages, html.FOLDER)
@@ -80,7 +79,7 @@ def publish_outcome(
     sweep.show_warnings()
     sweep.display.close()
     if waiting:
-        larger = SpentBudget(sweep.config, len(records), sweep.stopper.env_steps).spell_larger(waiting)
+        larger = sweep.compute_spent(len(records)).spell_larger(waiting)
         command = f"{make_resume_command(folder)} {larger}".rstrip()
         console.note(f"{format_number(waiting, 'enqueued configuration')} not begun: {command}")
     unfinished = outcome.trials["interrupted"] or interrupted or not is_certified
@@ -144,4 +143,4 @@ def _find_mlflow_address(sweep: OpenSweep) -> str | None:
     """Return MLflow's address without a login, for the closing description; None without MLflow."""
     if not sweep.tracker.has_mlflow:
         return None
-    return resolve_uri(sweep.config.tracking.uri)
+    return resolve_uri(sweep.plan.tracking.uri)

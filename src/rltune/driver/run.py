@@ -9,7 +9,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
@@ -21,11 +21,10 @@ from rltune.cluster.resources import Machine
 from rltune.cluster.slots import Slots
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_identity, require_own_sweep
-from rltune.config.validation import check_whole
-from rltune.driver import plan
+from rltune.driver import plan as planning
 from rltune.driver.background_imports import LOADED_BEFORE_FORK, worker_imports
-from rltune.driver.folder import SweepContext, hold_sweep, open_folder
-from rltune.driver.plan import make_plan
+from rltune.driver.folder import hold_sweep, open_folder
+from rltune.driver.plan import Invocation, Plan, make_plan
 from rltune.driver.requests.inbox import withdraw_stops
 from rltune.driver.signals import end_process, stop_on_signals
 from rltune.driver.starting import (
@@ -70,21 +69,19 @@ def run_sweep(
         RltuneError: The request cannot be carried out; nothing was written.
     """
     began = time.monotonic()
-    check_whole(config)
     # Printed first, because the next imports and the start of Ray take seconds.
     _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None
     if folder is None:
-        checked, folder = check_request(config)
-        return drive(SweepContext(checked, folder, False, began, stream, trainable, typed))
+        return drive(check_request(config), Invocation(began, stream, trainable, typed))
     fetch_sweep(find_store(read_identity(folder)), for_driver=True)
     config, grows = compare_with_begun(folder, config)
-    if not grows and (outcome := find_end(folder, config)):
+    if not grows and (outcome := find_end(folder, config.study.storage)):
         summary = folder / "summary.json"
         _print(stream, f"{folder.name} has ended ({outcome.status}) and no setting asks for more: see {summary}")
         return outcome
     require_own_sweep(folder, make_resume_command(folder))
-    return drive(SweepContext(make_plan(config, resumed=True), folder, True, began, stream, trainable))
+    return drive(make_plan(config, folder), Invocation(began, stream, trainable))
 
 
 def resume_sweep(
@@ -119,41 +116,41 @@ def resume_sweep(
     config = change_settings(folder, ref, changes or {})
     if lacks_login(config.notify or ""):
         _print(stream, f"notify={config.notify}: its login is not saved in any file; add notify=... to be notified")
-    return drive(SweepContext(make_plan(config, resumed=True), folder, True, began, stream, trainable))
+    return drive(make_plan(config, folder), Invocation(began, stream, trainable))
 
 
-def drive(context: SweepContext) -> Outcome:
+def drive(plan: Plan, invocation: Invocation) -> Outcome:
     """Take a sweep's lease, start Ray, open the sweep, run its trials and end it.
 
     Raises:
         RltuneError: A check has failed, another driver works on the sweep, or the disk or the storage does not work.
     """
-    prepare_environment(context.config.cluster)
-    with _explain_interrupt(context), explain_full_disk(context.folder), contextlib.ExitStack() as stack:
+    prepare_environment(plan.cluster)
+    with _explain_interrupt(plan, invocation.stream), explain_full_disk(plan.folder), contextlib.ExitStack() as stack:
         # The driver that takes over kills this driver's Ray, and calls to a dead Ray hang for a minute. The timer exits
         # this process sooner.
         lost = StudyUnavailableError(
-            ": another driver has taken it over", "one driver at a time", key="sweep", value=context.name
+            ": another driver has taken it over", "one driver at a time", key="sweep", value=plan.name
         )
         leaving = threading.Timer(LEAVE_S, end_process, (lost,))
         leaving.daemon = True
         stack.callback(leaving.cancel)
         ledger = None
-        if context.resumed:  # Taking the lease kills processes of a dead driver, before this driver starts its own.
-            ledger = stack.enter_context(hold_sweep(context))
+        if plan.resumed:  # Taking the lease kills processes of a dead driver, before this driver starts its own.
+            ledger = stack.enter_context(hold_sweep(plan))
             withdraw_stops(ledger)
-        context = replace(context, plan=plan.measure_share(context.plan))
-        context, nodes = stack.enter_context(_start_ray(context))
+        plan = planning.measure_share(plan)
+        plan, invocation, nodes = stack.enter_context(_start_ray(plan, invocation))
         # With an autoscaler, nodes that come later may be larger than the present ones.
-        share = context.plan.share_of(*(() if context.config.cluster.autoscale else nodes))
-        slots = Slots(share.bundles, context.plan.request.limit, nodes, context.config.cluster.autoscale)
+        share = plan.share_of(*(() if plan.cluster.autoscale else nodes))
+        slots = Slots(share.bundles, plan.request.limit, nodes, plan.cluster.autoscale)
         # A new sweep's folder is made only now, so that a failed check leaves none behind.
-        ledger = ledger or stack.enter_context(hold_sweep(context))
-        stack.enter_context(open_folder(context, ledger))
+        ledger = ledger or stack.enter_context(hold_sweep(plan))
+        stack.enter_context(open_folder(plan, ledger, invocation.stream))
 
         from rltune.driver.open_sweep import open_sweep
 
-        sweep = stack.enter_context(open_sweep(context, ledger, share, slots))
+        sweep = stack.enter_context(open_sweep(plan, invocation, ledger, share, slots))
         sweep.stopper.on_lease_lost = leaving.start
         stack.enter_context(stop_on_signals(sweep.stopper.request))
         return _search_and_end(sweep)
@@ -184,17 +181,17 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
 
 
 @contextlib.contextmanager
-def _start_ray(context: SweepContext) -> Iterator[tuple[SweepContext, Sequence[Machine]]]:
+def _start_ray(plan: Plan, invocation: Invocation) -> Iterator[tuple[Plan, Invocation, Sequence[Machine]]]:
     """Start a local Ray or join a cluster, and meanwhile run the checks that need RLlib.
 
     Yields:
-        The context with the notes of the checks, and the nodes of the cluster.
+        The plan with the notes of the checks, how to call functions that need RLlib, and the nodes of the cluster.
 
     Raises:
         RltuneError: Ray does not start, or a check has failed.
     """
-    cluster = context.config.cluster
-    modules = [] if context.trainable else worker_imports(str(context.plan.build.algo["class"]))
+    cluster = plan.cluster
+    modules = [] if invocation.trainable else worker_imports(str(plan.build.algo["class"]))
     # The order matters: closing the fork server ends the call that the thread may still wait for if Ray does not start.
     with (
         ThreadPoolExecutor(1) as thread,
@@ -202,11 +199,11 @@ def _start_ray(context: SweepContext) -> Iterator[tuple[SweepContext, Sequence[M
     ):
         thread.submit(_import_modules)
         # The check registers classes with Ray, which while Ray is starting only another process can do safely.
-        checked = thread.submit(_check, context, server) if server else None
+        checked = thread.submit(_check, plan, server) if server else None
         with connect_ray(cluster, modules, server) as nodes:
-            context = checked.result() if checked else _check(context, None)
+            notes, call_in_subprocess = checked.result() if checked else _check(plan, None)
             thread.shutdown()
-            yield context, nodes
+            yield plan.with_notes(*notes), replace(invocation, call_in_subprocess=call_in_subprocess), nodes
 
 
 def _import_modules() -> None:
@@ -217,31 +214,34 @@ def _import_modules() -> None:
     import rltune.driver.tune.fit  # noqa: F401
 
 
-def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
-    """Run the checks that need RLlib, in a subprocess if possible, and add their notes to the plan."""
-    stall_s, call_in_subprocess = context.config.failures.stall_s, None
+def _check(plan: Plan, server: ForkServer | None) -> tuple[tuple[str, ...], Callable[..., Any] | None]:
+    """Run the checks that need RLlib, in a subprocess if possible.
+
+    Returns:
+        Their notes, and the function that calls others in such a subprocess; None without one.
+    """
+    request = plan.build, plan.space, plan.engine
     if server is None:
-        notes = plan.preflight(context.plan) or ()
-    else:
-        # The time-out has to cover the import of RLlib, during which the call reports no progress.
-        notes = server.call(plan.preflight, context.plan, patience_s=max(PREFLIGHT_S, stall_s)) or ()
-        call_in_subprocess = functools.partial(server.call, patience_s=stall_s)
-    return replace(context, plan=context.plan.with_notes(*notes), call_in_subprocess=call_in_subprocess)
+        return planning.preflight(*request), None
+    stall_s = plan.failures.stall_s
+    # The time-out has to cover the import of RLlib, during which the call reports no progress.
+    notes = server.call(planning.preflight, *request, patience_s=max(PREFLIGHT_S, stall_s))
+    return notes, functools.partial(server.call, patience_s=stall_s)
 
 
 @contextlib.contextmanager
-def _explain_interrupt(context: SweepContext) -> Iterator[None]:
+def _explain_interrupt(plan: Plan, stream: TextIO | None) -> Iterator[None]:
     """On an interrupt, print how to resume the sweep or that there is nothing to resume."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
         # Ray's own handler of SIGTERM raises SystemExit (Ray 2.60).
         how = "there is nothing to resume"
-        if context.resumed or (context.folder / "config.yaml").exists():
-            command = make_resume_command(context.folder)
+        if plan.resumed or (plan.folder / "config.yaml").exists():
+            command = make_resume_command(plan.folder)
             stop.add_note(command)  # The command line puts it into its JSON answer.
             how = f"to continue: {command}"
-        _print(context.stream, f"interrupted; {how}")
+        _print(stream, f"interrupted; {how}")
         raise
 
 

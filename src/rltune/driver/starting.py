@@ -12,21 +12,30 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rltune.algorithms.arguments import build_search_space
 from rltune.checkpoints.store import find_store
-from rltune.config.budget import size_certification
-from rltune.config.changes import RESUME_KEYS, check_budgets, check_changes, keep_measured
+from rltune.config.budget import fit_sizes
+from rltune.config.changes import (
+    LOCAL,
+    RESUME_KEYS,
+    check_budgets,
+    check_changes,
+    drop_cluster_limits,
+    keep_measured,
+)
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import read_identity, read_settings
-from rltune.config.validation import parse_config
+from rltune.config.settings_file import flatten_settings, read_identity, read_settings, require_own_sweep
+from rltune.config.validation import parse_config, to_typed
 from rltune.driver.folder import make_name_taken_error
-from rltune.driver.plan import Plan, fit_sizes, make_plan
+from rltune.driver.plan import Plan, make_plan
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.handover import is_stored, read_stored_history
 from rltune.ledger.sweep_folder import is_half_made, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import RETRY
+from rltune.search.samplers import find_known_traits
 from rltune.secrets import lacks_login, reveal
 
 if TYPE_CHECKING:
@@ -34,7 +43,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"  # resume=auto starts a new sweep or resumes an existing one.
 ENDED = ("complete", "stopped", "failed")
-LOCAL = "local"  # cluster.address=local stands for a local Ray in a resume, where null means no change.
 
 
 def find_begun(config: RunConfig) -> Path | None:
@@ -54,17 +62,16 @@ def find_begun(config: RunConfig) -> Path | None:
     return folder if is_here else None
 
 
-def check_request(config: RunConfig) -> tuple[Plan, Path]:
+def check_request(config: RunConfig) -> Plan:
     """Check a new sweep's settings as far as possible without Ray, and that its name is free.
 
     Raises:
         RltuneError: The request cannot be carried out.
     """
     plan = make_plan(config)
-    name = make_sweep_name(config)
-    folder = sweep_folder_of(config, name)
     if config.resume == AUTO:  # With resume=auto, the name may belong to an existing sweep, which is resumed.
-        return plan, folder
+        return plan
+    folder, name = plan.folder, plan.name
     if folder.exists() and not is_half_made(folder):
         raise make_name_taken_error(name, folder)
     if SweepRef(name, config.output_dir, config.storage).is_stored():
@@ -75,10 +82,10 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
             key="name",
             value=name,
         )
-    return plan, folder
+    return plan
 
 
-def check_new_or_begun(config: RunConfig) -> tuple[Plan, Path]:
+def check_new_or_begun(config: RunConfig) -> Plan:
     """Check settings as `check_request` does; with ``resume=auto``, the sweep may already exist on this machine.
 
     A sweep that is only in remote storage is not fetched, because a check leaves nothing behind.
@@ -90,7 +97,8 @@ def check_new_or_begun(config: RunConfig) -> tuple[Plan, Path]:
     if config.resume != AUTO or not folder.exists() or is_half_made(folder):
         return check_request(config)
     config, _ = compare_with_begun(folder, config)
-    return make_plan(config, resumed=True), folder
+    require_own_sweep(folder, make_resume_command(folder))
+    return make_plan(config, folder)
 
 
 def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool]:
@@ -108,11 +116,24 @@ def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool
     """
     settings = read_settings(folder, for_resume=True)
     config = keep_measured(settings, config)
-    fitted, _ = fit_sizes(config)
-    return config, check_changes(folder.name, settings, fitted)
+    return config, check_changes(folder.name, *_fit(settings, config))
 
 
-def find_end(folder: Path, config: RunConfig) -> Outcome | None:
+def _fit(settings: Mapping[str, Any], config: RunConfig) -> tuple[RunConfig, RunConfig]:
+    """Return a sweep's settings and those that are wanted now, with the sizes that follow from others.
+
+    Nothing is imported for it: whoever made the sweep may not be trusted yet. So a class of the user's is no grid here.
+    """
+    fitted = []
+    for each in (to_typed(RunConfig, settings), config):
+        traits = find_known_traits(each.searcher.kind)
+        is_grid = traits is not None and traits.is_grid
+        num_points = build_search_space(each.algo, each.space).count_points() if is_grid else None
+        fitted.append(fit_sizes(each, num_points)[0])
+    return fitted[0], fitted[1]
+
+
+def find_end(folder: Path, ledger_url: str | None) -> Outcome | None:
     """Return the outcome of a sweep that has ended; None if the sweep has something left to do.
 
     The ledger decides, because a summary may be of an earlier end, before the sweep was extended. A driver that was
@@ -120,13 +141,13 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
 
     Args:
         folder: The sweep's folder.
-        config: Names the ledger's address, login included.
+        ledger_url: The address of the ledger's database with its login.
     """
     from rltune.ledger.outcome import load_outcome
     from rltune.ledger.storage import open_ledger
 
     try:
-        with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
+        with contextlib.closing(open_ledger(folder, ledger_url)) as ledger:
             status = ledger.sweep().status
             records = (*ledger.trials.records(), *ledger.runs.records())
             if ledger.read_requests(RETRY):
@@ -172,20 +193,14 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     settings = read_settings(folder, for_resume=True)
     storage, ledger_url = (address and reveal(address) for address in (ref.storage, ref.ledger_url))
     addresses = _drop_none({"storage": storage, "study": {"storage": ledger_url}})
-    # If the certification's size followed from the number of trials, it follows from the new number.
-    certify = settings["certify"]
-    is_fitted = (certify["top"], certify["seeds"]) == size_certification(settings["budget"]["trials"])
-    fitted = {"certify": {"top": None, "seeds": None}} if is_fitted else {}
     given = _drop_none(changes)
-    # Limits on CPUs and GPUs were meant for the previous Ray cluster.
-    is_moved = settings["cluster"]["address"] is not None or "address" in given.get("cluster", {})
-    moved = {"cluster": {"num_cpus": None, "num_gpus": None}} if is_moved else {}
-    merged = OmegaConf.merge(settings, fitted, addresses, moved, given)
+    kept = drop_cluster_limits(settings, [key for key, _ in flatten_settings(given)])
+    merged = OmegaConf.merge(kept, addresses, given)
     assert isinstance(merged, DictConfig)
     if OmegaConf.select(merged, "cluster.address") == LOCAL:
         merged.cluster.address = None
     config = parse_config(merged)
-    check_budgets(folder.name, settings, fit_sizes(config)[0])
+    check_budgets(folder.name, *_fit(settings, config))
     for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if address and lacks_login(address):
             raise StudyError(

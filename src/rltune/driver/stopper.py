@@ -13,7 +13,7 @@ from ray.tune import Stopper
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import Store
 from rltune.config.budget import has_spent_steps
-from rltune.config.schema import RunConfig
+from rltune.config.schema import BudgetConfig
 from rltune.trial.supervisor import STOP_FILE
 
 if TYPE_CHECKING:
@@ -28,24 +28,31 @@ class SweepStopper(Stopper):
 
     Args:
         store: The sweep's store, in which trials look for the stop file.
-        config: The sweep's settings, with its budgets.
+        budget: The sweep's budget.
         spent_steps: The environment steps that earlier drivers have spent.
         lease: The sweep's lease, whose loss ends the sweep; None in tests.
+        waits_for_nodes: Whether wall time starts with the first trial, because a joined cluster may have to get nodes.
 
     Attributes:
         on_lease_lost: Called when the lease is lost, from any thread.
     """
 
-    def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0, lease: Lease | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        budget: BudgetConfig,
+        spent_steps: int = 0,
+        lease: Lease | None = None,
+        *,
+        waits_for_nodes: bool = False,
+    ) -> None:
         self._store, self._lease = store, lease
         # Whether another driver has taken the lease. If so, the stop file is that driver's.
         self.lease_lost = False
         self.on_lease_lost: Callable[[], None] = lambda: None
         self.clear()
-        self._config = config
-        joined = config.cluster.address is not None
-        # In a joined cluster, wall time starts with the first trial and excludes the wait for nodes.
-        self._began: float | None = None if joined else time.monotonic()
+        self._budget = budget
+        self._began: float | None = None if waits_for_nodes else time.monotonic()
         self._deadline = math.inf
         self.env_steps = spent_steps
         self.reason: str | None = None
@@ -114,16 +121,16 @@ class SweepStopper(Stopper):
 
     def check_wall_time(self) -> None:
         """Stop the sweep when its wall time is used up."""
-        budget, now = self._config.budget, time.monotonic()
+        limit_s, now = self._budget.wall_time_s, time.monotonic()
         if self._began is None and self.active_trial_dirs:
             self._began = now
         began = now if self._began is None else self._began
-        if budget.wall_time_s is not None and now - began >= budget.wall_time_s:
+        if limit_s is not None and now - began >= limit_s:
             self.request("budget.wall_time_s is spent")
 
     def has_spent_steps(self) -> bool:
         """Return whether ``budget.total_env_steps`` is used up; then no trial starts, but running trials continue."""
-        return has_spent_steps(self._config, self.env_steps)
+        return has_spent_steps(self._budget, self.env_steps)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Return whether Tune has to stop a trial, because the lease is lost; Tune asks after each result."""

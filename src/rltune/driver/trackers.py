@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rltune.config.entry_points import import_entry_point, is_subclass
-from rltune.config.schema import TRACKERS, RunConfig
+from rltune.config.schema import TRACKERS, TrackingConfig
 from rltune.config.settings_file import format_settings
 from rltune.driver.provenance import list_versions, read_git_commit
 from rltune.errors import ConfigError, RltuneError, choices, describe_exception, nearest
@@ -15,32 +15,33 @@ from rltune.search.conditions import format_yaml_value
 from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feeds
 from rltune.tracking.mlflow_tracker import NOTE_TAG
-from rltune.tracking.notification import NotificationTracker
+from rltune.tracking.notification import NotificationTracker, check_target
 from rltune.tracking.tracker import SweepDescription, Tracker
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
 
 
-def check_trackers(config: RunConfig) -> None:
+def check_trackers(tracking: TrackingConfig, notify: str | None) -> None:
     """Import the trackers of ``tracking.kinds``, and check that they work with the sweep's settings.
 
     Raises:
         RltuneError: A tracker cannot be imported or does not work with the settings, or two have the same name.
     """
-    trackers: list[type[Tracker]] = [*_import_trackers(config), NotificationTracker, DashboardTracker]
+    trackers: list[type[Tracker]] = [*_import_trackers(tracking.kinds), NotificationTracker, DashboardTracker]
     names = [tracker.name for tracker in trackers]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(
             "tracking.kinds",
-            config.tracking.kinds,
+            tracking.kinds,
             f": two trackers are named {repeated}, so the ledger could not tell them apart",
             "each tracker once, and classes with a name of their own",
             "tracking.kinds=[mlflow]",
         )
     for tracker in trackers:
         with _naming(tracker):
-            tracker.check(config)
+            tracker.check(tracking)
+    check_target(notify)
 
 
 @contextmanager
@@ -60,9 +61,9 @@ def _naming(tracker: type[Tracker]) -> Iterator[None]:
         ) from error
 
 
-def _import_trackers(config: RunConfig) -> list[type[Tracker]]:
+def _import_trackers(kinds: Sequence[str]) -> list[type[Tracker]]:
     """Import the tracker classes that the setting ``tracking.kinds`` names."""
-    return [_import_tracker(kind) for kind in config.tracking.kinds]
+    return [_import_tracker(kind) for kind in kinds]
 
 
 def _import_tracker(kind: str) -> type[Tracker]:
@@ -77,47 +78,47 @@ def _import_tracker(kind: str) -> type[Tracker]:
 
 def open_trackers(sweep: OpenSweep) -> Feeds:
     """Open a sweep's trackers, each with a feed that delivers the ledger's reports to it."""
-    config, description = sweep.config, _describe(sweep)
+    plan, description = sweep.plan, _describe(sweep)
     trackers: list[Tracker] = []
-    for tracker in _import_trackers(config):
+    for tracker in _import_trackers(plan.tracking.kinds):
         with _naming(tracker):
             trackers.append(tracker(description))
-    if config.notify:
-        trackers.append(NotificationTracker(description, config.notify))
-    distributions, shared = sweep.plan.space.distributions(), sweep.context.is_folder_shared()
-    trackers.append(DashboardTracker(description, config.study.storage, distributions, shared))
+    if plan.notify:
+        trackers.append(NotificationTracker(description, plan.notify))
+    distributions, shared = plan.space.distributions(), plan.is_folder_shared()
+    trackers.append(DashboardTracker(description, plan.ledger_url, distributions, shared))
     return Feeds(sweep.ledger, sweep.store, trackers, sweep.stopper.is_urgent)
 
 
 def _describe(sweep: OpenSweep) -> SweepDescription:
     """Make the description of the sweep that trackers get: its settings, versions and folder."""
-    config = sweep.config
+    plan, algorithm, env_id = sweep.plan, sweep.plan.algorithm, sweep.plan.build.env.id
     return SweepDescription(
         name=sweep.name,
         key=sweep.ledger.sweep().key,
         folder=sweep.folder,
         ledger=sweep.ledger,
-        experiment=config.tracking.experiment or config.env.name,
-        uri=config.tracking.uri,
+        experiment=plan.tracking.experiment or plan.env_name,
+        uri=plan.tracking.uri,
         params={  # The parameters by which MLflow's table tells sweeps apart.
-            "algo": config.algo["name"],
-            "env": config.env.id,
-            "searcher": config.searcher.kind,
-            "scheduler": config.scheduler.kind,
-            "budget.trials": config.budget.trials,
-            "budget.env_steps": config.budget.env_steps,
-            "replicates": config.replicates,
-            "seed": config.seed,
-            **{f"constraints.{each.name}": each.bound for each in sweep.plan.criteria.constraints},
-            **{f"space.{name}": format_yaml_value(range_) for name, range_ in config.space.items()},
+            "algo": algorithm,
+            "env": env_id,
+            "searcher": plan.searcher.kind,
+            "scheduler": plan.scheduler.kind,
+            "budget.trials": plan.budget.trials,
+            "budget.env_steps": plan.budget.env_steps,
+            "replicates": plan.build.replicates,
+            "seed": plan.seed,
+            **{f"constraints.{each.name}": each.bound for each in plan.criteria.constraints},
+            **{f"space.{name}": format_yaml_value(range_) for name, range_ in plan.settings["space"].items()},
         },
         tags={
             "rltune.folder": str(sweep.folder),
-            NOTE_TAG: f"{config.algo['name']} on {config.env.id} is being swept, in `{sweep.folder}`.",
+            NOTE_TAG: f"{algorithm} on {env_id} is being swept, in `{sweep.folder}`.",
         }
         | ({"rltune.git_commit": commit} if (commit := read_git_commit()) else {}),
         texts={
-            "config.yaml": format_settings(config),
+            "config.yaml": format_settings(plan.settings),
             "packages.txt": "".join(f"{name}=={version}\n" for name, version in list_versions().items()),
         },
     )

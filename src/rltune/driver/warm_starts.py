@@ -17,7 +17,7 @@ from rltune.errors import ConfigError, StudyError, spell
 from rltune.formatting import format_number, format_value, spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.records import TrialRecord
-from rltune.search.samplers import get_traits
+from rltune.search.samplers import SamplerTraits
 from rltune.search.space import Space
 
 FROM_SWEEPS = "searcher.from_sweeps"
@@ -28,20 +28,28 @@ SAME = (
 """The settings that have to be equal so that the objectives of two sweeps can be compared."""
 
 
-def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
+def collect_warm_starts(
+    algo: Mapping[str, Any], wanted: Sequence[Any], space: Space, baseline: Mapping[str, Any]
+) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
     """Collect the configurations to try first, and notes on values in them that the search space excludes.
 
     The configurations of ``warm_start`` come first. The certification's baseline (`find_baseline`) comes last, if it is
     not among them. Values that the space fixes belong to each of them.
 
+    Args:
+        algo: The algorithm file.
+        wanted: The configurations of ``warm_start``.
+        space: The search space.
+        baseline: The values of the baseline by name.
+
     Raises:
-        ConfigError: The space or a warm start names an argument that the algorithm file does not have.
+        ConfigError: A warm start names an argument that the algorithm file does not have.
     """
     dimensions = {dimension.name: dimension for dimension in space.dimensions}
     notes = [f"{name} is not searched, because {why}" for name, why in space.idle.items()]
     starts: list[Mapping[str, Any]] = []
-    for number, values in enumerate(config.warm_start):
-        _check_names(config, f"warm_start[{number}]", values)
+    for number, values in enumerate(wanted):
+        _check_names(algo, f"warm_start[{number}]", values)
         start = space.active_values({name: value for name, value in values.items() if name in dimensions})
         inside = space.encode(start)
         for name, value in values.items():
@@ -55,13 +63,12 @@ def collect_warm_starts(config: RunConfig, space: Space) -> tuple[tuple[Mapping[
                 continue
             notes.append(f"warm start {number}: {name}={value} {problem}")
         starts.append({**start, **space.fixed})
-    baseline = find_baseline(config, space)
     if baseline.keys() - space.fixed.keys() and baseline not in starts:
         starts.append(baseline)
     return tuple(starts), tuple(notes)
 
 
-def find_baseline(config: RunConfig, space: Space) -> dict[str, Any]:
+def find_baseline(algo: Mapping[str, Any], space: Space) -> dict[str, Any]:
     """Return the baseline's values by name: the algorithm file's own, or those that the space fixes.
 
     The values of conf/tuned are in the algorithm file if there are any for the pair, and so are those that the command
@@ -70,7 +77,7 @@ def find_baseline(config: RunConfig, space: Space) -> dict[str, Any]:
     Raises:
         ConfigError: The space names an argument that the algorithm file does not have.
     """
-    in_file = values_of(config.algo, (*space.names, *space.idle))
+    in_file = values_of(algo, (*space.names, *space.idle))
     searched = {dimension.name for dimension in space.dimensions}
     return {**space.active_values({name: in_file[name] for name in in_file if name in searched}), **space.fixed}
 
@@ -87,29 +94,28 @@ def note_values_outside(space: Space, baseline: Mapping[str, Any]) -> tuple[str,
 
 
 def collect_portfolio(
-    config: RunConfig, space: Space, tried: Sequence[Mapping[str, Any]]
+    algo: Mapping[str, Any], wanted: Sequence[Any], space: Space, tried: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
     """Collect the configurations of ``portfolio`` that lie in the search space, and a note on the others.
 
     Parameters that are not searched stay as they are set. Searched ones that a configuration lacks have the value of
-    the algorithm file. A grid has no portfolio, because it tries each of its points anyway.
+    the algorithm file.
 
     Args:
-        config: The settings.
+        algo: The algorithm file.
+        wanted: The configurations of ``portfolio``.
         space: The search space.
         tried: The searched quantities by label of configurations that are tried anyway, or were in an earlier sweep.
 
     Raises:
         ConfigError: A configuration is no mapping.
     """
-    if get_traits(config.searcher.kind).is_grid:
-        return (), ()
     dimensions = {dimension.name: dimension for dimension in space.dimensions}
-    in_file = values_of(config.algo, tuple(dimensions))
-    arguments = list_arguments(config.algo)
+    in_file = values_of(algo, tuple(dimensions))
+    arguments = list_arguments(algo)
     starts: list[Mapping[str, Any]] = []
     seen, reasons, num_outside = list(tried), dict[str, str](), 0
-    for number, values in enumerate(config.portfolio):
+    for number, values in enumerate(wanted):
         _check_mapping(f"portfolio[{number}]", values)
         searched = {name: value for name, value in values.items() if name in dimensions}
         start = space.active_values(in_file | searched)
@@ -123,15 +129,15 @@ def collect_portfolio(
         if drawn not in seen:
             seen.append(drawn)
             starts.append(start)
-    left_out = f"{num_outside} of the portfolio's {format_number(len(config.portfolio), 'configuration')} left out: "
+    left_out = f"{num_outside} of the portfolio's {format_number(len(wanted), 'configuration')} left out: "
     return tuple(starts), (left_out + "; ".join(reasons.values()),) if reasons else ()
 
 
-def _check_names(config: RunConfig, key: str, values: Any) -> None:
+def _check_names(algo: Mapping[str, Any], key: str, values: Any) -> None:
     """Refuse a configuration that is not a mapping, or that has an argument which the algorithm file lacks."""
     _check_mapping(key, values)
     for name in values:
-        locate_argument(config.algo, str(name), f"{key}.{name}")
+        locate_argument(algo, str(name), f"{key}.{name}")
 
 
 def _check_mapping(key: str, values: Any) -> None:
@@ -140,20 +146,21 @@ def _check_mapping(key: str, values: Any) -> None:
 
 
 def collect_earlier_trials(
-    config: RunConfig, space: Space, resumed: bool = False
+    config: RunConfig, space: Space, traits: SamplerTraits, *, resumed: bool = False
 ) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
     """Collect the trials of ``searcher.from_sweeps`` that fit into the search space, and notes on how many do.
 
     Args:
         config: The settings.
         space: The search space.
+        traits: What the searcher's sampler can do.
         resumed: Whether this sweep exists already. Then an earlier sweep that is gone is left out with a note.
 
     Raises:
         ConfigError: The searcher does not learn, or an earlier sweep trained something else.
         StudyError: There is no such sweep, or it cannot be read.
     """
-    names, traits = list(dict.fromkeys(config.searcher.from_sweeps or ())), get_traits(config.searcher.kind)
+    names = list(dict.fromkeys(config.searcher.from_sweeps or ()))
     if names and not traits.learns_from_others:
         raise ConfigError(
             FROM_SWEEPS,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rltune.config.criteria import Criteria
-from rltune.config.schema import RunConfig
 from rltune.formatting import classify_failure, first_line
 from rltune.ledger.ranking import find_front, find_nearest
 from rltune.records import TrialRecord
@@ -136,13 +135,19 @@ def explain_no_winner(records: Sequence[TrialRecord], *, is_running: bool = Fals
 
 
 def compute_cost(
-    records: Sequence[TrialRecord], config: RunConfig, slots: float, wall_s: float, runs: Sequence[TrialRecord] = ()
+    records: Sequence[TrialRecord],
+    env_steps: int,
+    replicates: int,
+    slots: float,
+    wall_s: float,
+    runs: Sequence[TrialRecord] = (),
 ) -> dict[str, float]:
     """Compute a sweep's environment steps and seconds, and the steps that early stopping saved.
 
     Args:
         records: All trials.
-        config: Its budget per trial.
+        env_steps: The budget of a trial and seed.
+        replicates: The number of seeds of a trial.
         slots: Trials at once; on a cluster their mean over the time.
         wall_s: Seconds from the command's start, all drivers.
         runs: Those of the certification, which are counted apart.
@@ -150,12 +155,11 @@ def compute_cost(
     Returns:
         ``efficiency`` is the training seconds of trials and runs over slots x wall seconds.
     """
-    replicates = config.replicates
     stopped = [record for record in records if record.state == "PRUNED"]
     train_s, certify_s = (sum(record.train_s for record in group) for group in (records, runs))
     return {
         "env_steps": replicates * sum(record.env_steps for record in records),
-        "env_steps_saved": replicates * sum(max(0, config.budget.env_steps - record.env_steps) for record in stopped),
+        "env_steps_saved": replicates * sum(max(0, env_steps - record.env_steps) for record in stopped),
         "train_s": round(train_s, 3),
         "wall_s": round(wall_s, 3),
         "slots": round(slots, 2),

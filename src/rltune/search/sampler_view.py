@@ -9,21 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rltune.records import SamplerView, TrialForSampler, TrialRecord
-from rltune.search.samplers import get_traits
+from rltune.search.samplers import SamplerTraits
 
 
-def choose_view(kind: str, *, has_constraints: bool = False) -> SamplerView:
+def choose_view(traits: SamplerTraits, *, has_constraints: bool = False) -> SamplerView:
     """Choose by the sampler's traits how ended trials are shown to it.
 
     Args:
-        kind: A name in SAMPLERS, or ``package.module:Class``.
+        traits: What the sampler can do.
         has_constraints: Whether the sweep has constraints. A sampler that does not heed them is told that a trial which
             breaks one has diverged.
-
-    Raises:
-        ConfigError: There is no sampler of this kind.
     """
-    traits = get_traits(kind)
     view = tell_as_pruned if traits.reads_curves else tell_as_complete
     if not has_constraints or traits.heeds_constraints:
         return view

@@ -131,21 +131,19 @@ def build_sampler(
         return cls(**given)
 
 
-def check_searcher(kind: str, space: Space) -> tuple[str, ...]:
+def check_searcher(traits: SamplerTraits, space: Space) -> tuple[str, ...]:
     """Refuse a searcher that cannot handle the search space, before any trial is proposed.
 
     Args:
-        kind: A name in SAMPLERS, or ``package.module:Class``.
+        traits: What the searcher's sampler can do.
 
     Returns:
         Notes on the parameters that the searcher draws at random.
 
     Raises:
-        ConfigError: The two do not go together, the searcher needs a package that is not installed, or there is none of
-            this kind.
+        ConfigError: The two do not go together, or the searcher needs a package that is not installed.
     """
-    traits = get_traits(kind)
-    name = traits.name or kind
+    name = traits.name or traits.target
     if space.is_conditional and not traits.handles_conditions:
         first = next(dimension for dimension in space.dimensions if dimension.when)
         parents = " ".join(f"space.{parent}={format_yaml_value(allowed[0])}" for parent, allowed in first.when.items())

@@ -23,7 +23,6 @@ from rltune import errors
 from rltune.compose.composing import change_settings, compose_settings, read_request
 from rltune.compose.explaining import split_word
 from rltune.compose.overrides import spell_value
-from rltune.config.names import make_sweep_name
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import dump_settings, flatten_settings
 from rltune.config.uris import refuse_secret, refuse_typed_secrets
@@ -143,9 +142,6 @@ def check_change(overrides: Sequence[str], output_dir: str, settings: str) -> Ch
         RltuneError: It cannot be run.
     """
     words = _check_overrides(overrides)
-    if any(word.startswith("cluster.address=") for word in words):  # As for every resume, see `driver.starting`.
-        changes = ["cluster.address=null" if word == "cluster.address=local" else word for word in words]
-        words = ["cluster.num_cpus=null", "cluster.num_gpus=null", *changes]
     changed = change_settings(settings, words)
     changed.output_dir = output_dir
     return _check(changed, overrides)
@@ -181,8 +177,7 @@ def _check(settings: DictConfig, typed: Sequence[str]) -> CheckedSweep:
     config = read_request(settings, overrides)
     from rltune.driver.starting import check_new_or_begun
 
-    check_new_or_begun(config)
-    name = make_sweep_name(config)
+    name = check_new_or_begun(config).name
     return CheckedSweep(name, overrides, dump_settings(kept | {"name": name, "resume": "auto"}))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.config.criteria import Criteria
-from rltune.config.schema import RunConfig
+from rltune.config.schema import TrackingConfig
 from rltune.config.uris import resolve_uri
 from rltune.formatting import first_line, format_state
 from rltune.ledger.outcome import Outcome
@@ -106,9 +106,9 @@ class MLflowTracker(Tracker):
     # -- Methods that the feed calls ----------------------------------------------------------------------------------
 
     @classmethod
-    def check(cls, config: RunConfig) -> None:
+    def check(cls, tracking: TrackingConfig) -> None:
         """Check that the MLflow address in the settings can work."""
-        check_uri(config.tracking.uri)
+        check_uri(tracking.uri)
 
     def open(self) -> None:
         """Import MLflow, open the store, and create or continue the sweep's run.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from rltune.config.schema import RunConfig
-from rltune.config.uris import is_web
+from rltune.config.uris import conceal_setting, is_web
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 from rltune.ledger.outcome import Outcome
@@ -15,6 +14,27 @@ from rltune.secrets import lacks_login, reveal
 from rltune.tracking.tracker import SweepDescription, Tracker
 
 LIMIT_S = 10.0
+
+
+def check_target(notify: str | None) -> None:
+    """Refuse an address that is no HTTP URL; whether a server answers there is only seen when the sweep ends."""
+    address = reveal(notify or "")
+    # From saved settings, only the host of an address is known.
+    if not address or lacks_login(address):
+        return
+    try:
+        host = is_web(address) and urlsplit(address).hostname
+    # urlsplit raises an error for some texts, such as an IPv6 address without its closing bracket.
+    except ValueError:
+        host = None
+    if not host:
+        raise ConfigError(
+            "notify",
+            conceal_setting("notify", address),
+            "is not an address to post to",
+            "null, http://... or https://...",
+            f"notify='${{oc.env:RLTUNE_NOTIFY}}'; for a command: {spell_command('run ...')} && your-command",
+        )
 
 
 class NotificationTracker(Tracker):
@@ -32,27 +52,6 @@ class NotificationTracker(Tracker):
     def __init__(self, sweep: SweepDescription, address: str, limit_s: float = LIMIT_S) -> None:
         super().__init__(sweep)
         self._address, self._limit_s = address, limit_s
-
-    @classmethod
-    def check(cls, config: RunConfig) -> None:
-        """Refuse an address that is no HTTP URL; whether a server answers there is only seen when the sweep ends."""
-        address = reveal(config.notify or "")
-        # From saved settings, only the host of an address is known.
-        if not address or lacks_login(address):
-            return
-        try:
-            host = is_web(address) and urlsplit(address).hostname
-        # urlsplit raises an error for some texts, such as an IPv6 address without its closing bracket.
-        except ValueError:
-            host = None
-        if not host:
-            raise ConfigError(
-                "notify",
-                config.notify,
-                "is not an address to post to",
-                "null, http://... or https://...",
-                f"notify='${{oc.env:RLTUNE_NOTIFY}}'; for a command: {spell_command('run ...')} && your-command",
-            )
 
     def end(self, status: str, outcome: Outcome | None) -> None:
         """Send the notification at the end of the sweep."""

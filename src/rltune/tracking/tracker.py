@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rltune.config.schema import RunConfig
+from rltune.config.schema import TrackingConfig
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.records import CERTIFY, Report, RunKey, TrialRecord
@@ -81,7 +81,7 @@ class Tracker:
         self.notify: Callable[[str], None] = lambda line: None
 
     @classmethod
-    def check(cls, config: RunConfig) -> None:
+    def check(cls, tracking: TrackingConfig) -> None:
         """Raise an `RltuneError` if this tracker cannot work with the sweep's settings. Must not write anything."""
 
     def open(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from rltune.config.schema import RunConfig
+from rltune.config.schema import TrackingConfig
 from rltune.errors import ConfigError
 from rltune.records import Report, RunKey, TrialRecord
 from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_score
@@ -26,7 +26,7 @@ class WandbTracker(Tracker):
         self._runs: dict[str, Any] = {}
 
     @classmethod
-    def check(cls, config: RunConfig) -> None:
+    def check(cls, tracking: TrackingConfig) -> None:
         """Raise an error if the package wandb is not installed."""
         if find_spec("wandb") is None:
             raise ConfigError(

@@ -150,12 +150,12 @@ def test_a_sweep_with_one_objective_has_no_front(folder):
 def test_a_resume_may_leave_out_code_that_is_not_here(folder, monkeypatch):
     sweep = rltune.open_sweep(write_sweep(folder / "s", 2, None, "interrupted", "tracking.kinds=[gone_module:Log]"))
     begun = []
-    monkeypatch.setattr(run, "drive", begun.append)
+    monkeypatch.setattr(run, "drive", lambda plan, _: begun.append(plan))
     with pytest.raises(ConfigError) as refused:
         sweep.resume()
     assert refused.value.key == "tracking.kinds"
     sweep.resume(tracking={"kinds": []})
-    assert [context.plan.config.tracking.kinds for context in begun] == [[]]
+    assert [plan.tracking.kinds for plan in begun] == [[]]
     with pytest.raises(StudyError) as refused:
         sweep.resume(seed=3)
     assert refused.value.key == "seed"

@@ -10,26 +10,18 @@ from typing import Any
 
 import pytest
 
+from rltune.checkpoints.store import open_store
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import format_settings, write_settings
+from rltune.config.settings_file import format_settings, redact_config, write_settings
 from rltune.driver.housekeeping import Housekeeping
 from rltune.driver.requests.inbox import Inbox
+from rltune.driver.stopper import SweepStopper
 from rltune.ledger.lease import take_lease
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome, count_states
 from rltune.ledger.storage import set_journal, start_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import Report, TrialRecord
-
-
-class Stopper:
-    """Ends nothing; remembers why it was asked to."""
-
-    def __init__(self) -> None:
-        self.reason: str | None = None
-
-    def request(self, reason: str, signal: int | None = None) -> None:
-        self.reason = self.reason or reason
 
 
 @dataclass
@@ -44,13 +36,16 @@ class Mine:
     def ref(self) -> SweepRef:
         return SweepRef("mine", self.folder.parent)
 
+    def make_stopper(self) -> SweepStopper:
+        return SweepStopper(open_store(self.folder), self.config.budget)
+
     @contextlib.contextmanager
-    def drive(self) -> Iterator[Stopper]:
+    def drive(self) -> Iterator[SweepStopper]:
         """Be its driver: claim the folder, note that it runs, look for requests."""
-        stopper = Stopper()
-        inbox = Inbox(self.ledger, stopper)  # type: ignore[arg-type]
+        stopper = self.make_stopper()
+        inbox = Inbox(self.ledger, stopper)
         with take_lease(self.ledger), Housekeeping([(0.1, inbox.read)]):
-            self.ledger.change_sweep(status="running", config=format_settings(self.config))
+            self.ledger.change_sweep(status="running", config=format_settings(redact_config(self.config)))
             yield stopper
 
     def begin(self, **params: Any) -> TrialRecord:
@@ -86,11 +81,11 @@ def make_mine(request_of: Callable[..., Any], tmp_path: Path) -> Iterator[Callab
             config = request_of(*words, *overrides)
             folder = tmp_path / "outputs" / "mine"
             folder.mkdir(parents=True)
-            write_settings(folder, config)
+            write_settings(folder, redact_config(config))
             ledger = start_ledger(None, folder, new=True)
             set_journal(ledger, shared=False)
             stack.callback(ledger.close)
-            ledger.change_sweep(status="running", config=format_settings(config))
+            ledger.change_sweep(status="running", config=format_settings(redact_config(config)))
             return Mine(folder, config, ledger)
 
         yield make

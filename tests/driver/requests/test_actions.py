@@ -14,8 +14,7 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem
 from rltune.checkpoints.clients import Client
 from rltune.checkpoints.store import Store
 from rltune.driver import run as pipeline
-from rltune.driver.folder import SweepContext
-from rltune.driver.plan import make_plan
+from rltune.driver.plan import Invocation, make_plan
 from rltune.driver.requests import actions, handle
 from rltune.driver.requests.actions import enqueue_configuration, request_retry, retry_failed, stop_sweep
 from rltune.driver.requests.inbox import describe_user, withdraw_stops
@@ -166,7 +165,7 @@ def test_a_sweep_with_nothing_left_to_begin_says_what_extends_it(mine, stream):
 
 @pytest.mark.parametrize(("replicates", "larger"), [(1, 2100), (2, 4200)])
 def test_a_sweep_whose_steps_are_spent_says_what_extends_it(replicates, larger, make_mine, stream):
-    mine = make_mine("budget.total_env_steps=1000", f"replicates={replicates}")
+    mine = make_mine(f"budget.total_env_steps={1000 * replicates}", f"replicates={replicates}")
     mine.begin()
     mine.train(0, 1100)
     with mine.drive(), pytest.raises(StudyError) as refused:
@@ -279,9 +278,9 @@ def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):
     monkeypatch.setattr(pipeline, "prepare_environment", lambda cluster: None)
     monkeypatch.setattr(pipeline, "connect_ray", start)
     mine.ledger.add_request(RETRY, {TRIALS: [0], CERTIFY: []}, "maria@host")
-    context = SweepContext(make_plan(mine.config), mine.folder, True, 0.0, trainable=object)
+    plan = make_plan(mine.config, mine.folder)
     with pytest.raises(RuntimeError, match="far enough"):
-        pipeline.drive(context)
+        pipeline.drive(plan, Invocation(0.0, trainable=object))
     waiting = mine.ledger.read_requests()
     assert [(request.kind, request.requested_by) for request in waiting] == [(RETRY, "maria@host"), (STOP, "ben@host")]
 

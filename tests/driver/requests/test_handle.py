@@ -23,7 +23,7 @@ from rltune.records import ENQUEUE, STOP
 def test_a_sweep_is_asked_by_its_name_with_all_that_it_has(mine):
     mine.begin()
     with mine.drive(), open_handle(mine.ref) as sweep:
-        assert (sweep.name, sweep.read_status(), sweep.config.budget.trials) == ("mine", "running", 4)
+        assert (sweep.name, sweep.read_status(), sweep.budget.trials) == ("mine", "running", 4)
         assert [record.number for record in sweep.ledger.trials.records()] == [0]
         assert "process" in sweep.require_driver()
 
@@ -55,7 +55,7 @@ def test_by_its_ledgers_address_it_needs_no_folder_here(mine, tmp_path):
     address = f"sqlite:///{tmp_path / 'elsewhere.db'}"
     ref = SweepRef("mine", tmp_path / "none", ledger_url=address)
     with open_handle(ref) as sweep:
-        assert (sweep.folder, sweep.config.budget.trials, sweep.read_status()) == (None, 4, "running")
+        assert (sweep.folder, sweep.budget.trials, sweep.read_status()) == (None, 4, "running")
         sweep.send(STOP, {})
         assert [request.kind for request in sweep.ledger.read_requests()] == [STOP]
     with (

@@ -11,34 +11,24 @@ from rltune.ledger import ledger as ledger_module
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 
 
-class Stopper:
-    def __init__(self):
-        self.requests = []
-
-    def request(self, reason, signal=None):
-        self.requests.append((reason, signal))
-
-
 def test_a_stop_ends_the_sweep_as_an_interrupt_would(mine):
-    stopper = Stopper()
+    stopper = mine.make_stopper()
     box = Inbox(mine.ledger, stopper)
     box.read()
-    assert not stopper.requests
+    assert not stopper.is_requested()
     mine.ledger.add_request(STOP, {}, "maria@host")
     box.read()
     assert not mine.ledger.read_requests(STOP)
-    ((reason, signal),) = stopper.requests
-    assert "maria@host" in reason
-    assert signal == SIGINT
+    assert "maria@host" in stopper.reason
+    assert stopper.signal == SIGINT
 
 
 def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
     mine.ledger.add_request(STOP, {}, "maria@host")
     withdraw_stops(mine.ledger)
-    stopper = Stopper()
-    box = Inbox(mine.ledger, stopper)
-    box.read()
-    assert stopper.requests == []
+    stopper = mine.make_stopper()
+    Inbox(mine.ledger, stopper).read()
+    assert not stopper.is_requested()
 
 
 def test_a_stop_while_the_driver_still_starts_counts(mine, monkeypatch):
@@ -47,16 +37,16 @@ def test_a_stop_while_the_driver_still_starts_counts(mine, monkeypatch):
     with monkeypatch.context() as behind:
         behind.setattr(ledger_module.time, "time", lambda: 1.0)
         mine.ledger.add_request(STOP, {}, "maria@host")
-    stopper = Stopper()
+    stopper = mine.make_stopper()
     Inbox(mine.ledger, stopper).read()
-    assert len(stopper.requests) == 1
+    assert stopper.is_requested()
 
 
 def test_an_enqueued_configuration_is_taken_with_its_trial_or_not_at_all(mine, monkeypatch):
     """A kill in between may neither lose it nor try it twice: both are one transaction."""
     first = mine.ledger.add_request(ENQUEUE, {"lr": 1e-3}, "maria@host")
     mine.ledger.add_request(ENQUEUE, {"lr": 2e-3}, "ben@host")
-    box = Inbox(mine.ledger, Stopper())
+    box = Inbox(mine.ledger, mine.make_stopper())
     assert box.find_enqueued().id == first
     assert box.find_enqueued().id == first, "to look takes nothing"
     with monkeypatch.context() as broken:
@@ -78,7 +68,7 @@ def test_what_failed_is_reopened_once_and_only_that(mine):
     for _ in range(2):
         mine.ledger.add_request(RETRY, {TRIALS: [0, 1], CERTIFY: []}, "maria@host")
     lines = []
-    box = Inbox(mine.ledger, Stopper())
+    box = Inbox(mine.ledger, mine.make_stopper())
     assert [record.number for record in box.reopen_failed(lines.append)] == [0]
     (line,) = lines
     assert line.startswith("trial 0:")

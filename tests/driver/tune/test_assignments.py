@@ -5,41 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from saved import write_checkpoint
 
 from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed
-from rltune.checkpoints.store import open_store
 from rltune.cluster.resources import Share
-from rltune.driver.plan import Plan, make_plan
+from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.tune.assignments import Assignments, choose_newest
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.search.seeds import derive_certification_seeds, derive_trial_seeds
+from rltune.trial.assignment import Assignment
 
+Build = Callable[[TrialRecord], Assignment]
 NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
 
 
 @pytest.fixture
-def assign(request_of: Callable[..., Any], tmp_path: Path) -> Callable[[TrialRecord, list[str]], Any]:
-    plan = make_plan(request_of("tracking=off", "replicates=2"))
-    return lambda record, notes: make_assignments(plan, "mine", tmp_path, notes).build(record)
+def sweep(make_sweep: Callable[..., OpenSweep]) -> OpenSweep:
+    return make_sweep("replicates=2", share=Share(2.0, 0.0, 0))
 
 
-def make_assignments(
-    plan: Plan,
-    name: str,
-    folder: Path,
-    notes: list[str],
-    share: Share = Share(2.0, 0.0, 0),  # noqa: B008
-) -> Assignments:
-    sweep: Any = SimpleNamespace(
-        plan=plan, config=plan.config, name=name, folder=folder, store=open_store(folder),
-        console=SimpleNamespace(note=notes.append), share=share,
-    )  # fmt: skip
-    return Assignments(sweep)
+@pytest.fixture
+def build(sweep: OpenSweep) -> Build:
+    return Assignments(sweep).build
 
 
 def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
@@ -48,43 +37,41 @@ def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
     return replace(saved, sequence=env_steps)  # as the ledger numbers them
 
 
-def test_a_new_trial_starts_from_nothing(assign: Callable[..., Any]) -> None:
-    notes: list[str] = []
-    task = assign(NEW, notes)
+def test_a_new_trial_starts_from_nothing(build: Build, sweep: OpenSweep) -> None:
+    task = build(NEW)
     assert (task.number, task.params, task.seeds, task.threads) == (3, {"lr": 0.1}, (7, 8), 2)
-    assert (task.latest, task.older, task.best, notes) == (None, None, None, [])
+    assert (task.latest, task.older, task.best, sweep.console.notes) == (None, None, None, [])
 
 
-def test_each_attempt_has_a_folder_of_its_own(assign: Callable[..., Any]) -> None:
+def test_each_attempt_has_a_folder_of_its_own(build: Build) -> None:
     """The worker of an earlier attempt may have been cut off, and come back."""
-    attempts = {assign(record, []).attempt for record in (NEW, NEW, replace(NEW, node="n2"))}
+    attempts = {build(record).attempt for record in (NEW, NEW, replace(NEW, node="n2"))}
     assert len(attempts) == 3
     assert "" not in attempts
 
 
-def test_a_trial_goes_on_from_its_newest_checkpoint(assign: Callable[..., Any], tmp_path: Path) -> None:
-    best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
-    notes: list[str] = []
-    task = assign(replace(NEW, checkpoint=best, latest=latest), notes)
-    assert (task.latest, task.older, task.best, notes) == (latest.to_dict(), best.to_dict(), best.to_dict(), [])
+def test_a_trial_goes_on_from_its_newest_checkpoint(build: Build, sweep: OpenSweep) -> None:
+    best, latest = save(sweep.folder, "best", 100), save(sweep.folder, "latest", 200)
+    task = build(replace(NEW, checkpoint=best, latest=latest))
+    assert (task.latest, task.older, task.best) == (latest.to_dict(), best.to_dict(), best.to_dict())
+    assert sweep.console.notes == []
 
 
-def test_a_trial_goes_on_with_its_replay_memory(assign: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_trial_goes_on_with_its_replay_memory(build: Build, sweep: OpenSweep) -> None:
     fill = lambda folder: (folder / "replay").mkdir()  # noqa: E731
-    latest = write_checkpoint(tmp_path, "trials/3", "latest", {"env_steps": 100, "objective": None}, fill)
-    best = save(tmp_path, "best", 200)
-    task = assign(replace(NEW, checkpoint=best, latest=latest), [])
+    latest = write_checkpoint(sweep.folder, "trials/3", "latest", {"env_steps": 100, "objective": None}, fill)
+    best = save(sweep.folder, "best", 200)
+    task = build(replace(NEW, checkpoint=best, latest=latest))
     assert (task.latest, task.best, task.replay_gb) == (latest.to_dict(), best.to_dict(), 0.2)
 
 
-def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any], tmp_path: Path) -> None:
-    best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
+def test_a_damaged_checkpoint_is_named_and_passed_over(build: Build, sweep: OpenSweep) -> None:
+    best, latest = save(sweep.folder, "best", 100), save(sweep.folder, "latest", 200)
     record = replace(NEW, checkpoint=best, latest=latest)
-    notes: list[str] = []
-    (tmp_path / latest.path / "state.json").write_text("t")
-    assert assign(record, notes).latest == best.to_dict()
-    (tmp_path / best.path / "state.json").write_text("t")
-    task = assign(record, notes)
+    (sweep.folder / latest.path / "state.json").write_text("t")
+    assert build(record).latest == best.to_dict()
+    (sweep.folder / best.path / "state.json").write_text("t")
+    task, notes = build(record), sweep.console.notes
     assert (task.latest, task.best) == (None, None)
     assert latest.path in notes[0]
     assert best.path in notes[0], "from which it goes on"
@@ -93,38 +80,39 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any
     assert len(notes) == 2
 
 
-def test_a_run_of_the_certification_plays_at_its_end(assign: Callable[..., Any]) -> None:
-    task = assign(replace(NEW, kind=CERTIFY, seed_index=0), [])
+def test_a_run_of_the_certification_plays_at_its_end(build: Build) -> None:
+    task = build(replace(NEW, kind=CERTIFY, seed_index=0))
     assert (task.kind, task.trial_dir, task.episodes > 0, task.evaluation_seed > 0) == (
         "certify",
         "certify/3",
         True,
         True,
     )
-    assert (assign(NEW, []).episodes, assign(NEW, []).kind) == (0, "trials")
+    assert (build(NEW).episodes, build(NEW).kind) == (0, "trials")
 
 
 @pytest.mark.parametrize(
     ("of_trial", "trial", "run"), [(None, None, "baseline-seed-1"), (2, 2, "trial-002-seed-1")], ids=["baseline", "2"]
 )
 def test_a_policy_of_the_certification_names_the_trial_whose_values_it_has(
-    assign: Callable[..., Any], of_trial: int | None, trial: int | None, run: str
+    build: Build, of_trial: int | None, trial: int | None, run: str
 ) -> None:
-    tags = assign(replace(NEW, kind=CERTIFY, seed_index=0, of_trial=of_trial), []).tags
+    tags = build(replace(NEW, kind=CERTIFY, seed_index=0, of_trial=of_trial)).tags
     assert (tags["trial"], tags["run"]) == (trial, run)
-    assert (assign(NEW, []).tags["trial"], assign(NEW, []).tags["run"]) == (3, "trial 3")
+    assert (build(NEW).tags["trial"], build(NEW).tags["run"]) == (3, "trial 3")
 
 
-def test_each_training_seed_plays_start_states_of_its_own(request_of: Callable[..., Any], tmp_path: Path) -> None:
+def test_each_training_seed_plays_start_states_of_its_own(make_sweep: Callable[..., OpenSweep]) -> None:
     """Two sweeps differ, and configurations are compared seed by seed on the same start states."""
-    config = make_plan(request_of("tracking=off", "certify.seeds=5", "certify.episodes=50"))
+    sweeps = ("cartpole-1", "cartpole-2")
+    assignments = {
+        name: Assignments(make_sweep("certify.seeds=5", "certify.episodes=50", name=name)) for name in sweeps
+    }
 
-    def play(sweep: str, number: int, seed_index: int) -> range:
-        run = TrialRecord(number, "RUNNING", {}, kind=CERTIFY, seed_index=seed_index)
-        task = make_assignments(config, sweep, tmp_path, []).build(run)
+    def play(name: str, number: int, seed_index: int) -> range:
+        task = assignments[name].build(TrialRecord(number, "RUNNING", {}, kind=CERTIFY, seed_index=seed_index))
         return range(task.evaluation_seed, task.evaluation_seed + task.episodes)
 
-    sweeps = ("cartpole-1", "cartpole-2")
     played = [env_seed for sweep in sweeps for seed_index in range(5) for env_seed in play(sweep, 3, seed_index)]
     assert len(set(played)) == len(played) == 2 * 5 * 50
     assert play("cartpole-1", 4, 2) == play("cartpole-1", 3, 2)
@@ -143,9 +131,9 @@ def test_the_newest_checkpoint_is_the_one_recorded_last(tmp_path: Path) -> None:
     assert choose_newest([]) is None
 
 
-def test_values_that_outgrow_their_share_get_a_larger_one_once(request_of: Callable[..., Any], tmp_path: Path) -> None:
-    plan, common = make_plan(request_of("tracking=off")), Share(1.0, 0.25, 0)
-    assignments = make_assignments(plan, "mine", tmp_path, [], common)
+def test_values_that_outgrow_their_share_get_a_larger_one_once(make_sweep: Callable[..., OpenSweep]) -> None:
+    common = Share(1.0, 0.25, 0)
+    assignments = Assignments(make_sweep(share=common))
     greedy, other = TrialRecord(1, "RUNNING", {"width": 512, "lr": 0.1}), TrialRecord(2, "RUNNING", {"width": 64})
     run = TrialRecord(1, "RUNNING", {"lr": 0.1, "width": 512}, kind=CERTIFY, seed_index=0)
     read = lambda record: assignments.build(record).build["gpus"]  # noqa: E731
@@ -157,9 +145,6 @@ def test_values_that_outgrow_their_share_get_a_larger_one_once(request_of: Calla
 
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
-def test_a_trial_with_a_whole_gpu_or_none_gets_no_more(
-    gpus: float, request_of: Callable[..., Any], tmp_path: Path
-) -> None:
-    plan = make_plan(request_of("tracking=off"))
-    assignments = make_assignments(plan, "mine", tmp_path, [], Share(1.0, gpus, 0))
+def test_a_trial_with_a_whole_gpu_or_none_gets_no_more(gpus: float, make_sweep: Callable[..., OpenSweep]) -> None:
+    assignments = Assignments(make_sweep(share=Share(1.0, gpus, 0)))
     assert assignments.enlarge_share(NEW, gpus) is None

@@ -26,7 +26,7 @@ def test_a_full_disk_is_no_trials_fault(open_mine, monkeypatch):
         with pytest.raises(UnavailableError):
             run_trials(sweep)
         assert sweep.stopper.reason == DISK_FULL
-        assert not (sweep.context.folder / ".tune").exists()
+        assert not (sweep.folder / ".tune").exists()
 
 
 def test_another_error_of_tunes_is_not_swallowed(open_mine, monkeypatch):
@@ -52,7 +52,7 @@ def test_a_second_signal_ends_the_search_at_once(open_mine, monkeypatch):
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_trials_env_runners_and_learners_get_its_bundles(request_of, stream, monkeypatch):
     """With a logical GPU, which belongs to the learner and not to the trial's own process."""
-    monkeypatch.setattr("rltune.driver.plan.preflight", lambda plan: None)
+    monkeypatch.setattr("rltune.driver.plan.preflight", lambda *_: ())
     beside = ("algo.env_runners.num_env_runners=2", "algo.learners.num_learners=1", "resources.gpus_per_trial=1")
     machine = ("cluster.num_cpus=4", "cluster.num_gpus=2")  # the tests' Ray
     config = request_of(*TOY, *beside, *machine, "tracking=off", "scheduler=none", "budget.trials=2")

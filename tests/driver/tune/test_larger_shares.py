@@ -29,14 +29,14 @@ def sweep(ray_cluster, tmp_path_factory):
     words = (
         *("resources.trials_per_gpu=2", "resources.cpus_per_trial=0.5", "resources.max_concurrent=null"),
         *("cluster.num_cpus=4", "cluster.num_gpus=2"),  # the tests' Ray
-        *("+algo.training.needs=0.0", "+space.needs=[choice,0.0,0.75,2.0]", "+space.seconds=0.02"),
+        *("+algo.training.learner_config_dict.needs=0.0", "+space.needs=[choice,0.0,0.75,2.0]", "+space.seconds=0.02"),
         *(f"warm_start=[{starts}]", "scheduler=none", "checkpoint.every_s=0", f"output_dir={folder / 'outputs'}"),
         *("tracking=server", f"tracking.uri=sqlite:///{folder / 'mlflow.db'}"),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr("rltune.driver.plan.preflight", lambda plan: None)
+        patch.setattr("rltune.driver.plan.preflight", lambda *_: ())
         outcome = run_sweep(parse_config(compose("run", *TOY, *words)), stream=stream, trainable=HogTrial)
     return outcome, " ".join(stream.getvalue().split())
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
+from opened import TuneTrial
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
@@ -89,7 +88,7 @@ def test_the_first_waiting_trial_is_run_and_ended_ones_are_not_looked_at():
     scheduler = StoppingRuleScheduler(NoStopping(1000))
     added = {}
     for number in (9, 8):
-        added[number] = SimpleNamespace(status=Trial.PENDING, config={"assignment": {"number": number}})
+        added[number] = TuneTrial({"assignment": {"number": number}}, Trial.PENDING)
         scheduler.on_trial_add(None, added[number])
     assert scheduler.choose_trial_to_run(None) is added[8]
     added[8].status = Trial.RUNNING

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from types import SimpleNamespace
 
 import pytest
 from ray.tune.search import Searcher
 
 from rltune.cluster.resources import Machine
-from rltune.cluster.slots import Slots
+from rltune.driver.tune.assignments import Assignments
 from rltune.driver.tune.searcher import StageSearcher
 from rltune.records import CERTIFY, TRIALS, TrialRecord
 
@@ -17,9 +16,8 @@ from rltune.records import CERTIFY, TRIALS, TrialRecord
 class Proposals:
     """Proposes so many of a kind, the last of them only once the search is over."""
 
-    def __init__(self, kind, early, late=0):
-        self.kind, self.early, self.late, self.number = kind, early, late, 0
-        self.table = SimpleNamespace(kind=kind)
+    def __init__(self, table, early, late=0):
+        self.table, self.early, self.late, self.number = table, early, late, 0
 
     def propose(self, is_search_over):
         if self.early:
@@ -29,29 +27,22 @@ class Proposals:
         else:
             return None
         self.number += 1
-        return TrialRecord(self.number - 1, "RUNNING", {}, kind=self.kind)
+        return TrialRecord(self.number - 1, "RUNNING", {}, kind=self.table.kind)
 
 
-def make_over(slots, stages, make_config, is_stopping=False, look=list):
-    """A searcher over slots and stages; `look` reopens what failed."""
-    sweep = SimpleNamespace(
-        slots=slots,
-        stopper=SimpleNamespace(is_requested=lambda: is_stopping),
-        inbox=SimpleNamespace(reopen_failed=lambda note: look()),
-        console=SimpleNamespace(note=print),
-    )
-    return StageSearcher(sweep, stages, SimpleNamespace(make_config=make_config))
+class Numbers(Assignments):
+    """Makes configs that say only which trial is to run."""
+
+    def make_config(self, record):
+        return {record.kind: record.number}
 
 
 @pytest.fixture
-def make_searcher():
-    def make(trials, early=0, late=0, slots=2, **options):
-        stages = [
-            Proposals(TRIALS, trials),
-            Proposals(CERTIFY, early, late),
-        ]
-        room = Slots([{"CPU": 1}], 64, [Machine(slots, 0)])
-        return make_over(room, stages, lambda record: {record.kind: record.number}, **options)
+def make_searcher(make_sweep):
+    def make(trials, early=0, late=0, slots=2):
+        sweep = make_sweep(num_slots=slots)
+        stages = [Proposals(sweep.ledger.trials, trials), Proposals(sweep.ledger.runs, early, late)]
+        return StageSearcher(sweep, stages, Numbers(sweep))
 
     return make
 
@@ -116,19 +107,19 @@ def test_tune_sees_to_its_trials_before_all_slots_are_filled(make_searcher):
 
 
 def test_nothing_is_begun_after_an_end_was_requested(make_searcher):
-    searcher = make_searcher(1, is_stopping=True)
+    searcher = make_searcher(1)
+    searcher._sweep.stopper.request("interrupted")
     assert searcher.suggest("t0") == Searcher.FINISHED
 
 
 def test_tune_can_pickle_the_searcher_though_it_holds_a_database(make_searcher):
-    searcher = make_searcher(1)
-    searcher._sweep.file = open("/dev/null")  # noqa: SIM115  no pickle
-    assert pickle.dumps(searcher)
+    assert pickle.dumps(make_searcher(1))
 
 
-def test_what_is_tried_again_is_looked_for_though_all_slots_are_taken(make_searcher):
+def test_what_is_tried_again_is_looked_for_though_all_slots_are_taken(make_searcher, monkeypatch):
     """Who asks waits for it, and a trial may take hours."""
     looks = []
-    searcher = make_searcher(2, slots=1, look=lambda: looks.append(1) or [])
+    searcher = make_searcher(2, slots=1)
+    monkeypatch.setattr(searcher._sweep.inbox, "reopen_failed", lambda note: looks.append(note) or [])
     assert [searcher.suggest("t0"), searcher.suggest("t1")] == [{TRIALS: 0}, None]
     assert len(looks) == 2

@@ -124,9 +124,9 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
     Raises:
         ConfigError: A parameter is not searched, a value is out of its range, or no value is given.
     """
-    config = sweep.config
+    settings = sweep.settings
     # None for a user's own searcher class, because a service must not import it.
-    traits = find_known_traits(config.searcher.kind)
+    traits = find_known_traits(settings["searcher"]["kind"])
     if traits and traits.is_grid:
         raise ConfigError(
             "sweep",
@@ -135,7 +135,7 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
             "a sweep with another searcher",
             spell_command("run searcher=rf ..."),
         )
-    checked = build_search_space(config.algo, config.space).check_values(values)
+    checked = build_search_space(settings["algo"], settings["space"]).check_values(values)
     if not checked:
         raise ConfigError(
             "space",
@@ -221,7 +221,7 @@ def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[st
         StudyError: No trial has failed that can be retried, or the number of one is not among them.
     """
     trials = sweep.ledger.trials.records()
-    failed = [trial.number for trial in trials if trial.can_be_retried(sweep.config.budget.env_steps)]
+    failed = [trial.number for trial in trials if trial.can_be_retried(sweep.budget.env_steps)]
     show = spell_command(f"show sweep={sweep.name}")
     if numbers:
         states = {trial.number: trial.state for trial in trials}

@@ -14,9 +14,9 @@ from rltune.checkpoints.store import find_store
 from rltune.cluster.stale_processes import read_boot_id
 from rltune.config.budget import SpentBudget
 from rltune.config.criteria import read_criteria
-from rltune.config.schema import RunConfig
+from rltune.config.schema import BudgetConfig
 from rltune.config.settings_file import load_settings, read_identity, read_settings
-from rltune.config.validation import parse_config
+from rltune.config.validation import to_typed
 from rltune.driver.requests.inbox import describe_user
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
@@ -50,14 +50,15 @@ class SweepHandle:
     folder: Path | None
 
     @cached_property
-    def config(self) -> RunConfig:
-        """The sweep's settings as a `RunConfig`."""
-        return parse_config(self.settings)
+    def budget(self) -> BudgetConfig:
+        """The sweep's budget."""
+        return to_typed(BudgetConfig, self.settings["budget"])
 
     def compute_spent(self) -> SpentBudget:
         """Return the number of trials and environment steps that the search has used."""
         trials = self.ledger.trials.records()
-        return SpentBudget(self.config, len(trials), self.config.replicates * sum(trial.env_steps for trial in trials))
+        replicates = int(self.settings["replicates"])
+        return SpentBudget(self.budget, replicates, len(trials), replicates * sum(trial.env_steps for trial in trials))
 
     @property
     def resume_command(self) -> str:

@@ -60,25 +60,25 @@ class Assignments:
 
         A run of the certification plays episodes at its end.
         """
-        sweep, config, share = self._sweep, self._sweep.config, self._choose_share(record)
+        sweep, plan, share = self._sweep, self._sweep.plan, self._choose_share(record)
         whole = self._choose_whole(record)
         latest, best = choose_newest(whole), record.checkpoint
         older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
-        episodes = config.certify.episodes if record.kind == CERTIFY else 0
-        lease = sweep.ledger.lease if config.cluster.address is not None else None
+        episodes = plan.certify.episodes if record.kind == CERTIFY else 0
+        lease = sweep.ledger.lease if plan.is_joined else None
         return Assignment(
             number=record.number,
             params=record.params,
             seeds=record.seeds,
             sweep=str(sweep.folder),
-            env_steps=config.budget.env_steps,
-            reports=config.budget.reports,
-            checkpoint_every_s=config.checkpoint.every_s,
-            replay_gb=config.checkpoint.replay_gb,
-            stall_s=config.failures.stall_s,
+            env_steps=plan.budget.env_steps,
+            reports=plan.budget.reports,
+            checkpoint_every_s=plan.checkpoint.every_s,
+            replay_gb=plan.checkpoint.replay_gb,
+            stall_s=plan.failures.stall_s,
             threads=share.threads,
-            engine=config.engine,
-            build={**sweep.plan.assignment_build(), "gpus": share.gpus},
+            engine=plan.engine,
+            build={**plan.assignment_build(), "gpus": share.gpus},
             store=sweep.store.address,
             token=name_token(lease.id) if lease else None,
             latest=latest.to_dict() if latest else None,
@@ -86,7 +86,7 @@ class Assignments:
             best=best.to_dict() if best and best in whole else None,
             tags={
                 "sweep": sweep.name,
-                "env_name": config.env.name,
+                "env_name": plan.env_name,
                 "run": record.name,
                 # A certification run belongs to the trial whose values it trains.
                 "trial": record.run_key.trial,

@@ -48,7 +48,7 @@ def run_trials(sweep: OpenSweep) -> None:
             "a storage that the driver and every node can reach",
             make_resume_command(sweep.folder),
             key="storage",
-            value=sweep.config.storage,
+            value=sweep.plan.settings["storage"],
         )
 
 
@@ -56,12 +56,12 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
     stages: list[Stage] = [SearchProposals(sweep)]
     if sweep.retraining:
         stages.append(sweep.retraining)
-    attempts = Attempts(sweep.config.failures.max_retries, sweep.config.failures.stop_after)
+    attempts = Attempts(sweep.plan.failures.max_retries, sweep.plan.failures.stop_after)
     assignments = Assignments(sweep)
     request = functools.partial(request_resources, sweep.share)
     scheduler = StoppingRuleScheduler(sweep.rule)
     return Tuner(
-        tune.with_resources(sweep.context.trainable or Trial, request),
+        tune.with_resources(sweep.invocation.trainable or Trial, request),
         tune_config=TuneConfig(
             search_alg=StageSearcher(sweep, stages, assignments),
             scheduler=scheduler,
@@ -86,7 +86,7 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
 
 def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
     """Run Tune until the searcher has no more trials or the stopper ends the sweep; delete Tune's files."""
-    stopper, joined = sweep.stopper, sweep.config.cluster.address is not None
+    stopper, joined = sweep.stopper, sweep.plan.is_joined
     logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # Otherwise Tune lists failed trials as it ends.
     # Tune's tracebacks go to the sweep's log, not to the terminal.
     logging.getLogger("ray.tune").propagate = False

@@ -59,7 +59,7 @@ class SearchProposals:
         if self._waiting:
             return self._waiting.pop(0)
         number, plan, study = self.table.num_trials, self._sweep.plan, self._sweep.study
-        if number >= plan.config.budget.trials or self._has_spent_steps():
+        if number >= plan.budget.trials or self._has_spent_steps():
             return None
         enqueued = self._sweep.inbox.find_enqueued()
         if enqueued:

@@ -119,7 +119,7 @@ class Recorder(Callback):
         assignments: Assignments,
     ) -> None:
         self.sweep, self.stopper = sweep, sweep.stopper
-        self._config, self._store, self._tracker = sweep.config, sweep.store, sweep.tracker
+        self._plan, self._store, self._tracker = sweep.plan, sweep.store, sweep.tracker
         self._stages = {stage.table.kind: stage for stage in stages}
         self._scheduler, self._attempts, self._assignments = scheduler, attempts, assignments
         # Trials with a result that could not be recorded; later results are ignored, as the learning curve would have a
@@ -188,7 +188,7 @@ class Recorder(Callback):
             self._end_attempt(event, failure)
         elif reason:
             self._end(event, "PRUNED", reason)
-        elif int(result.get("nominal_steps", 0)) < self._config.budget.env_steps:
+        elif int(result.get("nominal_steps", 0)) < self._plan.budget.env_steps:
             self._interrupt(event)
         else:
             self._end_whole(event)
@@ -199,7 +199,7 @@ class Recorder(Callback):
         """Record the end of an attempt whose process died. Tune itself does not retry trials."""
         event = self._make_event(trial, trial.last_result)
         self.stopper.active_trial_dirs.discard(event.trial_dir)
-        if self._config.cluster.address is not None:
+        if self._plan.is_joined:
             wait_for_head()
         error = read_last_error(trial.error_file)
         failure = explain_death(self._store, event.trial_dir, error, event.result.get("worker_pid"))
@@ -231,14 +231,14 @@ class Recorder(Callback):
         if costs.get("env_steps", -1) < before:
             return {"node": costs["node"]} if "node" in costs else {}
         if event.is_search:
-            self.stopper.env_steps += (costs["env_steps"] - before) * self._config.replicates
+            self.stopper.env_steps += (costs["env_steps"] - before) * self._plan.build.replicates
         return costs
 
     def _end_whole(self, event: _Event) -> None:
         """End a trial that has used its whole budget; without a score it has failed."""
         returns = event.result.get("returns")
         if not event.record.scores:
-            self._end(event, "FAIL", f"no episode ended within {self._config.budget.env_steps} environment steps")
+            self._end(event, "FAIL", f"no episode ended within {self._plan.budget.env_steps} environment steps")
         elif event.is_search:
             self._end(event, "COMPLETE", WHOLE_BUDGET)
         elif not returns:
@@ -288,7 +288,7 @@ class Recorder(Callback):
             event.key, counts_against_trial=failure.counts_against_trial, is_nodes_fault=failure.is_nodes_fault
         )
         if self._attempts.are_exhausted and not self.stopper.is_requested():
-            limit = self._config.failures.stop_after
+            limit = self._plan.failures.stop_after
             self.stopper.interrupt(f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}")
         # Retrying is useless after divergence, or if no GPU has enough memory.
         if result.get("diverged") or result.get("out_of_memory") or not may_go_on:

@@ -1,0 +1,116 @@
+"""Refuse settings of an algorithm with which RLlib would not train, without importing RLlib.
+
+A new check of an algorithm's settings belongs into `check_algorithm`. RLlib's own validation, which has to import it,
+comes later, see `rltune.algorithms.preflight`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rltune.algorithms.arguments import check_values, locate_argument, read_argument, read_shipped
+from rltune.algorithms.rllib_source import list_keywords
+from rltune.config.capabilities import UNKNOWN, Capabilities, list_algos
+from rltune.errors import ConfigError, choices
+from rltune.search.space import Space
+
+_MODEL = ("rl_module", "model_config")
+_MINIBATCH = ("training", "minibatch_size")
+_BATCH = ("training", "train_batch_size_per_learner")
+
+
+def check_algorithm(algo: Mapping[str, Any], space: Space, row: Capabilities | None, *, several_agents: bool) -> None:
+    """Refuse settings of an algorithm with which RLlib would not train.
+
+    Args:
+        algo: The algo file.
+        space: The search space.
+        row: The algorithm's features; None if its class has to be imported to know them.
+        several_agents: Whether the environment has several agents.
+
+    Raises:
+        ConfigError: Names the first of them, what is allowed and what to type.
+    """
+    check_values(algo, space, row or UNKNOWN)
+    _check_names(algo, row or UNKNOWN)
+    if row is not None:
+        _check_agents(algo, row, several_agents)
+        _check_lstm(algo, space, row, several_agents)
+        _check_minibatch(algo, space, row)
+
+
+def _check_names(algo: Mapping[str, Any], row: Capabilities) -> None:
+    """Refuse arguments of ``training`` that RLlib's config does not have. Those of the shipped file are known to it."""
+    shipped, target = read_shipped(algo, row).get("training") or {}, str(algo["class"])
+    arguments = algo.get("training") or {}
+    own = [name for name in arguments if name not in shipped]
+    known = list_keywords(target, "training") if own else None
+    if known and (unknown := [name for name in own if name not in known]):
+        raise make_unknown_error(target.rpartition(":")[2], "training", unknown[0], arguments[unknown[0]], known)
+
+
+def make_unknown_error(config: str, section: str, name: str, value: Any, known: list[str]) -> ConfigError:
+    """Make the error for an argument that RLlib's config does not have.
+
+    Args:
+        config: The config's class.
+        section: The argument's section of the algo file.
+        name: The argument.
+        value: Its value.
+        known: The arguments that the section has.
+    """
+    key = f"algo.{section}.{name}"
+    problem, fix = f": {config} has no such argument", f"correct or remove it: ~{key}"
+    return ConfigError(key, value, problem, choices(name, known), fix)
+
+
+def _check_agents(algo: Mapping[str, Any], row: Capabilities, several_agents: bool) -> None:
+    """Refuse several agents for algorithms that train one."""
+    if several_agents and not row.several_agents:
+        raise ConfigError(
+            "algo",
+            algo["name"],
+            "is for one agent, and env.policies asks for several",
+            list_algos(lambda row: row.several_agents),
+            "algo=ppo",
+        )
+
+
+def _check_lstm(algo: Mapping[str, Any], space: Space, row: Capabilities, several_agents: bool) -> None:
+    """Refuse an LSTM for algorithms that RLlib cannot train with it: they would fail at the first update (Ray 2.60)."""
+    if (several_agents or not row.lstm) and any(_list_values(algo, space, (*_MODEL, "use_lstm"))):
+        cls = str(algo["class"]).rpartition(":")[2]
+        who = "policies of several agents act with" if row.lstm else f"RLlib 2.60's {cls} trains"
+        raise ConfigError(
+            "algo.rl_module.model_config.use_lstm",
+            True,
+            f": {who} no LSTM",
+            f"use_lstm with {list_algos(lambda row: row.lstm)} and one agent",
+            "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
+        )
+
+
+def _check_minibatch(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
+    """Refuse minibatches of PPO and A2C that are larger than a batch, at any corner of the space."""
+    if row.name not in ("ppo", "a2c"):
+        return
+    sizes, batches = _list_values(algo, space, _MINIBATCH), _list_values(algo, space, _BATCH)
+    for size, batch in zip(sizes, batches, strict=True):
+        if isinstance(size, int) and isinstance(batch, int) and size > batch:
+            group = "space" if "minibatch_size" in space.names else "algo.training"
+            smallest = min(batch for batch in batches if isinstance(batch, int))
+            raise ConfigError(
+                f"{group}.minibatch_size",
+                size,
+                f"exceeds the batch, train_batch_size_per_learner={batch}",
+                "minibatches that are at most as large as the batch, in every trial",
+                f"{group}.minibatch_size={smallest}",
+            )
+
+
+def _list_values(algo: Mapping[str, Any], space: Space, path: tuple[str, ...]) -> list[Any]:
+    """List the values of an argument at each corner of the space."""
+    names = [name for name in space.names if locate_argument(algo, name) == path]
+    in_file = read_argument(algo, path)
+    return [corner.get(names[0], in_file) if names else in_file for corner in space.corners()]

@@ -1,0 +1,77 @@
+"""Read from RLlib's source which arguments a config takes, without importing RLlib, which takes seconds."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = "AlgorithmConfig"  # The config from which all others derive.
+
+
+def list_keywords(target: str, section: str) -> list[str] | None:
+    """List the keyword arguments of a config's method, including those that it passes to parent classes.
+
+    Args:
+        target: The config's class, ``module:Class``.
+        section: The method.
+
+    Returns:
+        Their names; None if the source of the class or of a parent is not found, and if none of them has the method.
+    """
+    try:
+        methods = [
+            node
+            for cls in _list_classes(*target.split(":"))
+            for node in cls.body
+            if isinstance(node, ast.FunctionDef) and node.name == section
+        ]
+    except (LookupError, OSError, ValueError, SyntaxError):
+        return None
+    return sorted({argument.arg for method in methods for argument in method.args.kwonlyargs}) or None
+
+
+def _list_classes(module: str, name: str) -> Iterator[ast.ClassDef]:
+    """Yield the definitions of a class and of its parents.
+
+    Raises:
+        LookupError: One of them is defined in a way that is not understood.
+    """
+    classes, imports = _parse(module)
+    if name in imports:
+        yield from _list_classes(*imports[name])
+        return
+    yield classes[name]
+    for base in classes[name].bases if name != ROOT else ():
+        if not isinstance(base, ast.Name):
+            raise LookupError(ast.unparse(base))
+        yield from _list_classes(module, base.id)
+
+
+@functools.cache
+def _parse(module: str) -> tuple[dict[str, ast.ClassDef], dict[str, tuple[str, str]]]:
+    """Return the classes that a module defines, and the module and name of each thing that it imports, by name."""
+    tree = ast.parse(_find_file(module).read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    imports = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        for alias in node.names
+    }
+    return classes, imports
+
+
+def _find_file(module: str) -> Path:
+    """Find the source of a module. Only the specification of its first package is looked up, which imports nothing."""
+    first, *parts = module.split(".")
+    spec = find_spec(first)
+    if spec is None or spec.origin is None:
+        raise LookupError(module)
+    path = Path(spec.origin)
+    if parts:
+        path = path.parent.joinpath(*parts)
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return path
