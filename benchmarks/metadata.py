@@ -41,6 +41,8 @@ WORK = ROOT / "outputs" / "metadata"
 MARKS, SEEDS = 20, 2
 ATTEMPTS, PAUSE_S = 5, 60
 OBSERVATIONS, REWARDS = "env.normalise_observations", "env.rewards.normalise"
+"""The names in the records for what a sweep normalises, each of which is true or false."""
+PARTS = {"observations": OBSERVATIONS, "rewards": REWARDS}
 ACTIVATION = "+space.fcnet_activation=[choice,tanh,relu]"
 WIDTH = "+space.fcnet_hiddens=[choice,[64,64],[256,256]]"
 CROSSING = "env.id=minigrid:MiniGrid-SimpleCrossingS9N1-v0"
@@ -290,7 +292,8 @@ def run_part(part: Part, configurations: Sequence[Mapping[str, Any]]) -> list[Tr
         if environment == "crossing"
         else [f"env={task if family == 'minigrid' else environment}"]
     )
-    words += [f"{name}={str(shape.values[name]).lower()}" for name in (OBSERVATIONS, REWARDS)]
+    normalised = [part for part, name in PARTS.items() if shape.values[name]]
+    words.append(f"algo.normalise=[{','.join(normalised)}]")
     words += [f"budget.env_steps={what.tasks[task]}", f"budget.trials={len(configurations) or shape.trials}"]
     if first := configurations or shape.first:
         words.append(f"warm_start=[{','.join(spell_values(each, shape.values) for each in first)}]")

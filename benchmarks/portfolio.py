@@ -292,8 +292,7 @@ def compare_normalization(problem: Problem, groups: Mapping[str, Array]) -> dict
 
 def read_values(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration of our curves with ``normalise`` as an algorithm's file has it."""
-    switches = {"observations": metadata.OBSERVATIONS, "rewards": metadata.REWARDS}
-    return {**configuration, "normalise": [name for name, switch in switches.items() if configuration[switch]]}
+    return {**configuration, "normalise": [name for name, switch in metadata.PARTS.items() if configuration[switch]]}
 
 
 def spell_portfolio(algo: str, problem: Problem) -> str:

@@ -129,7 +129,7 @@ def test_env_runners_are_doubled_while_a_cpu_is_left(config, cpus, env_runners):
 
 
 def test_shaped_rewards_are_measured_only_as_a_sweep_may_run(settings):
-    shaped = {**settings, "env": {**settings["env"], "rewards": {"normalise": True}}}
+    shaped = {**settings, "env": {**settings["env"], "rewards": {"scale": 0.5}}}
     for env_runners in (None, [0, 1]):
         config = to_typed(ProbeConfig, {**shaped, "env_runners": env_runners})
         assert list_values(config, 16)["env_runners"] == [0]

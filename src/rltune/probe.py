@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from rltune.algorithms.arguments import count_env_runners, count_learners
 from rltune.algorithms.build import Build, build_config
 from rltune.algorithms.checks import check_algorithm
-from rltune.algorithms.preflight import check_corners, find_normalisable
+from rltune.algorithms.normalising import find_obstacles, remove_from_values
+from rltune.algorithms.preflight import check_corners
 from rltune.cluster.memory import peak_gb, total_gb
 from rltune.cluster.ray_cluster import connect_ray, prepare_environment
 from rltune.cluster.resources import available_cpus, local_machine
@@ -134,9 +135,9 @@ def run_probe(
     spec = spec_of(config.env)
     row, several_agents = find_capabilities(config.algo), spec.policies is not None
     check_algorithm(config.algo, parse_space({}), row, several_agents=several_agents)
-    normalisable, _ = find_normalisable(config.algo, config.env, spec, check_env(spec))
-    if "observations" in normalisable and "observations" in config.algo.get("normalise", ()):
-        config = replace(config, env=replace(config.env, normalise_observations=True))
+    obstacles = find_obstacles(config.algo, spec, config.env.vectorize, check_env(spec))
+    # Env runners of the combinations could not normalise rewards.
+    config = replace(config, algo=remove_from_values(config.algo, {*obstacles, "rewards"}))
     prepare_environment()
     cpus, results, notes = int(available_cpus()), list[Measurement](), list[str]()
     if (load := os.getloadavg()[0]) > BUSY_LOAD * cpus:

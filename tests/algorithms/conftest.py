@@ -23,7 +23,7 @@ def settings():
 
 @pytest.fixture
 def algo(settings):
-    return lambda name="ppo": copy.deepcopy(settings[name].algo)
+    return lambda name="ppo": copy.deepcopy(settings[name].algo) | {"normalise": []}
 
 
 class Pusher:

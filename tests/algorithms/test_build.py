@@ -179,13 +179,6 @@ def test_what_is_no_such_part_is_refused(algo, path, target, what):
     assert refused.value.allowed.startswith("package.module:Name")
 
 
-def test_an_own_connector_is_not_replaced_in_silence(algo):
-    own = set_in(algo(), "env_runners.env_to_module_connector", "own_parts:make_mirror")
-    with pytest.raises(ConfigError) as refused:
-        build_config(Build(own, EnvSpec("CartPole-v1", normalise_observations=True)), {}, 0)
-    assert refused.value.fix == "env.normalise_observations=false"
-
-
 def test_a_gpu_share_is_divided_among_remote_learners(algo):
     made = build_config(Build(set_in(algo(), "learners.num_learners", 2), CARTPOLE, gpus=4), {}, 0)
     assert (made.num_learners, made.num_gpus_per_learner, made.num_cpus_per_learner) == (2, 2.0, 1.0)

@@ -44,7 +44,7 @@ def test_an_environment_of_several_agents_is_registered_too(policies):
 
 
 def test_rewards_are_normalised_by_the_algorithms_discount(request_of):
-    made = make_plan(request_of("algo=ppo", "env=pendulum", "~tuned", "env.rewards.normalise=true"))
+    made = make_plan(request_of("algo=ppo", "env=pendulum", "~tuned", "algo.normalise=[rewards]"))
     for params, discount in (({"gamma": 0.5}, 0.5), ({}, 0.99)):
         config = build_config(made.build, params, 0)
         env = registered(config.env)(config.env_config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -71,19 +70,6 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
         assert "objective.direction=max" in refused.value.what
 
 
-@pytest.mark.slow
-def test_a_sweep_from_before_a_setting_could_be_open_is_resumed_by_the_same_command(request_of):
-    """It was begun when null was not allowed, and the file of its algorithm has never normalised anything."""
-    wanted = request_of("algo=dqn", "env=cartpole")
-    begun = asdict(wanted)
-    begun["env"]["normalise_observations"] = begun["env"]["rewards"]["normalise"] = False
-    assert check_changes("mine", to_typed(RunConfig, begun), wanted) is False
-    begun["env"]["rewards"]["normalise"] = True
-    with pytest.raises(StudyError) as refused:
-        check_changes("mine", to_typed(RunConfig, begun), wanted)
-    assert refused.value.what.startswith("env.rewards.normalise=false")
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -105,8 +91,8 @@ def test_an_address_may_change(composed, key, value):
     ("key", "old", "new"),
     [
         ("budget.trials", 48, 96),
-        ("budget.total_env_steps", 1000, 2000),
-        ("budget.total_env_steps", 1000, None),
+        ("budget.total_env_steps", 100_000, 200_000),
+        ("budget.total_env_steps", 100_000, None),
         ("budget.wall_time_s", 60, 120),
         ("certify.seeds", 0, 5),
         ("certify.top", 1, 3),
@@ -125,7 +111,7 @@ def test_seconds_count_anew_so_that_fewer_are_no_smaller_budget(composed):
     ("key", "old", "new"),
     [
         ("budget.trials", 24, 12),
-        ("budget.total_env_steps", None, 1000),
+        ("budget.total_env_steps", None, 100_000),
         ("budget.env_steps", 100000, 200000),
         ("seed", 0, 1),
         ("algo.training.lr", 0.0003, 0.001),

@@ -217,7 +217,7 @@ def test_an_algo_file_without_name_or_class_is_refused(key, composed):
     [
         ("env_runners.num_cpus_per_env_runner", 2, "remove it: ~algo.env_runners.num_cpus_per_env_runner"),
         ("env_runners.num_gpus_per_env_runner", 0.5, "resources.gpus_per_trial=0.5"),
-        ("env_runners.observation_filter", "MeanStdFilter", "env.normalise_observations=true"),
+        ("env_runners.observation_filter", "MeanStdFilter", "algo.normalise=[observations]"),
         ("env_runners.gym_env_vectorize_mode", "sync", "env.vectorize=sync"),
         ("environment.env_config", {"size": 4}, "+env.kwargs={size:4}"),
         ("environment.clip_rewards", True, "env.rewards.clip=1.0"),

@@ -39,7 +39,7 @@ SMALL = {  # enough for two updates of each
     "ppo": [
         "algo.training.train_batch_size_per_learner=64",
         "algo.training.minibatch_size=64",
-        "env.normalise_observations=true",
+        "algo.normalise=[observations]",
         "~space",
     ],
     "sac": [
@@ -299,7 +299,7 @@ def test_a_policy_of_normalised_observations_acts_as_in_its_trial(kind, tmp_path
     import torch
 
     for env, tolerance in (("cartpole", 0.0), ("pendulum", 1e-6)):
-        made = make_plan(request_of("algo=ppo", f"env={env}", *SMALL["ppo"], "env.normalise_observations=true"))
+        made = make_plan(request_of("algo=ppo", f"env={env}", *SMALL["ppo"], "algo.normalise=[observations]"))
         runner = AlgorithmRunner(made.build, {}, seed=1, engine=kind, threads=1, scored_steps=1000)
         folder = tmp_path / env
         folder.mkdir()

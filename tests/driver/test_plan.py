@@ -103,9 +103,8 @@ BOTH, NEITHER = (True, {"normalise": True}), (False, {})
     [
         (["env=pendulum"], BOTH),
         (["env=pendulum", "algo.normalise=[]"], NEITHER),
-        (["env=pendulum", "env.normalise_observations=false"], (False, {"normalise": True})),
-        (["env=pendulum", "env.rewards.normalise=false"], (True, {})),
-        (["env=pendulum", "algo.normalise=[]", "env.normalise_observations=true"], (True, {})),
+        (["env=pendulum", "algo.normalise=[rewards]"], (False, {"normalise": True})),
+        (["env=pendulum", "algo.normalise=[observations]"], (True, {})),
         (["env=pendulum", "env.rewards.clip=1"], (True, {"clip": 1.0})),
         (["env=pendulum", "algo.env_runners.num_env_runners=1", "cluster.num_cpus=8"], (True, {})),
         (["env=pendulum", "env.vectorize=async"], (True, {})),
@@ -114,35 +113,41 @@ BOTH, NEITHER = (True, {"normalise": True}), (False, {})
         (["env=breakout"], (False, {"clip": 1.0})),
         (["env=simple_spread"], NEITHER),
         (["env=pendulum", "algo=sac"], NEITHER),
+        (["env=pendulum", "algo=sac", "algo.normalise=[observations]"], (True, {})),
     ],
 )
-def test_ppo_normalises_what_can_be_and_what_no_setting_decides(request_of, typed, normalised):
+def test_what_is_normalised_is_what_is_wanted_and_can_be(request_of, typed, normalised):
     plan = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed))
-    env, asked = plan.build.with_params({}).env, plan.asked["env"]
+    env = plan.build.with_params({}).env
     assert (env.normalise_observations, env.rewards) == normalised
-    for part, decided in (
-        ("observations", asked["normalise_observations"]),
-        ("rewards", asked["rewards"]["normalise"]),
-    ):
-        is_wanted = decided is None and part in plan.build.algo.get("normalise", ())
+    wanted = str([plan.asked["algo"]["normalise"], plan.asked["space"].get("normalise")])
+    for part in ("observations", "rewards"):
         is_noted = any(note.startswith(f"{part} are not normalised") for note in plan.notes)
-        assert is_noted == (is_wanted and part not in env.list_normalised())
+        assert is_noted == (part in plan.not_normalised and part in wanted)
 
 
 @pytest.mark.parametrize(
-    ("typed", "is_idle"),
+    ("typed", "choices"),
     [
-        (["env=pendulum"], False),
-        (["env=pendulum", "env.normalise_observations=true"], False),
-        (["env=pendulum", "env.normalise_observations=true", "env.rewards.normalise=false"], True),
-        (["env=breakout"], True),
-        (["env=simple_spread"], True),
-        (["env=simple_spread", "~space.normalise"], False),
+        (["env=pendulum"], ([], ["rewards"], ["observations", "rewards"])),
+        (["env=gym", "env.id=FrozenLake-v1"], ([], ["rewards"])),
+        (["env=pendulum", "env.rewards.scale=0.1"], ([], ["observations"])),
+        (["env=breakout"], None),
+        (["env=simple_spread"], None),
+        (["env=breakout", "+space.clip_param=[when,{normalise: [rewards]},[uniform,0.1,0.3]]"], None),
     ],
 )
-def test_a_note_says_where_nothing_depends_on_what_is_normalised(request_of, typed, is_idle):
-    plan = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed))
-    assert any("~space.normalise" in note for note in plan.notes) == is_idle
+def test_only_choices_that_train_differently_are_searched(request_of, typed, choices):
+    plan = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", "~space.clip_param", *typed))
+    searched = {dimension.name: dimension.args for dimension in plan.space.dimensions}
+    assert searched.get("normalise") == choices
+    if choices is None:
+        assert plan.space.fixed["normalise"] == []
+    starts = (*plan.warm_starts, *plan.portfolio)
+    assert all(start.get("normalise", []) in (choices or [[]]) for start in starts)
+    assert plan.encode_request({"normalise": ["observations", "rewards"]}) == (
+        plan.space.encode({"normalise": choices[-1]}) if choices else {}
+    )
 
 
 def test_published_settings_keep_their_observations_and_rewards(request_of):

@@ -254,9 +254,8 @@ def test_trials_of_earlier_sweeps_inside_the_space_are_taken(request_of):
 @pytest.mark.parametrize(
     ("words", "differing"),
     [
-        (("algo.normalise=[]", "env.normalise_observations=true", "env.rewards.normalise=true"), []),
-        (("env.rewards.normalise=false",), ["env.rewards.normalise=False, here True"]),
-        (("algo.normalise=[rewards]",), ["env.normalise_observations=False, here True"]),
+        ((), []),
+        (("algo.normalise=[rewards]",), ["normalise=['rewards'], here ['observations', 'rewards']"]),
     ],
 )
 def test_an_earlier_sweep_that_normalised_something_else_is_noted(request_of, words, differing):
@@ -270,8 +269,8 @@ def test_an_earlier_sweep_that_normalised_something_else_is_noted(request_of, wo
     ("words", "normalised"),
     [
         ((), ["observations", "rewards"]),
-        (("algo.normalise=[]", "env.rewards.normalise=true"), ["rewards"]),
-        (("env.normalise_observations=false", "env.rewards.normalise=false"), []),
+        (("algo.normalise=[rewards]",), ["rewards"]),
+        (("algo.normalise=[]",), []),
     ],
 )
 def test_a_sweep_that_searches_what_is_normalised_learns_from_one_that_does_not(request_of, words, normalised):
@@ -286,10 +285,8 @@ def test_a_sweep_that_searches_what_is_normalised_learns_from_one_that_does_not(
     ("words", "taken"),
     [
         ((), [1, 2, 3]),
-        (("env.normalise_observations=false", "env.rewards.normalise=false"), [1]),
-        (("~space.normalise", "env.normalise_observations=false", "env.rewards.normalise=false"), [1]),
-        (("~space.normalise", "algo.normalise=[]", "env.rewards.normalise=true"), [2]),
-        (("env.normalise_observations=true",), [3]),
+        (("~space.normalise", "algo.normalise=[]"), [1]),
+        (("~space.normalise", "algo.normalise=[rewards]"), [2]),
         (("space.normalise=[rewards]",), [2]),
     ],
 )

@@ -44,11 +44,6 @@ def test_the_first_pattern_that_matches_an_agent_counts():
         (SPREAD | {"policies": {"agent_*": "../x"}}, "cannot name a folder", "env.policies=shared"),
         (SPEAKER | {"policies": "shared"}, "share a policy, but their spaces differ", "env.policies=separate"),
         (SPREAD | {"kwargs": {"max_cycle": 5}}, "max_cycle", "env.kwargs={}"),
-        (
-            SPREAD | {"normalise_observations": True},
-            "env.normalise_observations is for one agent",
-            "env.normalise_observations=false",
-        ),
         (SPREAD | {"wrappers": [{"entry_point": "TimeLimit"}]}, "env.wrappers is for one agent", "env.wrappers=[]"),
         (SPREAD | {"rewards": {"scale": 2.0}}, "env.rewards is for one agent", "env.rewards.scale=1"),
         (SPREAD | {"id": "pettingzoo.classic.tictactoe_v3", "kwargs": {}}, "its agents take turns", "env.id="),

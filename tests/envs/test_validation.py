@@ -310,13 +310,6 @@ def test_a_refusal_is_all_that_a_person_reads(value, made):
     assert [str(one.message) for one in said] == []
 
 
-def test_only_vectors_are_normalised():
-    """Normalised observations are refused for images and choices."""
-    with pytest.raises(ConfigError, match="normalise_observations=true") as refused:
-        check_env(EnvSpec("FrozenLake-v1", {}, (), True))
-    assert refused.value.fix == "env.normalise_observations=false"
-
-
 @pytest.mark.parametrize("rewards", [{"clip": 0.0}, {"clip": -1.0}, {"scale": -0.1}])
 def test_rewards_that_would_teach_nothing_are_refused(rewards):
     with pytest.raises(ConfigError, match=r"^env\.rewards: ") as refused:

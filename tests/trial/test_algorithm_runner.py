@@ -166,7 +166,7 @@ def test_a_policy_speaks_the_language_of_its_environment(
     assert evaluate_checkpoint(tmp_path, 3, seed=0).mean == 8.0
 
 
-NORMALISED = ("algo=ppo", "env=pendulum", "env.rewards.normalise=true", "algo.env_runners.num_envs_per_env_runner=3")
+NORMALISED = ("algo=ppo", "env=pendulum", "algo.normalise=[rewards]", "algo.env_runners.num_envs_per_env_runner=3")
 
 
 @pytest.mark.parametrize("engine", ["fast", pytest.param("rllib", marks=pytest.mark.ray)])

@@ -157,8 +157,7 @@ def test_a_reward_that_is_no_number_is_no_divergence(tmp_path: Path) -> None:
 
 NORMALISED = (
     "env=pendulum",
-    "env.rewards.normalise=true",
-    "env.normalise_observations=true",
+    "algo.normalise=[observations,rewards]",
     "algo.env_runners.num_envs_per_env_runner=3",
 )
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from rltune.algorithms.arguments import META, NORMALISE, apply_params
 from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, name_for_rllib
-from rltune.compat.rllib_internals import list_connectors
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import find_spaces, is_plain
 from rltune.envs.spec import EnvSpec
@@ -42,7 +41,6 @@ class Build:
         gpus: The number of GPUs of the trial, or a fraction of one.
         replicates: The number of algorithms in a trial, one for each seed; they take turns.
         precision: The precision of matrix products, see `rltune.engine.networks.mixed_precision`.
-        normalisable: What ``algo.normalise`` decides: neither decided in ``env`` nor impossible there.
     """
 
     algo: Mapping[str, Any]
@@ -51,17 +49,16 @@ class Build:
     gpus: float = 0.0
     replicates: int = 1
     precision: str = "float32"
-    normalisable: Sequence[str] = ()
 
     def with_params(self, params: Mapping[str, Any]) -> Build:
         """Return this with a sample's values in the algo file, and what that normalises in the environment."""
         algo, env = apply_params(self.algo, params), self.env
-        decided = [part for part in self.normalisable if part in algo.get(NORMALISE, ())]
-        if "observations" in decided:
+        wanted = algo.get(NORMALISE, ())
+        if "observations" in wanted:
             env = replace(env, normalise_observations=True)
-        if "rewards" in decided:
+        if "rewards" in wanted:
             env = replace(env, rewards={"normalise": True})
-        return replace(self, algo=algo, env=env, normalisable=())
+        return replace(self, algo=algo, env=env)
 
 
 def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
@@ -129,7 +126,6 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     if config.is_offline:
         _read_recorded(config, build.env)
     if build.env.normalise_observations:
-        _check_own_connector(config)
         config.env_runners(env_to_module_connector=make_mean_std_connector)
     if build.vectorize not in ("auto", "sync"):
         config.env_runners(gym_env_vectorize_mode=build.vectorize)
@@ -183,18 +179,6 @@ def _derive_filters(spaces: Sequence[Any]) -> list[list[int]]:
     return []
 
 
-def _check_own_connector(config: AlgorithmConfig) -> None:
-    """Refuse a user's env-to-module connector if observations are normalized, as our filter would replace it."""
-    if "env_to_module_connector" in list_connectors(config):
-        raise ConfigError(
-            "env.normalise_observations",
-            True,
-            "with algo.env_runners.env_to_module_connector: only one can act",
-            "one of the two; your own connector function can return [MeanStdFilter(), ...]",
-            "env.normalise_observations=false",
-        )
-
-
 def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
     """Let an offline algorithm read datasets in our format; its spaces are those of the evaluation environment."""
     from rltune.algorithms.offline_data import RecordedEpisodes
@@ -202,11 +186,11 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
 
     if spec.normalise_observations:
         raise ConfigError(
-            "env.normalise_observations",
-            True,
+            f"algo.{NORMALISE}",
+            ["observations"],
             ": offline algorithms do not normalise a dataset",
-            "false for offline algorithms",
-            "env.normalise_observations=false",
+            "[] for offline algorithms",
+            f"algo.{NORMALISE}=[]",
         )
     observation_space, action_space = find_network_spaces(*find_spaces(spec))
     config.environment(observation_space=observation_space, action_space=action_space)

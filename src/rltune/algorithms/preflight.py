@@ -6,15 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import NORMALISE, check_unread, count_env_runners, count_learners
+from rltune.algorithms.arguments import check_unread, count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
 from rltune.algorithms.checks import check_algorithm
 from rltune.config.capabilities import Capabilities, capabilities_of, find_capabilities, list_algos
-from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import make_parallel_env, policy_spaces
-from rltune.envs.spec import EnvSpec
-from rltune.envs.validation import can_shape_rewards
 from rltune.errors import ConfigError
 from rltune.search.space import Space
 
@@ -172,47 +169,6 @@ def check_spaces(
         )
     if space is not None:
         check_unread(algo, space, row, {"is_image": is_image(spaces[0]), "is_discrete": kind == "discrete"})
-
-
-def find_normalisable(
-    algo: Mapping[str, Any], env: EnvConfig, spec: EnvSpec, spaces: tuple[Any, Any] | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Find what ``algo.normalise`` decides: what the environment's settings leave open and nothing prevents.
-
-    Args:
-        algo: The algo file.
-        env: The environment's settings, of which ``normalise_observations`` and ``rewards.normalise`` may be None.
-        spec: The specification of the settings.
-        spaces: Its observation space and its action space; None with several agents.
-
-    Returns:
-        What it decides, and a note on each part that it wants to normalise and that cannot be.
-    """
-    from rltune.envs.spaces import can_normalise
-
-    connector = "env_to_module_connector"
-    several = ("there are several agents", spaces is None)
-    obstacles = {
-        "observations": (
-            several,
-            ("they are no vectors", spaces is not None and not can_normalise(spaces[0])),
-            (f"algo.env_runners.{connector} prepares them", connector in (algo.get("env_runners") or {})),
-        ),
-        "rewards": (
-            several,
-            ("env.rewards shapes them", bool(spec.rewards)),
-            ("other processes step the environments", not can_shape_rewards(count_env_runners(algo), env.vectorize)),
-        ),
-    }
-    is_open = {"observations": env.normalise_observations is None, "rewards": env.rewards.normalise is None}
-    normalisable, notes = [], []
-    for part in filter(is_open.get, obstacles):
-        why = next((why for why, holds in obstacles[part] if holds), None)
-        if why is None:
-            normalisable.append(part)
-        elif part in algo.get(NORMALISE, ()):
-            notes.append(f"{part} are not normalised, because {why}")
-    return tuple(normalisable), tuple(notes)
 
 
 def _format_corner(params: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from rltune.config.schema import MEASURED, RunConfig
@@ -67,7 +66,7 @@ def check_changes(name: str, begun: RunConfig, wanted: RunConfig) -> bool:
     Raises:
         StudyError: Something else than budgets and addresses differs, or a budget is smaller.
     """
-    before, now = (_flatten(each) for each in (begun, wanted))
+    before, now = (dict(flatten_settings(redact_config(each))) for each in (begun, wanted))
     differing = [
         key
         for key in sorted(before.keys() | now.keys())
@@ -110,26 +109,6 @@ def check_budgets(name: str, begun: RunConfig, wanted: RunConfig) -> None:
                 key=key,
                 value=now[key],
             )
-
-
-def wanted_normalisation(config: RunConfig, params: Mapping[str, Any] = MappingProxyType({})) -> dict[str, bool]:
-    """Return whether observations and rewards are to be normalised in a sweep, or in a trial that has these values.
-
-    It is as the environment's settings say, else as the trial's values, else as the algorithm's file.
-    """
-    wanted, env = params.get("normalise", config.algo.get("normalise", ())), config.env
-    observations, rewards = env.normalise_observations, env.rewards.normalise
-    return {
-        "env.normalise_observations": "observations" in wanted if observations is None else observations,
-        "env.rewards.normalise": "rewards" in wanted if rewards is None else rewards,
-    }
-
-
-def _flatten(config: RunConfig) -> dict[str, Any]:
-    """Return settings by dotted key, with what is to be normalised in place of where that was written."""
-    flat = dict(flatten_settings(redact_config(config))) | wanted_normalisation(config)
-    flat.pop("algo.normalise", None)
-    return flat
 
 
 def _describe_change(name: str, key: str, before: Mapping[str, Any]) -> str:

@@ -64,29 +64,21 @@ class BudgetConfig:
 
 @dataclass
 class RewardsConfig:
-    """Transformations of the rewards for training; the reported returns are those of the environment.
+    """Transformations of the rewards for training; the reported returns are those of the environment."""
 
-    ``normalise`` None follows ``normalise`` of the algorithm's file.
-    """
-
-    normalise: bool | None = None
     scale: float = 1.0
     clip: float | None = None
 
 
 @dataclass
 class EnvConfig:
-    """One environment: its Gymnasium id, or its PettingZoo module if ``policies`` names several agents' policies.
-
-    ``normalise_observations`` None follows ``normalise`` of the algorithm's file.
-    """
+    """One environment: its Gymnasium id, or its PettingZoo module if ``policies`` names several agents' policies."""
 
     name: str = MISSING
     id: str = MISSING
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: list[Any] = field(default_factory=list)
     vectorize: str = bounded("auto", choices=("auto", "sync", "async", "vector_entry_point"))
-    normalise_observations: bool | None = None
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     policies: Any = None
 

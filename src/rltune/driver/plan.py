@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import (
-    NORMALISE,
     build_search_space,
     count_env_runners,
     count_gpus,
@@ -22,7 +21,8 @@ from rltune.algorithms.arguments import (
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.checks import check_algorithm
-from rltune.algorithms.preflight import check_corners, check_spaces, find_normalisable
+from rltune.algorithms.normalising import find_obstacles, list_notes, remove_from_space, remove_from_values
+from rltune.algorithms.preflight import check_corners, check_spaces
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
@@ -115,6 +115,7 @@ class Plan:
         portfolio: Values by name for the trials after the warm starts.
         origins: Where each warm start and each configuration of the portfolio comes from.
         earlier: Trials of earlier sweeps from which the searcher learns.
+        not_normalised: What cannot be normalised in the environment, see `rltune.algorithms.normalising`.
     """
 
     folder: Path
@@ -147,6 +148,7 @@ class Plan:
     portfolio: tuple[Mapping[str, Any], ...]
     origins: tuple[str, ...]
     earlier: tuple[TrialRecord, ...]
+    not_normalised: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -215,10 +217,13 @@ class Plan:
             given = given if is_new and self.space.is_fully_specified(given) else {}
         return (given, self.origins[number]) if given else ({}, SEARCHER)
 
+    def encode_request(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the searched quantities by label of a configuration that a user has enqueued."""
+        return self.space.encode(remove_from_values(values, self.not_normalised))
+
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain dictionaries, for the workers' assignments."""
-        plain = {"algo": dict(self.build.algo), "normalisable": list(self.build.normalisable)}
-        return {**vars(self.build), **plain, "env": self.build.env.to_dict()}
+        return {**vars(self.build), "algo": dict(self.build.algo), "env": self.build.env.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -281,14 +286,20 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     check_criteria(criteria, row, config.replicates)
     space = build_search_space(config.algo, config.space)
     check_algorithm(config.algo, space, row, several_agents=config.env.policies is not None)
-    searcher_notes = check_searcher(traits, space)
-    earlier, earlier_notes = collect_earlier_trials(config, space, traits, resumed=begun is not None)
-    baseline = find_baseline(config.algo, space)
-    warm_starts, notes = collect_warm_starts(config.algo, config.warm_start, space, baseline)
+    check_searcher(traits, space)
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, normalisable, env_notes = _check_env(config, space, row)
+    spec, obstacles = _check_env(config, space, row)
+    env_notes = list_notes(obstacles, [config.algo, *space.corners()])
+    asked, config = config, _leave_out(config, obstacles)
+    space = build_search_space(config.algo, config.space)
+    searcher_notes = check_searcher(traits, space)
+    earlier, earlier_notes = collect_earlier_trials(
+        config, space, traits, resumed=begun is not None, not_normalised=obstacles
+    )
+    baseline = find_baseline(config.algo, space)
+    warm_starts, notes = collect_warm_starts(config.algo, config.warm_start, space, baseline)
     from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config.tracking, config.notify)
@@ -300,8 +311,6 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     baseline_origin = BASELINE if config.published.env_steps is None else TUNED
     origins = [WARM_START if number < len(config.warm_start) else baseline_origin for number in range(len(warm_starts))]
     fitted, grid_notes = fit_sizes(config, space.count_points() if traits.is_grid else None)
-    if not normalisable and any(dimension.name == NORMALISE for dimension in space.dimensions):
-        env_notes += (f"{NORMALISE} is searched, but nothing here depends on it: '~space.{NORMALISE}' leaves it out",)
     optional_notes = (
         *env_notes,
         _describe_few_steps(config),
@@ -321,8 +330,8 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
         folder=folder,
         resumed=begun is not None,
         # The name is stored, too, because a bucket keeps the sweep's files under it even if the folder is renamed.
-        asked=redact_config(replace(config, name=stored_name)),
-        settings=redact_config(fitted),
+        asked=redact_config(replace(asked, name=stored_name)),
+        settings=redact_config(replace(asked, budget=fitted.budget, certify=fitted.certify)),
         env_name=config.env.name,
         seed=config.seed,
         engine=config.engine,
@@ -341,7 +350,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
         scheduler=config.scheduler,
         criteria=criteria,
         space=space,
-        build=Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, normalisable),
+        build=Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision),
         baseline=baseline,
         request=request,
         notes=(*notes, *note_values_outside(space, baseline), *filter(None, optional_notes)),
@@ -349,6 +358,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
         portfolio=portfolio,
         origins=(*origins, *(PORTFOLIO for _ in portfolio)),
         earlier=earlier,
+        not_normalised=tuple(obstacles),
     )
 
 
@@ -382,13 +392,11 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
-def _check_env(
-    config: RunConfig, space: Space, row: Capabilities | None
-) -> tuple[EnvSpec, tuple[str, ...], tuple[str, ...]]:
+def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tuple[EnvSpec, dict[str, str]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
 
     Returns:
-        Its specification, what ``algo.normalise`` decides, and notes on what cannot be normalised.
+        Its specification, and what cannot be normalised in it, with the reason.
     """
     spec = specify_env(config.env, config.objective)
     env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
@@ -397,7 +405,17 @@ def _check_env(
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
     spaces = check_env(spec)
     check_spaces(config.algo, config.env.id, spaces, row, space)
-    return spec, *find_normalisable(config.algo, config.env, spec, spaces)
+    return spec, find_obstacles(config.algo, spec, vectorize, spaces)
+
+
+def _leave_out(config: RunConfig, obstacles: Collection[str]) -> RunConfig:
+    """Leave what cannot be normalised out of the algorithm's file, the space, warm starts and the portfolio."""
+    warm_start, portfolio = (
+        [remove_from_values(values, obstacles) if isinstance(values, Mapping) else values for values in starts]
+        for starts in (config.warm_start, config.portfolio)
+    )
+    algo, space = remove_from_values(config.algo, obstacles), remove_from_space(config.space, obstacles)
+    return replace(config, algo=algo, space=space, warm_start=warm_start, portfolio=portfolio)
 
 
 def _describe_own_learner(config: RunConfig, space: Space, row: Capabilities | None) -> str | None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rltune.algorithms.arguments import NORMALISE, list_arguments, locate_argument, values_of
-from rltune.config.changes import wanted_normalisation
+from rltune.algorithms.arguments import list_arguments, locate_argument, values_of
+from rltune.algorithms.normalising import remove_from_values
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
-from rltune.config.validation import NORMALISABLE, parse_config
+from rltune.config.validation import parse_config
 from rltune.errors import ConfigError, StudyError, spell
 from rltune.formatting import format_number, format_value, spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
@@ -146,7 +146,12 @@ def _check_mapping(key: str, values: Any) -> None:
 
 
 def collect_earlier_trials(
-    config: RunConfig, space: Space, traits: SamplerTraits, *, resumed: bool = False
+    config: RunConfig,
+    space: Space,
+    traits: SamplerTraits,
+    *,
+    resumed: bool = False,
+    not_normalised: Collection[str] = (),
 ) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
     """Collect the trials of ``searcher.from_sweeps`` that fit into the search space, and notes on how many do.
 
@@ -155,6 +160,7 @@ def collect_earlier_trials(
         space: The search space.
         traits: What the searcher's sampler can do.
         resumed: Whether this sweep exists already. Then an earlier sweep that is gone is left out with a note.
+        not_normalised: What cannot be normalised in the environment, which the settings here leave out already.
 
     Raises:
         ConfigError: The searcher does not learn, or an earlier sweep trained something else.
@@ -178,6 +184,7 @@ def collect_earlier_trials(
     for name in names:
         try:
             settings, records = _read_sweep(name, config)
+            settings = replace(settings, algo=remove_from_values(settings.algo, not_normalised))
         except StudyError as error:
             if not resumed:
                 raise
@@ -237,14 +244,6 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
     names = {*space.names, *record.params} - space.idle.keys()
     values = _read_values(earlier.algo, names) | dict(record.params)
     fixed = _read_values(config.algo, names - searched) | dict(space.fixed)
-    if NORMALISE in names:
-        normalised = wanted_normalisation(earlier, record.params)
-        values[NORMALISE] = [
-            part for part, is_wanted in zip(NORMALISABLE, normalised.values(), strict=True) if is_wanted
-        ]
-        if wanted_normalisation(config, values if NORMALISE in searched else fixed) != normalised:
-            return None
-        fixed.pop(NORMALISE, None)
     drawn = space.encode(space.active_values({name: values[name] for name in searched & values.keys()}))
     if any(values.get(name) != value for name, value in fixed.items()) or not space.is_fully_specified(drawn):
         return None
@@ -269,11 +268,8 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
 def _list_differences(earlier: RunConfig, config: RunConfig, space: Space) -> list[str]:
     """List the arguments of the algorithm that differ between two sweeps and are searched by neither."""
     searched = {*space.names, *earlier.space}
-    names = list_arguments(config.algo).keys() - {NORMALISE, *searched}
-    before, now = (
-        _read_values(each.algo, names) | ({} if NORMALISE in searched else wanted_normalisation(each))
-        for each in (earlier, config)
-    )
+    names = list_arguments(config.algo).keys() - searched
+    before, now = (_read_values(each.algo, names) for each in (earlier, config))
     return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
 
 

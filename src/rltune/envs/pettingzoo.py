@@ -178,8 +178,7 @@ def check_agents(spec: EnvSpec) -> None:
     """
     for key, used, without in (
         ("env.wrappers", spec.wrappers, "env.wrappers=[]"),
-        ("env.normalise_observations", spec.normalise_observations, "env.normalise_observations=false"),
-        ("env.rewards", spec.rewards, "env.rewards.normalise=false env.rewards.scale=1 env.rewards.clip=null"),
+        ("env.rewards", spec.rewards, "env.rewards.scale=1 env.rewards.clip=null"),
     ):
         if used:
             raise ConfigError(key, ABSENT, "is for one agent, and env.policies asks for several", f"no {key}", without)

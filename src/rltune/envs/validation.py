@@ -14,7 +14,7 @@ from rltune.envs.build import import_env_module, make_bare_env, wrap_env
 from rltune.envs.closing import close_env
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
-from rltune.envs.spaces import can_normalise, check_observation, check_reward, find_network_spaces, name_setting
+from rltune.envs.spaces import check_observation, check_reward, find_network_spaces, name_setting
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ABSENT, ConfigError, describe_exception, nearest
 
@@ -60,7 +60,7 @@ def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
     with warnings.catch_warnings():  # Gymnasium would warn of the faults that the check below reports as errors.
         warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
         _check_first_steps(env, spec)
-    _check_normalisation(env, spec)
+    _check_shaping(spec)
     if spec.objective:
         _check_score(env, spec)
     close_env(env)
@@ -165,16 +165,8 @@ def _check_score(env: Any, spec: EnvSpec) -> None:
             return
 
 
-def _check_normalisation(env: Any, spec: EnvSpec) -> None:
-    """Refuse to normalise observations that are no vectors; refuse a reward scale or clip that is not positive."""
-    if spec.normalise_observations and not can_normalise(env.observation_space):
-        raise ConfigError(
-            "env.normalise_observations",
-            True,
-            f": the observations of {spec.id} are {env.observation_space}",
-            "vectors",
-            "env.normalise_observations=false",
-        )
+def _check_shaping(spec: EnvSpec) -> None:
+    """Refuse a reward scale or clip that is not positive."""
     clip = spec.rewards.get("clip", 1.0)
     if not clip > 0 or not spec.rewards.get("scale", 1.0) > 0:
         raise ConfigError(

@@ -63,7 +63,7 @@ class SearchProposals:
             return None
         enqueued = self._sweep.inbox.find_enqueued()
         if enqueued:
-            given, origin = plan.space.encode(enqueued.payload), ENQUEUED
+            given, origin = plan.encode_request(enqueued.payload), ENQUEUED
         else:
             given, origin = plan.fixed_values(number - self._num_enqueued)
         proposal = study.propose(given, plan.sampler(number), plan.space.draw)
