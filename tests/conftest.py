@@ -250,7 +250,7 @@ def no_stray_ray(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_hidden_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one test's logins spoil no other's texts."""
-    monkeypatch.setattr("rltune.config.uris._hidden", {})
+    monkeypatch.setattr("rltune.secrets._known", {})
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-records other_tools
+records other_tools secrets
 errors statistics formatting
 config envs
 compat
@@ -44,6 +44,7 @@ LIGHT = (
     "errors",
     "formatting",
     "records",
+    "secrets",
 )  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 # Who may ask for what `make_plan` resolves once: everybody behind it takes the plan, or a few of its fields.

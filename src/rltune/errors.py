@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final, Self
 
 from rltune.other_tools import list_names
+from rltune.secrets import redact
 
 EXIT_FAULT = 1  # Exit code for faults, and for a sweep without a winner.
 EXIT_REQUEST = 2  # Exit code for a wrong request, which would fail again.
@@ -55,9 +56,9 @@ class RltuneError(Exception):
     def __init__(
         self, problem: str, allowed: str = "", fix: str = "", *, key: str = "", value: object = ABSENT
     ) -> None:
-        self.key, self.problem, self.allowed, self.fix = key, problem, allowed, fix
+        self.key, self.problem, self.allowed, self.fix = map(redact, (key, problem, allowed, fix))
         self.value = None if value is ABSENT else _to_json_value(value)
-        self.what = _join(key if value is ABSENT else f"{key}={spell(value)}", problem)
+        self.what = _join(self.key if value is ABSENT else f"{self.key}={spell(value)}", self.problem)
         super().__init__("\n".join([self.what, *self._label_parts()]))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -105,7 +106,7 @@ def _to_json_value(value: object) -> str | int | float | bool | None:
     """Return numbers, truth values and None as they are, and everything else as text."""
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    return _shorten(value) if isinstance(value, str) else spell(value)
+    return _shorten(redact(value)) if isinstance(value, str) else spell(value)
 
 
 def spell(value: object) -> str:
@@ -113,7 +114,7 @@ def spell(value: object) -> str:
 
     ``true``, ``null``, ``0.3``, ``[pow2,64,256]``, ``{gravity:9.8}``, ``'two words'``; a long value is cut.
     """
-    return _shorten(_spell(value))
+    return _shorten(redact(_spell(value)))
 
 
 def _spell(value: object) -> str:
@@ -212,8 +213,8 @@ def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the type of another library's exception and the first line of its message."""
-    lines = str(error).strip().splitlines()
+    """Return the type of another library's exception and the first line of its message, without logins."""
+    lines = redact(str(error)).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

@@ -142,13 +142,13 @@ def test_what_is_no_bound_is_left_as_it_was_typed():
         assert quote_free_text(word) == word
 
 
-@pytest.mark.parametrize("value", ['mail -s "$RLTUNE_SWEEP" me@x.org', "cat > told.json", "https://h.example/x?a=b&c"])
-def test_a_command_to_be_told_needs_no_quotes_of_hydra(value):
+@pytest.mark.parametrize("value", ["https://h.example/x?a=b&c", 'mail -s "done" me@x.org'])
+def test_an_address_to_be_told_needs_no_quotes_of_hydra(value):
     (parsed,) = OverridesParser.create().parse_overrides([quote_free_text(f"notify={value}")])
     assert parsed.value() == value
 
 
-@pytest.mark.parametrize("word", ["notify=null", "notify='cat > x'", "notify=${oc.env:RLTUNE_NOTIFY}", "name=a"])
+@pytest.mark.parametrize("word", ["notify=null", "notify='http://h/'", "notify=${oc.env:RLTUNE_NOTIFY}", "name=a"])
 def test_what_hydra_reads_by_itself_is_left_as_it_is(word):
     assert quote_free_text(word) == word
 

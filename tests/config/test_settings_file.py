@@ -18,9 +18,9 @@ from rltune.config.settings_file import (
     require_own_sweep,
     write_settings,
 )
-from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
+from rltune.secrets import reveal
 
 
 def test_settings_read_back_as_the_same_request(composed, tmp_path):
@@ -66,18 +66,16 @@ def test_a_password_is_not_written_with_the_settings(composed):
         ("https://hooks.slack.example/services/T0/s3cret", "https://hooks.slack.example/***"),
         ("https://s3cret@host:8080/x", "https://host:8080/***"),
         ("https://host?sig=s3cret", "https://host/***"),
-        ("curl -u me:s3cret https://host", "curl ***"),
-        ("KEY=s3cret ./tell.sh", "***"),
+        ("https://me:left/right@host/x", "***"),
+        ("curl -u me:s3cret https://host", "***"),
         ("https://host:8080/", "https://host:8080/"),
-        ("./tell.sh", "./tell.sh"),
     ],
 )
 def test_of_notify_nothing_is_kept_that_may_be_secret(notify, kept, composed):
     config = parse_config(change_setting(composed, "notify", notify))
     text = format_settings(redact_config(config))
     assert OmegaConf.create(text).notify == kept
-    assert redact_address(f"notify='{notify}'") == f"notify={kept}"
-    assert config.notify == notify, "the driver has it whole"
+    assert reveal(config.notify) == notify, "the driver has it whole"
     again = OmegaConf.create(text)
     del again["format"]
     assert OmegaConf.create(format_settings(redact_config(parse_config(again)))).notify == kept

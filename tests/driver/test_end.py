@@ -39,7 +39,7 @@ STEPS = (
     "rltune.driver.end.publish_outcome",
     "rltune.views.html.try_report",
     "rltune.driver.publish._describe_sweep",
-    "rltune.tracking.notification.run_command",
+    "rltune.tracking.notification.describe_outcome",
     "rltune.driver.publish.describe_end",
     "rltune.driver.end._drop_training_states",
     "rltune.ledger.ledger.Ledger.change_sweep",
@@ -65,6 +65,7 @@ import rltune.driver.tune.fit
 import rltune.policies.mlflow_model
 import rltune.views.plotly_figures
 from composing import compose
+from listener import listen
 from rltune.cluster.resources import Machine
 from rltune.config.validation import parse_config
 from rltune.records import Report
@@ -106,25 +107,22 @@ def kill_before(step):
     setattr(owner, name, kill)
 
 
-config = parse_config(compose("run", *TOY, "name=toy", "resume=auto", *words))
-
-
-def run(step):
+def run(config, step):
     if step:
         kill_before(step)
     sys.exit(rltune.driver.run.run_sweep(config).exit_code)
 
 
 ends = []
-for step in (*steps.split(), "", ""):
-    process = multiprocessing.get_context("fork").Process(target=run, args=(step,))
-    process.start()
-    process.join()
-    with sqlite3.connect("outputs/toy/ledger.db") as ledger:
-        (status,) = ledger.execute("SELECT status FROM sweeps").fetchone()
-    with open("notified", "a+") as file:
-        file.seek(0)
-        ends.append((process.exitcode, status, file.read().count('"status": "complete"')))
+with listen() as server:
+    config = parse_config(compose("run", *TOY, "name=toy", "resume=auto", *words, f"notify=http://{server.host}/"))
+    for step in (*steps.split(), "", ""):
+        process = multiprocessing.get_context("fork").Process(target=run, args=(config, step))
+        process.start()
+        process.join()
+        with sqlite3.connect("outputs/toy/ledger.db") as ledger:
+            (status,) = ledger.execute("SELECT status FROM sweeps").fetchone()
+        ends.append((process.exitcode, status, [end["status"] for end in server.contents].count("complete")))
 with open("ends", "w") as file:
     json.dump(ends, file)
 """
@@ -134,7 +132,6 @@ with open("ends", "w") as file:
 def test_the_same_command_repairs_a_kill_at_every_step(tmp_path: Path) -> None:
     put_store(tmp_path)
     words = ("budget.trials=2", "report=true", "tracking.register=true", "certify.champion_episodes=2")
-    words += ("notify='cat >> notified; echo >> notified'",)
     command = [sys.executable, "-c", SCRIPT, " ".join(STEPS), *words]
     env = clean_environment(tmp_path)
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)

@@ -18,7 +18,6 @@ import pytest
 from opened import plan_of
 
 from rltune.checkpoints.clients import StoreUnavailableError, make_address
-from rltune.config.uris import hide_login
 from rltune.driver import folder as folder_module
 from rltune.driver import run as run_module
 from rltune.driver.folder import RedactingFormatter, hold_sweep, open_folder
@@ -27,6 +26,7 @@ from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError
 from rltune.ledger.storage import start_ledger
 from rltune.ledger.sweep_ref import SweepRef
+from rltune.secrets import conceal
 
 
 def begin(folder: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
 
 
 def test_a_logged_traceback_holds_no_login() -> None:
-    hide_login("http://me:open/sesame@mlflow.example")
+    conceal("http://me:open/sesame@mlflow.example")
     try:
         raise ValueError("host 'sesame@mlflow.example'")
     except ValueError:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy
+from listener import listen
 
 from rltune.driver.publish import notify_users_of_crash, publish_outcome, start_console
 from rltune.errors import StudyError, UnavailableError
@@ -22,6 +22,12 @@ def outcome(folder, status="complete", **trials):
     return Outcome("mine", status, counts, None, None, cost, folder=folder)
 
 
+@pytest.fixture
+def server():
+    with listen() as listener:
+        yield listener
+
+
 @pytest.mark.parametrize(("status", "resumes"), [("complete", False), ("interrupted", True)])
 def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status, resumes):
     with open_mine("certify=off", "report=false") as sweep:
@@ -32,11 +38,10 @@ def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status,
     assert ("sweeps.resume" in stream.getvalue()) is resumes
 
 
-def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, stream):
-    message = tmp_path / "message.json"
-    with open_mine(f"notify='cat > {message}'") as sweep:
+def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, server):
+    with open_mine(f"notify=http://{server.host}/") as sweep:
         notify_users_of_crash(sweep, StudyError("the ledger is gone: postgresql://me:s3cret@host"))
-    content = json.loads(message.read_text())
+    (content,) = server.contents
     assert (content["name"], content["status"], content["winner"]) == ("mine", "failed", None)
     assert content["reason"].startswith("StudyError: ")
     assert content["reason"].endswith("postgresql://***@host")
@@ -44,34 +49,37 @@ def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, st
 
 @pytest.mark.parametrize(
     ("error", "end"),
-    [(UnavailableError("disk"), "interrupted 75"), (StudyError("ledger"), "failed 2"), (ValueError("bug"), "failed 1")],
+    [
+        (UnavailableError("disk"), ("interrupted", 75)),
+        (StudyError("ledger"), ("failed", 2)),
+        (ValueError("bug"), ("failed", 1)),
+    ],
 )
-def test_an_error_ends_a_sweep_with_the_commands_exit_code(open_mine, tmp_path, error, end):
-    notify = f"echo $RLTUNE_STATUS $RLTUNE_EXIT_CODE > {tmp_path / 'end'}"
-    with open_mine(f"notify='{notify}'") as sweep:
+def test_an_error_ends_a_sweep_with_the_commands_exit_code(open_mine, server, error, end):
+    with open_mine(f"notify=http://{server.host}/") as sweep:
         notify_users_of_crash(sweep, error)
-    assert (tmp_path / "end").read_text().strip() == end
+    assert [(content["status"], content["exit_code"]) for content in server.contents] == [end]
 
 
-def test_a_ledger_that_fails_keeps_nobody_from_being_told(open_mine, tmp_path, monkeypatch):
+def test_a_ledger_that_fails_keeps_nobody_from_being_told(open_mine, server, monkeypatch):
     def fail(*_):
         raise sqlalchemy.exc.OperationalError("select", {}, OSError("the disk is gone"))
 
     monkeypatch.setattr("rltune.tracking.feed.AWAY_S", 0.2)  # for optuna-dashboard, which is told from the ledger
-    with open_mine(f"notify='echo $RLTUNE_STATUS > {tmp_path / 'end'}'") as sweep, monkeypatch.context() as patch:
+    with open_mine(f"notify=http://{server.host}/") as sweep, monkeypatch.context() as patch:
         patch.setattr(Ledger, "check_lease", fail)
         patch.setattr(Ledger, "sweep", fail)
         patch.setattr(Ledger, "read_pending_trials", fail)
         notify_users_of_crash(sweep, StudyError("the ledger is gone"))
-    assert (tmp_path / "end").read_text() == "failed\n"
+    assert [content["status"] for content in server.contents] == ["failed"]
 
 
 @pytest.mark.parametrize("read", ["rltune.ledger.ledger.Ledger.read_requests", "rltune.driver.publish.read_folder"])
-def test_nobody_is_notified_of_an_end_that_an_error_of_the_ledger_prevents(open_mine, tmp_path, monkeypatch, read):
+def test_nobody_is_notified_of_an_end_that_an_error_of_the_ledger_prevents(open_mine, server, monkeypatch, read):
     def fail(*_, **__):
         raise UnavailableError("the ledger does not answer")
 
-    with open_mine("report=false", f"notify='echo $RLTUNE_STATUS >> {tmp_path / 'ends'}'") as sweep:
+    with open_mine("report=false", f"notify=http://{server.host}/") as sweep:
         ended = outcome(Path(sweep.folder))
         ended.save()
         with monkeypatch.context() as patch:
@@ -79,12 +87,12 @@ def test_nobody_is_notified_of_an_end_that_an_error_of_the_ledger_prevents(open_
             with pytest.raises(UnavailableError) as error:
                 publish_outcome(sweep, [], ended, None)
         notify_users_of_crash(sweep, error.value)
-    assert (tmp_path / "ends").read_text().split() == ["interrupted"]
+    assert [content["status"] for content in server.contents] == ["interrupted"]
 
 
-def test_a_notification_that_fails_changes_nothing_and_is_said_once(open_mine, stream):
-    with open_mine("report=false", "notify='echo no mail >&2; exit 1'") as sweep:
+def test_a_notification_that_fails_changes_nothing_and_is_said_once(open_mine, server, stream):
+    with open_mine("report=false", f"notify=http://{server.host}/no") as sweep:
         ended = outcome(Path(sweep.folder))
         ended.save()
         publish_outcome(sweep, [], ended, None)
-    assert stream.getvalue().count("no mail") == 1
+    assert stream.getvalue().count("answered with 404") == 1

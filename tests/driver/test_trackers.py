@@ -56,7 +56,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         (("tracking.kinds=[]",), ["DashboardTracker"]),
         (("tracking.kinds=[mlflow,tensorboard]",), ["MLflowTracker", "TensorBoardTracker", "DashboardTracker"]),
         (("tracking=local",), ["MLflowTracker", "DashboardTracker"]),
-        (("tracking.kinds=[own_tracker:Mine]", "notify=true"), ["Mine", "NotificationTracker", "DashboardTracker"]),
+        (("tracking.kinds=[own_tracker:Mine]", "notify=http://h"), ["Mine", "NotificationTracker", "DashboardTracker"]),
     ],
 )
 def test_each_tracker_of_the_settings_is_opened(

@@ -13,6 +13,7 @@ from ended import write_sweep
 
 from rltune.errors import StudyError
 from rltune.ledger.sweep_ref import SweepRef
+from rltune.secrets import reveal
 
 LOGIN = "postgresql+psycopg://me:s3cret@db.example/rl"
 
@@ -88,4 +89,4 @@ def test_a_storage_that_lost_its_login_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_copy_of_a_reference_with_another_name_keeps_the_login() -> None:
-    assert replace(SweepRef("a", ledger_url=LOGIN), name="b").ledger_url == LOGIN
+    assert reveal(replace(SweepRef("a", ledger_url=LOGIN), name="b").ledger_url) == LOGIN

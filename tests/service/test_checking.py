@@ -78,7 +78,6 @@ def test_variables_stay_unresolved_in_what_is_kept(tmp_path: Path, monkeypatch: 
         f"notify='{HOOK}'",
         "notify='curl https://me:s3cret@x.org/'",
         "notify='curl https://x.org/y -u maria:s3cret'",
-        "notify='curl https://x.org/y -H \"Authorization: Basic s3cret\"'",
         "tracking.uri=http://a:s3cret@c",
         "study.storage=postgresql+psycopg://me:s3cret@db/x",
         "++env.kwargs.url=http://a:s3cret@c",
@@ -99,12 +98,6 @@ def test_a_secret_in_an_own_file_is_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(RltuneError) as refused:
         check(tmp_path, "experiment=mine")
     assert refused.value.key == "notify"
-
-
-@pytest.mark.parametrize("command", ["mail -d 'done: me@x.org'", 'curl https://x.org/y -d "done: me@x.org"'])
-def test_a_command_that_mentions_an_address_is_taken(tmp_path: Path, command: str) -> None:
-    word = f"notify={command}"
-    assert check(tmp_path, word).overrides == (word,)
 
 
 @pytest.mark.parametrize("word", ["budget.env_steps=9000", "seed=7", "budget.trials=2", "budget.trails=9", "algo=dqn"])

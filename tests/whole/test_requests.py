@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from listener import Listener, listen
 from real import Command, Project
 
 from rltune.ledger.storage import open_ledger
@@ -46,7 +47,7 @@ SWEEP = (
     *("algo=ppo", "env.id=flaky:Flaky-v0", "name=mine", "budget.trials=3", "budget.env_steps=2000", "tracking=off"),
     *("failures.max_retries=0", "scheduler=none", "resources.max_concurrent=1", "report=false"),
     *("certify=off", "certify.top=0", "space.train_batch_size_per_learner=256", "space.minibatch_size=64"),
-    *("tracking.kinds=[own_code:Log]", "notify=cat > told.json"),
+    "tracking.kinds=[own_code:Log]",
 )
 OWN_CODE = """
 from pathlib import Path
@@ -117,13 +118,19 @@ def read_end(process: subprocess.Popen[str]) -> Command:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def server() -> Iterator[Listener]:
+    with listen() as listener:
+        yield listener
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory, server: Listener) -> Asked:
     folder = tmp_path_factory.mktemp("asked")
     project, broken, slow, told = Project(folder), folder / "broken", folder / "slow", folder / "told.txt"
     (folder / "flaky.py").write_text(ENV.format(broken=str(broken), slow=str(slow)))
     (folder / "own_code.py").write_text(OWN_CODE.format(told=str(told)))
     broken.touch()
-    run = project.start("-m", "sweeps.run", *SWEEP)
+    run = project.start("-m", "sweeps.run", *SWEEP, f"notify=http://{server.host}/")
     wait_for(run, lambda: read_states(folder)[:1] == ["FAIL"])
     wait_for(run, lambda: told.exists() and "0 FAIL" in told.read_text())  # some seconds after, by a thread of its own
     watch = project.start("-m", "sweeps.watch", "sweep=mine")
@@ -189,8 +196,12 @@ def test_resumed_it_has_each_trial_once(asked: Asked) -> None:
     assert [record.params for record in records[: len(asked.between)]] == [one.params for one in asked.between]
 
 
-def test_own_code_and_a_command_are_told_whatever_they_do(asked: Asked) -> None:
+def test_own_code_is_told_and_its_error_ends_nothing(asked: Asked) -> None:
     assert "0 FAIL" in asked.told.splitlines()
     lines = asked.ran.out.splitlines()
     assert len([line for line in lines if "Log does not accept" in line and "ends nothing" in line]) == 1
-    assert '"name": "mine"' in (asked.folder / "told.json").read_text()
+
+
+def test_the_notified_address_is_told_of_each_end(asked: Asked, server: Listener) -> None:
+    assert asked.resumed.code == 0, asked.resumed.out
+    assert [(end["name"], end["status"]) for end in server.contents] == [("mine", "interrupted"), ("mine", "complete")]

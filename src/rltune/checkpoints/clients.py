@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from rltune.config.buckets import BUCKETS, find_bucket_kind
-from rltune.config.uris import redact_address
 from rltune.errors import StudyError, UnavailableError, describe_exception
+from rltune.secrets import reveal
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -155,7 +155,7 @@ def make_address(storage: str, sweep: str = "") -> str:
         storage: The setting ``storage``.
         sweep: The sweep's name; "" is the folder of all sweeps.
     """
-    address, _, query = storage.partition("?")
+    address, _, query = reveal(storage).partition("?")
     servers = [os.environ.get(variable) for variable in find_bucket_kind(address).endpoint_variables]
     endpoint = next(filter(None, servers), None)
     if endpoint and "endpoint_override=" not in query:
@@ -235,7 +235,7 @@ def make_store_error(address: str, problem: str, kind: type[StoreError]) -> Stor
         "or another login of the cloud's own tools",
         f"storage={bucket.example}",
         key="storage",
-        value=redact_address(address.partition("?")[0]),
+        value=address.partition("?")[0],
     )
 
 

@@ -23,7 +23,7 @@ from rltune.compose.overrides import spell_settings
 from rltune.config.changes import RESUME_KEYS
 from rltune.config.schema import ProbeConfig, RunConfig
 from rltune.config.settings_file import load_settings
-from rltune.config.uris import redact_address
+from rltune.config.uris import conceal_setting
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 from rltune.formatting import format_count, format_number, spell_command
@@ -93,7 +93,8 @@ def spell_run(words: Sequence[str]) -> str:
 
     The name is left out, because a name can be used only once.
     """
-    given = [redact_address(word) for word in words if not word.startswith("name=")]
+    settings = (word.partition("=") for word in words if not word.startswith("name="))
+    given = (f"{key}{equals}{conceal_setting(key.lstrip('+'), value)}" for key, equals, value in settings)
     return " ".join([spell_command("run"), *map(shlex.quote, given)])
 
 

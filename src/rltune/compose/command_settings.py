@@ -21,7 +21,6 @@ from rltune.compose.overrides import write_whole_numbers
 from rltune.config.bounds import find_type, read_types
 from rltune.config.names import conf_dir
 from rltune.config.settings_file import flatten_settings, load_settings, parse_yaml
-from rltune.config.uris import redact_address
 from rltune.config.validation import to_typed
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
@@ -73,7 +72,7 @@ def _read_word(word: str, root: str, schema: type) -> dict[str, Any]:
     kind = find_type(schema, key)
     if is_dataclass(kind):
         settings = ", ".join(f"{key}.{name}" for name in read_types(cast(type, kind)))
-        typed = split_word(redact_address(word))
+        typed = split_word(word)
         raise ConfigError(*typed, ": a group of settings", settings, spell_command(f"{root} --help"))
     value = _parse_value(text, kind)
     for part in reversed(key.split(".")):

@@ -21,7 +21,6 @@ from rltune.config.changes import LOCAL, drop_cluster_limits
 from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
-from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import spell_command
@@ -178,7 +177,7 @@ def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
         for word, override, key in zip(words, overrides, keys, strict=True):
             if override.is_delete() or override.is_sweep_override() or (conf_dir() / key).is_dir():
                 raise ConfigError(
-                    *split_word(redact_address(word)),
+                    *split_word(word),
                     ": the settings were composed when the sweep was submitted",
                     "single keys, such as budget.trials; an option of a group needs a new submission",
                     "budget.trials=40",

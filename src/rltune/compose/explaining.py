@@ -16,7 +16,7 @@ from rltune.config.bounds import describe_allowed, find_type, list_bounds
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
 from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
-from rltune.config.uris import redact_address
+from rltune.config.uris import conceal_setting
 from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, spell
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
@@ -85,10 +85,9 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     if isinstance(error, OverrideParseException):
         if "=" not in error.override:
             return explain_bare_word(error.override, root, schema)
-        redacted = redact_address(error.override)
-        # Hydra's message is not shown if it would contain the login.
-        if redacted != error.override:
-            key, value = split_word(redacted)
+        # Hydra's message is not shown if it would contain pieces of the login.
+        if (shown := conceal_setting("", error.override)) != error.override:
+            key, value = split_word(shown)
             return ConfigError(key, value, ": not readable", "key=value, the value also quoted for Hydra", help_line)
         key, value = split_word(error.override)
         return ConfigError(key, value, f": {lines[0]}", "key=value, quoted where the shell needs it", help_line)
@@ -109,9 +108,9 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
 
 def explain_bare_word(word: str, root: str, schema: type) -> RltuneError:
     """Explain that a word has no key; for the name of a sweep, as in ``show my-sweep``, suggest ``sweep=my-sweep``."""
-    subject, shown = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}, redact_address(word)
-    fix = spell_command(f"{root} {subject.pop()}={shown.lstrip('+~')}" if subject else f"{root} --help")
-    return ConfigError(shown, ABSENT, ": not a setting", "key=value, quoted where the shell needs it", fix)
+    subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
+    fix = spell_command(f"{root} {subject.pop()}={word.lstrip('+~')}" if subject else f"{root} --help")
+    return ConfigError(word, ABSENT, ": not a setting", "key=value, quoted where the shell needs it", fix)
 
 
 def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS) -> None:
@@ -147,9 +146,9 @@ def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS
             settings.append(word)
     if root in ("run", "submit"):
         settings = [_translate_setting(setting) for setting in settings]
-    typed = " ".join(redact_address(word) for word in settings)
+    typed = " ".join(settings)
     raise ConfigError(
-        *split_word(redact_address(refused[0])),
+        *split_word(refused[0]),
         ": no such flag",
         "settings as key=value or group=option, without dashes",
         spell_command(f"{root} {typed}"),
@@ -182,9 +181,9 @@ def refuse_hydra_words(words: Sequence[str]) -> None:
         if not re.match(r"hydra[./]", key) or key.startswith(ACTING):
             continue
         answer = find_answer("hydra", key[len("hydra.") :]) or Answer()
-        fix = f"{answer.names[0]}={redact_address(value)}" if answer.names else f"leave {key} out"
+        fix = f"{answer.names[0]}={value}" if answer.names else f"leave {key} out"
         raise ConfigError(
-            *split_word(redact_address(word)),
+            *split_word(word),
             ": Hydra only composes the settings here, so nothing reads this",
             answer.note or f"{', '.join(ACTING)}; a sweep's files lie in output_dir, in a folder with its name",
             fix,
@@ -211,10 +210,10 @@ def _explain_several(words: Sequence[str], root: str, schema: type) -> RltuneErr
             )
         return ConfigError(
             key,
-            redact_address(value),
+            value,
             f": {key} takes one value",
             "a single value; -m runs a sweep for each of several, one after the other",
-            spell_command(f"{root} -m {key}={redact_address(values)}"),
+            spell_command(f"{root} -m {key}={values}"),
         )
     return None
 
@@ -236,9 +235,9 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
     help_line = spell_command(f"{root} --help")
     if isinstance(cause, GrammarParseError | InterpolationResolutionError):
         word = next((word for word in words if "${" in word), str(cause.full_key))
-        problem = redact_address(f": {str(cause).splitlines()[0]}")
+        problem = f": {str(cause).splitlines()[0]}"
         allowed = "${oc.env:NAME} for the value of an environment variable that is set"
-        return ConfigError(*split_word(redact_address(word)), problem, allowed, help_line)
+        return ConfigError(*split_word(word), problem, allowed, help_line)
     parent: Any = cause.parent_node
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
     # For an unknown config group, Hydra names only the group, although the user has typed a key in it.
@@ -247,7 +246,7 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
     typed = [word for word, key in keys.items() if key.startswith(full_key)]
     # A mapping may be typed for the group: `env.kwargs={size: 4}` for the key `env.kwargs.size`.
     typed += [word for word, key in keys.items() if full_key.startswith(key)]
-    override = redact_address(next(iter(typed), str(cause.full_key)))
+    override = next(iter(typed), str(cause.full_key))
     if str(cause.key) in siblings:
         has_value = not (OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key)))
         default = parent.get(cause.key) if has_value else None

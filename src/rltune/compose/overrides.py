@@ -60,15 +60,15 @@ def _write_whole_number(text: str) -> str:
 def quote_free_text(word: str) -> str:
     """Quote values that Hydra's grammar would not read as strings.
 
-    These are bounds such as ``constraints.train_s=< 60``, the command of ``notify``, and names that look like numbers:
+    These are bounds such as ``constraints.train_s=< 60``, addresses in ``notify``, and names that look like numbers:
     the sweeps ``1.10`` and ``1.1`` differ.
     """
     key, _, value = word.partition("=")
     name = key.lstrip("+")
     is_bound = name.startswith("constraints.") and value.lstrip().startswith(("<", ">"))
-    is_command = name == "notify" and value not in ("", "null") and not value.startswith(("'", '"', "${"))
+    is_address = name == "notify" and value not in ("", "null") and not value.startswith(("'", '"', "${"))
     is_number = name == "name" and bool(_NUMBER.fullmatch(value))
-    return f"{key}={spell_value(key, value)}" if is_bound or is_command or is_number else word
+    return f"{key}={spell_value(key, value)}" if is_bound or is_address or is_number else word
 
 
 def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:

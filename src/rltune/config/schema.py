@@ -13,6 +13,8 @@ from typing import Any
 from omegaconf import MISSING, OmegaConf
 
 from rltune.config.bounds import Checked, bounded
+from rltune.config.uris import conceal_setting
+from rltune.secrets import conceal
 
 
 def derive_env_name(env_id: str) -> str:
@@ -135,6 +137,10 @@ class TrackingConfig:
     experiment: str | None = None
     register: bool = True
 
+    def __post_init__(self) -> None:
+        """Conceal the login of the address."""
+        self.uri = self.uri and conceal(self.uri)
+
 
 @dataclass
 class ClusterConfig:
@@ -183,6 +189,10 @@ class StudyConfig:
 
     storage: str | None = None
 
+    def __post_init__(self) -> None:
+        """Conceal the login of the address."""
+        self.storage = self.storage and conceal(self.storage)
+
 
 @dataclass
 class PublishedConfig:
@@ -225,6 +235,11 @@ class RunConfig(Checked):
     failures: FailuresConfig = field(default_factory=FailuresConfig)
     certify: CertifyConfig = field(default_factory=CertifyConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
+
+    def __post_init__(self) -> None:
+        """Conceal the path of the address to notify, and check this instance."""
+        self.notify = self.notify and conceal_setting("notify", self.notify)
+        super().__post_init__()
 
 
 @dataclass

@@ -22,7 +22,7 @@ from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS
 from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
-from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, redact_address
+from rltune.config.uris import SECRET_VARIABLES, conceal_setting, holds_plain_login
 from rltune.errors import ABSENT, ConfigError, choices
 from rltune.other_tools import Answer, find_answer
 
@@ -147,7 +147,7 @@ class _Conversion:
 
 def _show(value: Any) -> Any:
     """Return a value as an error may show it."""
-    return "..." if isinstance(value, list | dict) else redact_address(value) if isinstance(value, str) else value
+    return "..." if isinstance(value, list | dict) else value
 
 
 def _resolve(plain: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -257,7 +257,7 @@ def check_config(config: RunConfig) -> None:
         if key not in SECRET_VARIABLES and holds_plain_login(text):
             raise ConfigError(
                 key,
-                redact_address(text),
+                conceal_setting(key, text),
                 "holds a login, which every checkpoint and policy would keep",
                 f"logins only in {', '.join(SECRET_VARIABLES)}, which are written nowhere",
                 f"leave the login out of {key}; the code that needs it can read an environment variable",
@@ -289,19 +289,17 @@ def _check_storage(storage: str | None, output_dir: str) -> None:
     Whether the bucket exists is checked later.
     """
     if is_bucket(output_dir):
-        bucket = redact_address(output_dir)
-        raise ConfigError(
-            "output_dir", bucket, "is a bucket's address", "a folder; the bucket is storage", f"storage={bucket}"
-        )
+        allowed, fix = "a folder; the bucket is storage", f"storage={output_dir}"
+        raise ConfigError("output_dir", output_dir, "is a bucket's address", allowed, fix)
     if storage is not None and not is_bucket(storage):
         buckets = " or ".join(f"{kind.example} ({kind.name})" for kind in BUCKETS.values())
         is_database = re.match(r"(sqlite|postgresql)[+:]", storage)
         raise ConfigError(
             "storage",
-            redact_address(storage),
+            storage,
             "is not the address of a bucket",
             f"null, {buckets}; a folder that all nodes share is output_dir, a ledger's database study.storage",
-            f"study.storage={redact_address(storage)}" if is_database else "storage=s3://bucket/sweeps",
+            f"study.storage={storage}" if is_database else "storage=s3://bucket/sweeps",
         )
 
 

@@ -14,7 +14,6 @@ from rltune.checkpoints.clients import StoreError, forget_clients
 from rltune.cluster.stale_processes import end_stale_processes, list_sessions
 from rltune.config.authorship import MARK
 from rltune.config.settings_file import write_settings
-from rltune.config.uris import redact
 from rltune.driver.plan import Plan
 from rltune.errors import StudyError
 from rltune.ledger.handover import hand_over, has_newest, is_taken_over, make_distant_ledger_error, take
@@ -25,6 +24,7 @@ from rltune.ledger.sweep_folder import (
     is_half_made,
     make_resume_command,
 )
+from rltune.secrets import redact
 from rltune.trial.shared_store import leave_token
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from rltune.certification.description import TABLE_NAME, write_table
 from rltune.certification.result import Certification
 from rltune.cluster.resources import count_on_gpu
-from rltune.config.uris import redact, redact_address, resolve_uri
+from rltune.config.uris import resolve_uri
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.provenance import list_versions
 from rltune.errors import EXIT_TRY_AGAIN, RltuneError, describe_exception
@@ -92,7 +92,7 @@ def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
     folder, counts = sweep.folder, dict[str, int]()
     with contextlib.suppress(Exception):  # The error may have come from the ledger itself.
         counts = count_states(sweep.ledger.trials.records())
-    reason = redact(describe_exception(error))
+    reason = describe_exception(error)
     exit_code = error.exit_code if isinstance(error, RltuneError) else EXIT_NONE
     status = "interrupted" if exit_code == EXIT_TRY_AGAIN else "failed"
     outcome = Outcome(folder.name, status, counts, None, None, {}, reason=reason, exit_code=exit_code, folder=folder)
@@ -143,4 +143,4 @@ def _find_mlflow_address(sweep: OpenSweep) -> str | None:
     """Return MLflow's address without a login, for the closing description; None without MLflow."""
     if not sweep.tracker.has_mlflow:
         return None
-    return redact_address(resolve_uri(sweep.plan.tracking.uri))
+    return resolve_uri(sweep.plan.tracking.uri)

@@ -21,7 +21,6 @@ from rltune.cluster.resources import Machine
 from rltune.cluster.slots import Slots
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_identity, require_own_sweep
-from rltune.config.uris import HIDDEN
 from rltune.driver import plan as planning
 from rltune.driver.background_imports import LOADED_BEFORE_FORK, worker_imports
 from rltune.driver.folder import hold_sweep, open_folder
@@ -42,6 +41,7 @@ from rltune.ledger.disk_full import explain_full_disk
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
+from rltune.secrets import lacks_login
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
@@ -117,7 +117,7 @@ def resume_sweep(
     if not trust:
         require_own_sweep(folder, make_resume_command(folder))
     config = change_settings(folder, ref, changes or {})
-    if HIDDEN in (config.notify or ""):
+    if lacks_login(config.notify or ""):
         _print(stream, f"notify={config.notify}: its login is not saved in any file; add notify=... to be notified")
     return drive(make_plan(config, folder), Invocation(began, stream, trainable))
 

@@ -26,7 +26,6 @@ from rltune.config.changes import (
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import flatten_settings, read_identity, read_settings, require_own_sweep
-from rltune.config.uris import HIDDEN
 from rltune.config.validation import parse_config, to_typed
 from rltune.driver.folder import make_name_taken_error
 from rltune.driver.plan import Plan, make_plan
@@ -37,6 +36,7 @@ from rltune.ledger.sweep_folder import is_half_made, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import RETRY
 from rltune.search.samplers import find_known_traits
+from rltune.secrets import lacks_login, reveal
 
 if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
@@ -191,7 +191,8 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
         StudyError: A budget is smaller, or an address lacks its login.
     """
     settings = read_settings(folder, for_resume=True)
-    addresses = _drop_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
+    storage, ledger_url = (address and reveal(address) for address in (ref.storage, ref.ledger_url))
+    addresses = _drop_none({"storage": storage, "study": {"storage": ledger_url}})
     given = _drop_none(changes)
     kept = drop_cluster_limits(settings, [key for key, _ in flatten_settings(given)])
     merged = OmegaConf.merge(kept, addresses, given)
@@ -201,7 +202,7 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     config = parse_config(merged)
     check_budgets(folder.name, *_fit(settings, config))
     for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
-        if address and HIDDEN in address:
+        if address and lacks_login(address):
             raise StudyError(
                 ": the login is not saved in any file, so it has to be given again",
                 "the whole address",

@@ -27,10 +27,10 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.schema import CreateColumn, CreateSchema
 
-from rltune.config.uris import hide_login, redact_address, redact_error
 from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.ledger.disk_full import is_disk_full
 from rltune.ledger.tables import METADATA, SCHEMA, SWEEP_TRIALS
+from rltune.secrets import conceal, redact_error, reveal
 
 # PostgreSQL rolls back a transaction that is idle this long. It is shorter than a lease, so no lock outlasts one.
 IDLE_S = 10.0
@@ -56,7 +56,7 @@ def connect_ledger(url: str) -> Engine:
     Raises:
         ValueError: The database is neither SQLite nor PostgreSQL. MySQL rounds floats and cannot return inserted ids.
     """
-    hide_login(url)
+    url = reveal(conceal(url))  # From now on, no text of this process shows the login.
     if not url.startswith("sqlite:"):
         if make_url(url).get_backend_name() not in ("sqlite", "postgresql"):
             raise ValueError("a ledger is kept in SQLite or PostgreSQL")
@@ -292,4 +292,4 @@ def make_storage_error(url: str, error: Exception) -> StudyError:
 
 def _redact_url(url: str) -> str:
     """Remove the login from a database URL; text that is no URL is hidden entirely, as it may be a password."""
-    return redact_address(url) if "://" in url else "***"
+    return conceal(url) if "://" in url else "***"

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from rltune.config.criteria import read_criteria
 from rltune.config.settings_file import SweepIdentity, load_settings, read_identity
-from rltune.config.uris import HIDDEN
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.database import choose_journal, file_of, make_storage_error
 from rltune.ledger.handover import make_distant_ledger_error
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.sweep_folder import LEDGER, SETTINGS
+from rltune.secrets import lacks_login
 
 STUDY = "study.db"
 
@@ -89,7 +89,7 @@ def require_login(ledger_url: str, name: str) -> None:
     Raises:
         StudyError: The login is missing.
     """
-    if HIDDEN in ledger_url:
+    if lacks_login(ledger_url):
         raise StudyError(
             f": the login is not saved in any file, so the ledger of {name} cannot be read",
             "the whole address, or one without a password, which PGPASSWORD or ~/.pgpass holds",

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rltune.config.settings_file import SweepIdentity, read_identity
-from rltune.config.uris import HIDDEN, redact_address
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
+from rltune.secrets import HIDDEN
 
 SETTINGS = "config.yaml"
 LEDGER = "ledger.db"
@@ -42,7 +42,7 @@ def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None)
             sweep = read_identity(folder)
     words = [_format_override("sweep", folder.name) + spell_output_dir(folder.parent)]
     if sweep.storage:
-        words.append(_format_override("storage", redact_address(sweep.storage)))
+        words.append(_format_override("storage", sweep.storage))
     # These addresses were saved without their logins, so the user has to type them.
     for key, address in (("study.storage", sweep.ledger_url), ("tracking.uri", sweep.tracking_uri)):
         if HIDDEN in (address or ""):

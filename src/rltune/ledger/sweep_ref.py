@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
-from rltune.config.uris import HIDDEN, redact_settings
 from rltune.errors import StudyError, choices, nearest
 from rltune.formatting import spell_command
 from rltune.ledger.handover import fetch_sweep
@@ -18,6 +17,7 @@ from rltune.ledger.sweep_folder import (
     is_half_made,
     spell_output_dir,
 )
+from rltune.secrets import conceal, lacks_login
 
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LATEST = "latest"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class SweepRef:
     """The name of a sweep, and where its folder, its files in remote storage and its ledger are.
 
@@ -46,6 +46,12 @@ class SweepRef:
     output_dir: str | Path = "outputs"
     storage: str | None = None
     ledger_url: str | None = None
+
+    def __post_init__(self) -> None:
+        """Conceal the logins of the addresses."""
+        for key in ("storage", "ledger_url"):
+            if address := getattr(self, key):
+                object.__setattr__(self, key, conceal(address))
 
     @classmethod
     def of(
@@ -142,7 +148,7 @@ class SweepRef:
         """List the sweeps in remote storage by name, with the times at which their settings were saved."""
         if self.storage is None:
             return {}
-        if HIDDEN in self.storage:
+        if lacks_login(self.storage):
             raise StudyError(
                 ": the login is not saved in any file",
                 "the whole address",
@@ -153,16 +159,6 @@ class SweepRef:
         store = open_store(self.root, make_address(self.storage))
         store.check()
         return store.list_folders(holding=SETTINGS)
-
-    def _redact(self) -> dict[str, Any]:
-        redacted: dict[str, Any] = redact_settings(vars(self))
-        return redacted
-
-    def __repr__(self) -> str:
-        return f"SweepRef({', '.join(f'{key}={value!r}' for key, value in self._redact().items())})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self._redact()
 
 
 def _read_time(folder: Path) -> float:

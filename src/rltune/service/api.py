@@ -14,7 +14,6 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rltune.config.uris import redact
 from rltune.errors import (
     ConfigError,
     RltuneError,
@@ -196,7 +195,7 @@ def respond_to_error(request: Request, error: Exception) -> Response:
             # are collected.
             headers["Allow"] = ", ".join(methods).upper()
     else:
-        cause = redact(describe_exception(error))
+        cause = describe_exception(error)
         status, refusal = 500, UnexpectedError(cause, "a fault of rltune", "see the output of the service")
     if status == 401:
         if request.method in READING and not path.startswith(API):
@@ -220,6 +219,6 @@ def explain_invalid(error: RequestValidationError) -> ConfigError:
     where, *keys = first["loc"]
     key = ".".join(map(str, keys)) if keys and first["type"] != "json_invalid" else where
     value = None if first["type"] == "missing" else first["input"]
-    if isinstance(value, str | list | dict):  # What was sent may have a password.
-        value = redact(value if isinstance(value, str) else json.dumps(value, default=repr))
+    if isinstance(value, list | dict):  # As JSON, it is printable whatever was sent.
+        value = json.dumps(value, default=repr)
     return ConfigError(key, value, "is invalid", first["msg"], TRY)

@@ -25,7 +25,7 @@ from rltune.compose.explaining import split_word
 from rltune.compose.overrides import spell_value
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import dump_settings, flatten_settings
-from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secrets
+from rltune.config.uris import refuse_secret, refuse_typed_secrets
 from rltune.errors import ConfigError, RltuneError, describe_exception
 from rltune.formatting import spell_command
 
@@ -157,7 +157,7 @@ def _check_overrides(overrides: Sequence[str]) -> list[str]:
     for word in overrides:
         if not _OVERRIDE.fullmatch(word):
             raise ConfigError(
-                *split_word(redact_address(word)),
+                *split_word(word),
                 ": no setting",
                 "group=option, key=value, +key=value, ~key",
                 "algo=ppo env=cartpole",

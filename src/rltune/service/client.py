@@ -10,9 +10,9 @@ from typing import Any
 import requests
 
 from rltune.compose.overrides import spell_settings
-from rltune.config.uris import HIDDEN
 from rltune.errors import ConfigError, RltuneError, StudyError, UnavailableError, UnexpectedError
 from rltune.formatting import spell_command
+from rltune.secrets import HIDDEN
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
 LIMIT_S = 60.0  # The time-out of a request; checking a submission takes seconds on a busy machine.

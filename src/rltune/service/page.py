@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from rltune.compose.groups import find_options, list_groups
-from rltune.config.uris import redact_address, resolve_uri
+from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import format_objective
 from rltune.service.access import LOGGED_IN, Access
@@ -33,7 +33,7 @@ REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 def find_tracking_server() -> str | None:
     """Return the address of the MLflow server that sweeps log to by default; None for a local store."""
     store = resolve_uri(None)
-    return redact_address(store) if store.startswith(("http://", "https://")) else None
+    return store if store.startswith(("http://", "https://")) else None
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -30,7 +30,6 @@ from rltune.cluster.resources import available_cpus
 from rltune.compose.composing import COMPOSED
 from rltune.compose.overrides import spell_value
 from rltune.config.settings_file import dump_settings, load_settings
-from rltune.config.uris import redact_address
 from rltune.driver.requests.handle import open_handle
 from rltune.errors import UnavailableError
 from rltune.formatting import spell_command
@@ -109,7 +108,7 @@ class SweepProcesses:
         # An experiment's file may also choose the cluster.
         if not is_typed and all(cluster.get(key) is None for key in ("address", "num_cpus", "num_gpus")):
             settings["cluster"] = {**cluster, **self._share}
-        typed = shlex.join(["run", *map(redact_address, submission.overrides)])
+        typed = shlex.join(["run", *submission.overrides])
         return json.dumps({"settings": dump_settings(settings), "typed": spell_command(typed)})
 
     def start(self, submission: Submission) -> None:

@@ -11,7 +11,7 @@ from types import FrameType
 
 import uvicorn
 
-from rltune.config.uris import redact_address, resolve_uri
+from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 from rltune.service.access import Access
@@ -123,7 +123,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
 def _print_addresses(url: str, token: str, host: str, width: int, folder: ServiceFolder) -> None:
     print(f"page    {url}/login#{token}")
     print(f"REST    {url}/api/sweeps, with the header 'Authorization: Bearer {token}'")
-    store = shlex.quote(redact_address(resolve_uri(None)))
+    store = shlex.quote(resolve_uri(None))
     print(f"MLflow  {find_tracking_server() or f'mlflow ui --backend-store-uri {store}'}")
     submit = spell_command("submit algo=ppo env=cartpole")
     print(f"sweeps  {folder.sweeps}, {width} at a time; submit one: {submit}")

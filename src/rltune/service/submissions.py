@@ -31,7 +31,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from rltune.config.uris import redact_address
 from rltune.errors import StudyError, choices
 from rltune.formatting import spell_command
 from rltune.ledger.database import connect_ledger, has_table, make_storage_error, make_tables
@@ -144,7 +143,7 @@ class Submissions:
             raise make_storage_error(url, error) from None
         if format_number not in (None, FORMAT):
             raise StudyError(
-                f"the queue in {redact_address(url)} has format {format_number}, not {FORMAT}",
+                f"the queue in {url} has format {format_number}, not {FORMAT}",
                 f"queues of format {FORMAT}, which this version of rltune writes and reads",
                 "remove it, or drop the tables submissions and submissions_format of a database; sweeps and their "
                 "ledgers stay",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.ledger.database import TIMEOUT_S, choose_journal, file_of
 from rltune.ledger.storage import STUDY, make_storage_url
 from rltune.records import TRIALS, Report, TrialRecord
+from rltune.secrets import reveal
 from rltune.tracking.tracker import SweepDescription, Tracker
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class DashboardTracker(Tracker):
         # SQLite waits while a reader locks the file; connections to a server are tested, because it may have restarted.
         options = {"connect_args": {"timeout": TIMEOUT_S}} if file_of(self._url) else {"pool_pre_ping": True}
         sweep = self.sweep
-        self._storage = RDBStorage(self._url, options)
+        self._storage = RDBStorage(reveal(self._url), options)
         study = self._load_study()
         trials = study.get_trials(deepcopy=False)
         if trials and study.user_attrs.get(SWEEP_KEY) != sweep.key:

@@ -21,7 +21,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import Store
-from rltune.config.uris import redact
 from rltune.errors import describe_exception
 from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.ledger import Ledger
@@ -494,4 +493,4 @@ def _overrides(tracker: Tracker, method: Callable[..., None]) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    return redact(describe_exception(error))[:200]
+    return describe_exception(error)[:200]

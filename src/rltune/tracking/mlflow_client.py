@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from rltune.config.uris import redact_address, redact_error, resolve_uri
+from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, UnavailableError
+from rltune.secrets import redact_error, reveal
 
 CHECK_S = 2.0  # The time-out of the first request, which delays a sweep's start.
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
@@ -53,11 +54,11 @@ def check_uri(uri: str | None) -> None:
     problem, is_away = "", False
     try:
         if scheme in ("http", "https"):
-            status = _request_experiments(address)
+            status = _request_experiments(reveal(address))
             problem = "" if status == 200 else f"answers with status {status}"
             is_away = status >= 500 or status == 429
         elif scheme in PORTS:
-            server = urlsplit(address)
+            server = urlsplit(reveal(address))
             socket.create_connection((server.hostname or "localhost", server.port or PORTS[scheme]), CHECK_S).close()
         elif scheme == "sqlite":
             _open_file(Path(address.removeprefix(PREFIX)))
@@ -71,7 +72,7 @@ def check_uri(uri: str | None) -> None:
         is_away, problem = True, f"cannot be reached ({str(error).rpartition(': ')[2].rstrip(')' + chr(34))})"
     if not problem:
         return
-    key, value = "tracking.uri", redact_address(address)
+    key, value = "tracking.uri", address
     parts = (
         f": {redact_error(address, problem)}",
         "a server that answers, http(s)://host:port, or a database, such as sqlite:////absolute/path/mlflow.db",

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from rltune.config.uris import redact
 from rltune.formatting import name_user
+from rltune.secrets import redact, reveal
 from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 from rltune.tracking.model_registry import ModelRegistry
 
@@ -45,7 +45,7 @@ class MLflowRuns:
 
     def connect(self) -> None:
         """Import MLflow and open the store, which takes seconds, mostly to migrate a new SQLite store."""
-        self._client = connect_mlflow(self._uri)
+        self._client = connect_mlflow(reveal(self._uri))
 
     def probe(self, run_id: str) -> None:
         """Raise an error if the server cannot write; with a full disk, for example, it still answers reads.

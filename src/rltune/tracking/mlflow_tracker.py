@@ -13,11 +13,12 @@ from typing import Any
 
 from rltune.config.criteria import Criteria
 from rltune.config.schema import TrackingConfig
-from rltune.config.uris import redact, resolve_uri
+from rltune.config.uris import resolve_uri
 from rltune.formatting import first_line, format_state
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
+from rltune.secrets import redact
 from rltune.tracking.mlflow_client import check_uri
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 from rltune.tracking.model_registry import Rank, RegisteredModel

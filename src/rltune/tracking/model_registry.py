@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rltune.secrets import reveal
+
 DIGEST_TAG = "rltune.digest"
 # Another sweep may set the same alias at the same time; then setting it is tried again, at most this often.
 ALIAS_TRIES = 5
@@ -173,7 +175,7 @@ class ModelRegistry:
         from mlflow.artifacts import download_artifacts
 
         source = self._client.get_model_version_download_uri(version.name, version.version)
-        return Path(download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=self._uri))
+        return Path(download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=reveal(self._uri)))
 
 
 def _content_digest(model: Mapping[str, Any]) -> str:

@@ -31,7 +31,8 @@ class SweepDescription:
         folder: The sweep's folder.
         ledger: The sweep's ledger.
         experiment: The environment's name, which groups sweeps.
-        uri: The setting ``tracking.uri``; None is the tracker's own default.
+        uri: The setting ``tracking.uri``, whose login only `rltune.secrets.reveal` shows; None is the tracker's own
+            default.
         params: What tells it from others in a table.
         tags: Any tags.
         texts: Files to keep with it, by name.

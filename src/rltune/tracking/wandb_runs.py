@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from rltune.config.schema import TrackingConfig
-from rltune.config.uris import redact
 from rltune.errors import ConfigError
 from rltune.records import Report, RunKey, TrialRecord
 from rltune.tracking.tracker import SweepDescription, Tracker, get_certified_score
@@ -49,7 +48,7 @@ class WandbTracker(Tracker):
             run.log(dict(report.numbers), step=report.nominal_steps)
         if trial.state == "RUNNING":
             return
-        state = {"state": trial.state, "stop_reason": redact(trial.stop_reason or "")}
+        state = {"state": trial.state, "stop_reason": trial.stop_reason or ""}
         run.summary.update(state | get_certified_score(trial))
         run.finish(exit_code=int(trial.state == "FAIL" or trial.diverged))
         del self._runs[trial.run_key.name]

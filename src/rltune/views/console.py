@@ -20,9 +20,9 @@ from rich.console import Console as RichConsole
 from rich.live import Live
 from rich.text import Text
 
-from rltune.config.uris import redact
 from rltune.formatting import fit_words, format_clock
 from rltune.ledger.sweep_folder import SWEEP_LOGGER
+from rltune.secrets import redact
 from rltune.views.page import Section
 from rltune.views.progress import Line, describe_changes, describe_progress, render_live_table
 from rltune.views.sweep_view import SweepView
@@ -154,7 +154,7 @@ class Console:
         if text == self._printed and now_s - self._printed_s < SILENCE_S:
             return
         self._printed, self._printed_s = text, now_s
-        text = redact(f"[{format_clock(view.elapsed_s)}] {text}")
+        text = f"[{format_clock(view.elapsed_s)}] {text}"
         if self._show_progress:
             self._show_progress(text)
         else:

@@ -11,8 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rltune.config.uris import redact
 from rltune.formatting import TextTable
+from rltune.secrets import redact
 from rltune.views.page import Section
 
 PADDING = 2  # Spaces between columns.

@@ -12,8 +12,8 @@ from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayTa
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.compat.tune_controller import adapt_tune
-from rltune.config.uris import hide_login
 from rltune.driver.tune.failures import explain_death, explain_error, read_last_error, write_failure
+from rltune.secrets import conceal
 from rltune.trial.supervisor import STACK_FILE, Supervisor
 from rltune.trial.trainable import describe_exception
 
@@ -97,7 +97,7 @@ def test_a_hung_process_without_a_stack_is_still_told(tmp_path):
 
 
 def test_a_failures_file_and_reason_hold_no_login(tmp_path):
-    hide_login("postgresql+psycopg://me:open/sesame@db/rl")
+    conceal("postgresql+psycopg://me:open/sesame@db/rl")
     failure = explain_error("ValueError: host 'sesame@db'", "os.environ['S'] = 'me:open/sesame@db'")
     kept = write_failure(open_store(tmp_path), "trials/7", failure)
     written = (tmp_path / kept["log"]).read_text()

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import PurePath
 from typing import Any, NoReturn, TextIO
 
-from rltune.config.uris import redact
 from rltune.errors import ConfigError, RltuneError, UnexpectedError, describe_exception
+from rltune.secrets import redact
 
 JSON = "json"
 
@@ -110,7 +110,7 @@ def explain_crash(error: Exception) -> UnexpectedError:
         # The traceback cannot be written, for example because the disk is full.
         print(text, end="", file=sys.stderr)
         fix = "see the traceback above"
-    return UnexpectedError(redact(describe_exception(error)), "a fault of rltune, or of code that it called", fix)
+    return UnexpectedError(describe_exception(error), "a fault of rltune, or of code that it called", fix)
 
 
 def to_json(value: Any) -> str:

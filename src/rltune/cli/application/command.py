@@ -13,10 +13,8 @@ import shutil
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from omegaconf import MISSING
@@ -31,13 +29,15 @@ from rltune.cli.application.answer import (
     print_answer,
     print_parts,
     take_switch,
+    wants_json,
 )
 from rltune.cli.application.help_page import write_help
 from rltune.compose.command_settings import list_command_keys, read_command_settings
-from rltune.config.uris import redact, refuse_typed_secrets, resolve_uri
+from rltune.config.uris import refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
 from rltune.driver.signals import INTERRUPTED, call_at_process_end, handle_signals
 from rltune.errors import ConfigError, RltuneError
+from rltune.secrets import filter_output, reveal
 
 if TYPE_CHECKING:
     from rltune.ledger.sweep_ref import SweepRef
@@ -136,7 +136,8 @@ class Command:
         if self.wants_help(sys.argv[1:]):
             print(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
-        sys.excepthook = print_without_logins
+        # The JSON document, alone on stdout, stays as it is: its texts have no logins, and no number in it is one.
+        filter_output("stderr", *([] if wants_json() else ["stdout"]))
         call_at_process_end(functools.partial(print_parts, sys.stdout))
         try:
             with exit_on_signals(), keep_output_clean():
@@ -272,9 +273,4 @@ def make_source(settings: PolicyConfig, *, trust: bool = False) -> Source:
 def use_tracking(settings: PolicyConfig) -> None:
     """Point MLflow to the address in ``tracking.uri``; without a value, MLflow uses its own default."""
     if settings.tracking.uri:
-        os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
-
-
-def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an uncaught exception and its traceback without passwords; installed as ``sys.excepthook``."""
-    print(redact("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
+        os.environ["MLFLOW_TRACKING_URI"] = reveal(resolve_uri(settings.tracking.uri))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from omegaconf import DictConfig
 
 from rltune.cli.application.answer import JSON, wants_json
-from rltune.config.uris import redact_address
 from rltune.driver.signals import INTERRUPTED, handle_signals
 from rltune.formatting import spell_command
 
@@ -69,7 +68,7 @@ def run_jobs(name: str, jobs: Sequence[Job]) -> int:
     Returns:
         The largest exit code.
     """
-    commands = [f"{spell_command(name)} {shlex.join(map(redact_address, job.words))}" for job in jobs]
+    commands = [f"{spell_command(name)} {shlex.join(job.words)}" for job in jobs]
     process: subprocess.Popen[bytes] | None = None
     received: list[int] = []
     codes: list[int] = []

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rltune.cli.python.notebook import find_stream
 from rltune.cli.python.sweep import Sweep
+from rltune.cli.run import spell_run
 from rltune.compose.composing import compose_settings, read_request
 from rltune.compose.overrides import spell_settings
 from rltune.config.schema import RunConfig
-from rltune.config.uris import redact_address
 from rltune.errors import RltuneError
-from rltune.formatting import spell_command
 
 
 def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) -> Sweep:
@@ -39,9 +37,9 @@ def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) ->
     from rltune.driver.run import run_sweep
 
     typed = [*_check_words(words), *spell_settings(settings)]
+    command = spell_run(typed)  # Before errors quote the words, their logins are concealed.
     config = read_request(compose_settings("run", RunConfig, typed, config_dir), typed)
-    again = [shlex.quote(redact_address(word)) for word in typed if not word.startswith("name=")]
-    done = run_sweep(config, stream=find_stream(), typed=" ".join([spell_command("run"), *again]))
+    done = run_sweep(config, stream=find_stream(), typed=command)
     return Sweep(done.folder, config.study.storage)
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from rltune.checkpoints.clients import STORAGE_AWAY, StoreError, StoreUnavailableError, UnsharedStoreError
 from rltune.checkpoints.store import Store
 from rltune.compat.ray_start import find_logs
-from rltune.config.uris import redact
 from rltune.formatting import first_line
 from rltune.ledger.disk_full import DISK_FULL, names_full_disk
+from rltune.secrets import redact
 from rltune.trial.supervisor import STACK_FILE, STOP_FILE
 
 FAILURE_FILE = "failure.txt"  # The file in a trial's folder that describes its failure.
