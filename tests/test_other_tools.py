@@ -39,8 +39,6 @@ TYPED = {
     "env.vectorize": "dummy",
     "env.wrappers": "[]",
     "env.policies": "null",
-    "env.normalise_observations": "true",
-    "env.rewards.normalise": "true",
     "num_env_runners": "0",
     "lambda_": "0.9",
     "clip_param": "0.2",
@@ -50,6 +48,7 @@ TYPED = {
     "normalise": "[rewards]",
     "rollout_fragment_length": "4",
     "reduction_factor": "3",
+    "train_batch_size_per_learner": "4096",
 }
 OFF_POLICY = re.compile("buffer_size|learning_starts|train_freq|target_(up|net)|gradient_steps|exploration")
 
@@ -161,6 +160,7 @@ algo.training.lr_=0.3
 algo.training.learning_rate=0.3
 algo.training.gama=0.9
 algo.training.novelty=1
+algo.training.use_critic=true
 algo.lr=0.01
 algo.num_env_runners=0
 algo.num_envs=8
@@ -197,6 +197,8 @@ space.num_epochs=[randint,1.5,4]
 space.learning_rate=[uniform,0.1,1]
 space.lrr=[uniform,0.1,1]
 space.novelty=4
++space.novelty=4
+space.use_critic=[choice,true,false]
 +space.num_env_runners=[choice,0,1]
 +space.conv_filters=[choice,[[16,4,2]],[[32,4,2]]]
 searcher.args.n_startup_trial=4

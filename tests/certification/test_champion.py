@@ -102,7 +102,7 @@ def test_champions_of_another_objective_are_not_beaten_by_it() -> None:
 
 
 def test_how_rewards_are_shaped_makes_no_other_environment() -> None:
-    shaped = replace(ENV, rewards=RewardsConfig(normalise=True), normalise_observations=True)
+    shaped = replace(ENV, rewards=RewardsConfig(scale=0.1))
     assert specify_env(shaped, ObjectiveConfig()).digest == candidate(1.0).env.digest
 
 

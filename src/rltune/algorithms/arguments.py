@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rltune.algorithms.rllib_source import list_keywords
 from rltune.config.bounds import Bounds
 from rltune.config.capabilities import (
     REPLAY_BUFFERS,
@@ -93,13 +94,15 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
         return paths[0]
     key = key or f"space.{name}"
     if not paths:
+        is_known = name in (list_keywords(str(algo["class"]), "training") or [name])
         add = f"+algo.{NORMALISE}=[]" if name == NORMALISE else f"+algo.training.{name}=null"
+        drop = f"drop it: ~{key}"
         raise ConfigError(
             key,
             ABSENT,
             f": algo '{algo['name']}' has no argument '{name}'",
             choices(name, list_arguments(algo)),
-            f"add it to the algo first: {add}, or drop it: ~{key}",
+            f"add it to the algo first: {add}, or {drop}" if is_known or name == NORMALISE else drop,
         )
     candidates = ", ".join(".".join(path) for path in paths)
     raise ConfigError(

@@ -11,7 +11,7 @@ from typing import Any, get_origin
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
-from rltune.config.advice import advise, advise_option, translate
+from rltune.config.advice import advise, advise_option, find_group, translate
 from rltune.config.bounds import describe_allowed, find_type, list_bounds
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
 from rltune.config.names import conf_dir
@@ -23,7 +23,6 @@ from rltune.other_tools import Answer, find_answer
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
 _NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-QUOTED_PLUS = "'+"
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
 # Hydra's flags. Settings that are typed with dashes are refused.
 FLAGS = {
@@ -293,29 +292,49 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
     if mapping := re.match(r"space\.[^.=]+=\{\s*(\w+)", word.lstrip("+")):
         return _explain_mapping(f"{typed}.{mapping[1]}", value)
     is_section = key.startswith("algo.") and key.removeprefix("algo.") in SECTIONS
-    if is_section or (key != typed and find_answer("setting", typed.rpartition(".")[2])):
+    if is_section or find_answer("setting", typed.rpartition(".")[2]):
         key = typed  # Hydra names the section, which only the algorithm's file lacks.
-    known = _list_addable(key, settings) if "algo" in settings else []
-    allowed, fix = advise(key, value, settings)
-    last = key.rpartition(".")[2]
-    answer = find_answer("setting", last)
-    if last in known:
-        fix = f"+{word.lstrip('+')}"
-        fix = f"'{fix}'" if " " in fix else fix
-    elif known and answer is None:
-        close = nearest(last, known)
-        if not close and key.startswith("space."):
-            help_line = f"+algo.training.{last}=null +{word}, if the algorithm has it"
-        allowed, meant = choices(last, known, close), f"{key.removesuffix(last)}{close}"
-        is_new = OmegaConf.select(OmegaConf.create(dict(settings)), meant) is None
-        fix = f"{'+' * is_new}{meant}={value}" if close else help_line
-    elif fix.startswith(("+", "'+")) and key != typed:
-        fix = word.replace(key, f"+{fix.lstrip(QUOTED_PLUS).partition('=')[0]}", 1)
-    elif fix and key != typed and (answer is None or answer.names):
-        fix = word.replace(key, fix.partition("=")[0], 1)
-    elif not fix and key.startswith("algo.training."):
-        fix = f"+{word} adds a key, if the algorithm has it"
+    answer = find_answer("setting", key.rpartition(".")[2])
+    addable = _list_addable(key, settings) if "algo" in settings else []
+    # RLlib still takes former names, such as num_sgd_iter, for which other tools' words have better ones.
+    is_former = answer is not None and key.startswith("algo.training.")
+    if addable and not is_former and (answer is None or key.rpartition(".")[2] in addable):
+        allowed, fix = _advise_addition(key, word, settings, addable)
+    else:
+        allowed, fix = advise(key, value, settings)
+    if answer is None or not answer.fix:  # What was typed below the unknown key belongs below the right one, too.
+        fix = fix.replace("=", f"{typed.removeprefix(key)}=", 1)
     return ConfigError(*split_word(word), ": no such key", allowed, fix or help_line)
+
+
+def _advise_addition(key: str, word: str, settings: Mapping[str, Any], addable: Sequence[str]) -> tuple[str, str]:
+    """Say what is allowed in a group to which ``+`` adds keys, and what to type; empty if no name is close.
+
+    Args:
+        key: The unknown key in this group.
+        word: The word in which it was typed.
+        settings: All settings, nested.
+        addable: The names that the group may have.
+    """
+    group, _, last = key.rpartition(".")
+    if last in addable:
+        added = f"+{word.lstrip('+')}"
+        return "with +, a key that the files in conf/ do not set", f"'{added}'" if " " in added else added
+    close = nearest(last, addable)
+    fix = ""
+    if group == "space" and last in _list_training(settings):
+        fix = f"+algo.training.{last}=null +{word}"
+    elif close:
+        plus = "" if close in find_group(settings, group) else "+"
+        fix = f"{plus}{group}.{close}={word.partition('=')[2]}"
+    return choices(last, addable, close), fix
+
+
+def _list_training(settings: Mapping[str, Any]) -> list[str]:
+    """List the arguments of the algorithm's section ``training``; empty if its class has no source."""
+    from rltune.algorithms.rllib_source import list_keywords
+
+    return list_keywords(str((settings.get("algo") or {}).get("class")), "training") or []
 
 
 def _explain_mapping(key: str, text: str) -> ConfigError:
@@ -362,6 +381,8 @@ def _list_addable(key: str, settings: Mapping[str, Any]) -> list[str]:
     if group == "algo.training.replay_buffer_config":
         row = find_capabilities(algo)
         return list(row.replay_settings) if row else [last]
+    if group == "algo.training":
+        return _list_training(settings)
     if group.startswith("algo."):
         return list(SECTIONS.get(group.removeprefix("algo."), ()) or ())
     if group == "searcher.args":

@@ -32,7 +32,7 @@ def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]
     if answer is not None and answer.fix and _applies(answer, settings):
         return answer.note, answer.fix.format(key=key, name=last, value=value)
     meant = find_meant(key, settings)
-    siblings = [name for name in _find_group(settings, group) if name != last]
+    siblings = [name for name in find_group(settings, group) if name != last]
     allowed = choices(last, siblings, meant and meant.removeprefix(f"{group}."))
     if answer is not None and answer.names and answer.note:
         allowed = answer.note
@@ -93,7 +93,7 @@ def find_meant(key: str, settings: Mapping[str, Any]) -> str | None:
         settings: All settings, nested.
     """
     group, _, last = key.rpartition(".")
-    siblings = [name for name in _find_group(settings, group) if name != last]
+    siblings = [name for name in find_group(settings, group) if name != last]
     paths = [path for path in _list_paths(settings) if path != key and not path.startswith("hydra.")]
     # Keys of the space and the budget come first, because users type them most often, then those of the same group.
     paths.sort(key=lambda path: (not path.startswith(("space.", "budget.")), path.split(".")[0] != key.split(".")[0]))
@@ -128,7 +128,7 @@ def find_meant(key: str, settings: Mapping[str, Any]) -> str | None:
     return places[close]
 
 
-def _find_group(settings: Any, group: str) -> Mapping[str, Any]:
+def find_group(settings: Any, group: str) -> Mapping[str, Any]:
     """Return the nested settings of a group by its dotted key; empty if there is no such group."""
     for part in group.split(".") if group else ():
         settings = settings.get(part) if isinstance(settings, Mapping) else None
