@@ -32,11 +32,11 @@ def test_the_commit_is_that_of_the_folder_of_the_command(tmp_path, monkeypatch):
 
 def test_a_resumed_sweep_keeps_its_start_and_notes_new_settings(open_mine):
     with open_mine("budget.trials=2") as sweep:
-        record_start(sweep)
+        record_start(sweep.ledger, sweep.folder, sweep.plan.settings)
         before = sweep.ledger.sweep()
         sweep.ledger.change_sweep(status="interrupted")
     with open_mine("budget.trials=4") as sweep:
-        record_start(sweep)
+        record_start(sweep.ledger, sweep.folder, sweep.plan.settings)
         after = sweep.ledger.sweep()
         assert replace(after, config=before.config, wall_s=before.wall_s) == before
         assert after.status == "running"

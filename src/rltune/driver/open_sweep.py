@@ -85,7 +85,7 @@ class OpenSweep:
         if plan.certify.seeds:
             seeds, env_steps = plan.certification_seeds(), plan.budget.env_steps
             self.retraining = Retraining(self.store, plan.certify, env_steps, replicates, seeds, plan.baseline, ledger)
-        self.tracker = open_trackers(self)
+        self.tracker = open_trackers(plan, ledger, self.store, self.stopper.is_urgent)
         self.heartbeats = Heartbeats(str(self.folder), self.stopper.active_trial_dirs)
         self.console = Console(invocation.stream)
         self.display = Display(ledger, self.console, slots, self.heartbeats)

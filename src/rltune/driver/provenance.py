@@ -5,27 +5,35 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rltune.config.settings_file import format_settings
 
 if TYPE_CHECKING:
-    from rltune.driver.open_sweep import OpenSweep
+    from rltune.ledger.ledger import Ledger
 
 PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-core", "numpy")
 
 
-def record_start(sweep: OpenSweep) -> None:
-    """Record in the ledger that the sweep runs, with its settings, and at its first start also versions and command."""
+def record_start(ledger: Ledger, folder: Path, settings: Mapping[str, Any], typed: str | None = None) -> None:
+    """Record in the ledger that the sweep runs, with its settings, and at its first start also versions and command.
+
+    Args:
+        ledger: The sweep's ledger.
+        folder: The sweep's folder.
+        settings: Its settings without logins.
+        typed: The command that runs the sweep again; None if a script has started it.
+    """
     # Written at every start, because the folder may have been moved and a resume may have changed settings.
-    folder, config = str(sweep.folder), format_settings(sweep.plan.settings)
-    sweep.ledger.change_sweep(status="running", folder=folder, config=config)
-    if sweep.ledger.sweep().began is None:
-        sweep.ledger.change_sweep(
+    ledger.change_sweep(status="running", folder=str(folder), config=format_settings(settings))
+    if ledger.sweep().began is None:
+        ledger.change_sweep(
             versions=list_versions(),
             git_commit=read_git_commit(),
-            command=sweep.invocation.typed,
+            command=typed,
             began=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 

@@ -170,7 +170,7 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
 
     watch_head(sweep)
     try:
-        record_start(sweep)
+        record_start(sweep.ledger, sweep.folder, sweep.plan.settings, sweep.invocation.typed)
         start_console(sweep)
         sweep.housekeeping.add(sweep.console.draw_every_s, sweep.display.draw)
         if not (SweepView.read(sweep.ledger).is_searched and sweep.is_certified()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,9 @@ from rltune.tracking.notification import NotificationTracker, check_target
 from rltune.tracking.tracker import SweepDescription, Tracker
 
 if TYPE_CHECKING:
-    from rltune.driver.open_sweep import OpenSweep
+    from rltune.checkpoints.store import Store
+    from rltune.driver.plan import Plan
+    from rltune.ledger.ledger import Ledger
 
 
 def check_trackers(tracking: TrackingConfig, notify: str | None) -> None:
@@ -76,9 +78,16 @@ def _import_tracker(kind: str) -> type[Tracker]:
     return tracker
 
 
-def open_trackers(sweep: OpenSweep) -> Feeds:
-    """Open a sweep's trackers, each with a feed that delivers the ledger's reports to it."""
-    plan, description = sweep.plan, _describe(sweep)
+def open_trackers(plan: Plan, ledger: Ledger, store: Store, is_urgent: Callable[[], bool]) -> Feeds:
+    """Open a sweep's trackers, each with a feed that delivers the ledger's reports to it.
+
+    Args:
+        plan: The sweep's plan.
+        ledger: The sweep's ledger.
+        store: The sweep's checkpoint store.
+        is_urgent: Says whether the sweep has to end within seconds.
+    """
+    description = _describe(plan, ledger)
     trackers: list[Tracker] = []
     for tracker in _import_trackers(plan.tracking.kinds):
         with _naming(tracker):
@@ -87,17 +96,17 @@ def open_trackers(sweep: OpenSweep) -> Feeds:
         trackers.append(NotificationTracker(description, plan.notify))
     distributions, shared = plan.space.distributions(), plan.is_folder_shared()
     trackers.append(DashboardTracker(description, plan.ledger_url, distributions, shared))
-    return Feeds(sweep.ledger, sweep.store, trackers, sweep.stopper.is_urgent)
+    return Feeds(ledger, store, trackers, is_urgent)
 
 
-def _describe(sweep: OpenSweep) -> SweepDescription:
+def _describe(plan: Plan, ledger: Ledger) -> SweepDescription:
     """Make the description of the sweep that trackers get: its settings, versions and folder."""
-    plan, algorithm, env_id = sweep.plan, sweep.plan.algorithm, sweep.plan.build.env.id
+    algorithm, env_id = plan.algorithm, plan.build.env.id
     return SweepDescription(
-        name=sweep.name,
-        key=sweep.ledger.sweep().key,
-        folder=sweep.folder,
-        ledger=sweep.ledger,
+        name=plan.name,
+        key=ledger.sweep().key,
+        folder=plan.folder,
+        ledger=ledger,
         experiment=plan.tracking.experiment or plan.env_name,
         uri=plan.tracking.uri,
         params={  # The parameters by which MLflow's table tells sweeps apart.
@@ -113,8 +122,8 @@ def _describe(sweep: OpenSweep) -> SweepDescription:
             **{f"space.{name}": format_yaml_value(range_) for name, range_ in plan.settings["space"].items()},
         },
         tags={
-            "rltune.folder": str(sweep.folder),
-            NOTE_TAG: f"{algorithm} on {env_id} is being swept, in `{sweep.folder}`.",
+            "rltune.folder": str(plan.folder),
+            NOTE_TAG: f"{algorithm} on {env_id} is being swept, in `{plan.folder}`.",
         }
         | ({"rltune.git_commit": commit} if (commit := read_git_commit()) else {}),
         texts={
