@@ -97,8 +97,8 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 @functools.cache
 def modules(root: Path) -> list[Module]:
-    found = [*(root / "src" / "rltune").rglob("*.py"), *(root / "sweeps").rglob("*.py")]
-    return [Module(path, root) for path in sorted(found)]
+    paths = [*(root / "src" / "rltune").rglob("*.py"), *(root / "sweeps").rglob("*.py")]
+    return [Module(path, root) for path in sorted(paths)]
 
 
 def misplaced(root: Path) -> list[str]:
@@ -143,7 +143,9 @@ def circles(root: Path) -> list[str]:
     """Modules that import each other, directly or on a detour, when they are loaded."""
     known = {m.dotted: m for m in modules(root)}
     needs = {
-        name: {target for _, found in m.imports(top_level=True) for target in (found, found.rpartition(".")[0])}
+        name: {
+            target for _, imported in m.imports(top_level=True) for target in (imported, imported.rpartition(".")[0])
+        }
         & known.keys() - {name}
         for name, m in known.items()
     }
@@ -221,10 +223,10 @@ def untested(root: Path) -> list[str]:
     """
     source = root / "src" / "rltune"
     modules = (path for path in source.rglob("*.py") if not path.stem.startswith("__"))
-    found = sorted(path.relative_to(source) for path in modules if path.parent != source / "cli")
+    paths = sorted(path.relative_to(source) for path in modules if path.parent != source / "cli")
     return [
         f"src/rltune/{name}: add tests/{name.parent}/test_{name.name}"
-        for name in found
+        for name in paths
         if not (root / "tests" / name).with_name(f"test_{name.name}").exists()
     ]
 
@@ -340,3 +342,32 @@ def test_a_module_without_its_test_file_is_found(tmp_path):
     (tmp_path / "tests" / "ledger").mkdir(parents=True)
     (tmp_path / "tests" / "ledger" / "test_new.py").touch()
     assert untested(tmp_path) == []
+
+
+VAGUE = frozenset({"told", "beats", "found", "asked"})  # Names that do not say what their value is.
+NAMES = ("id", "arg", "attr", "name", "asname")  # The fields of syntax trees that have names.
+
+
+def vague_names(root: Path) -> list[str]:
+    """Names of values, arguments, attributes and functions that do not say what they are."""
+    texts = {path: path.read_text() for room in ("src", "tests") for path in sorted((root / room).rglob("*.py"))}
+    word = re.compile(rf"\b({'|'.join(VAGUE)})\b")
+    return [
+        f"{path.relative_to(root)}:{getattr(node, 'lineno', 1)}: call '{name}' by what its value is"
+        for path, text in texts.items()
+        if word.search(text)
+        for node in ast.walk(ast.parse(text))
+        for name in {getattr(node, field, None) for field in NAMES} & VAGUE
+    ]
+
+
+def test_names_say_what_their_value_is():
+    assert not (wrong := vague_names(ROOT)), "\n" + "\n".join(wrong)
+
+
+def test_a_vague_name_is_found(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_new.py").write_text("def test_it(told):\n    assert f'{told.asked}'\n")
+    assert {line.partition(": ")[2] for line in vague_names(tmp_path)} == {
+        f"call '{name}' by what its value is" for name in ("told", "asked")
+    }

@@ -506,7 +506,7 @@ def test_the_trials_of_all_seeds_share_what_was_measured(monkeypatch):
 
 def test_the_measured_number_is_derived_and_said(request_of, monkeypatch):
     """16 CPUs beside two GPUs: eight trials on each, though its memory has room for ten."""
-    monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: USE)
+    monkeypatch.setattr(planning, "measure_on_gpu", lambda *arguments: USE)
     machine = ("cluster.num_cpus=16", "cluster.num_gpus=2", "budget.trials=40")
     plan = planning.make_plan(request_of("resources.trials_per_gpu=auto", *machine))
     assert plan.share_of(Machine(16, 2)).gpus == 1.0, "what it is measured with"
@@ -519,7 +519,7 @@ def test_the_measured_number_is_derived_and_said(request_of, monkeypatch):
 
 
 def test_no_gpu_is_cut_into_more_than_run_at_once(request_of, monkeypatch):
-    monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: USE)
+    monkeypatch.setattr(planning, "measure_on_gpu", lambda *arguments: USE)
     words = ("resources.trials_per_gpu=auto", "cluster.num_cpus=16", "cluster.num_gpus=2")
     plan = planning.make_plan(request_of(*words, "budget.trials=40", "resources.max_concurrent=3"))
     assert planning.measure_share(plan).request.gpus == 0.5, "two on one GPU, one on the other"
@@ -532,12 +532,14 @@ def test_nobody_looks_for_gpus_that_are_not_to_be_measured(request_of, monkeypat
 
 
 def test_a_sweep_that_goes_on_is_not_measured_again(request_of, monkeypatch, tmp_path):
-    monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: USE)
-    asked = request_of("resources.trials_per_gpu=auto", "cluster.num_cpus=16", "cluster.num_gpus=2", "budget.trials=40")
-    write_settings(tmp_path, planning.measure_share(planning.make_plan(asked)).asked)
-    monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: pytest.fail("it was measured when it began"))
+    monkeypatch.setattr(planning, "measure_on_gpu", lambda *arguments: USE)
+    settings = request_of(
+        "resources.trials_per_gpu=auto", "cluster.num_cpus=16", "cluster.num_gpus=2", "budget.trials=40"
+    )
+    write_settings(tmp_path, planning.measure_share(planning.make_plan(settings)).given_settings)
+    monkeypatch.setattr(planning, "measure_on_gpu", lambda *arguments: pytest.fail("it was measured when it began"))
     known = read_settings(tmp_path, for_resume=True)
-    typed_again = keep_measured(known, asked)
+    typed_again = keep_measured(known, settings)
     assert not check_changes("it", parse_config(known), typed_again)
     for config in (parse_config(known), typed_again):
         assert planning.measure_share(planning.make_plan(config, tmp_path)).request.gpus == 0.125

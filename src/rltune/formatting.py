@@ -56,9 +56,9 @@ def _find_start() -> str:
         return "python -m sweeps."
     if Path(getattr(main, "__file__", None) or "").name == "rltune":
         return "rltune "
-    found = importlib.util.find_spec("sweeps")  # A project of the user's may have a package named sweeps, too.
+    spec = importlib.util.find_spec("sweeps")  # A project of the user's may have a package named sweeps, too.
     ours = Path(__file__).parents[2] / "sweeps" / "__init__.py"
-    return "python -m sweeps." if found and found.origin == str(ours) else "rltune "
+    return "python -m sweeps." if spec and spec.origin == str(ours) else "rltune "
 
 
 def format_value(value: Any) -> str:

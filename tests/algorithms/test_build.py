@@ -101,7 +101,7 @@ def test_a_recurrent_policy_makes_as_many_updates(algo, name):
 
 def count_updates(algorithm):
     """Count the optimizer's steps."""
-    (optimizer,) = (found for _, found in algorithm.learner_group._learner.get_optimizers_for_module("default_policy"))
+    (optimizer,) = (value for _, value in algorithm.learner_group._learner.get_optimizers_for_module("default_policy"))
     return int(max(float(state["step"]) for state in optimizer.state.values()))
 
 

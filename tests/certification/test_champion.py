@@ -38,9 +38,9 @@ def candidate(score: float, certified: bool = True, folder: Path = Path(), run: 
 
 
 def champion(score: float, **tags: str) -> RegisteredModel:
-    asked = candidate(0)
-    known = {"rltune.score": repr(score), "rltune.episodes": asked.episodes, "rltune.certified": "true"}
-    known["rltune.env_digest"] = asked.env.digest
+    challenger = candidate(0)
+    known = {"rltune.score": repr(score), "rltune.episodes": challenger.episodes, "rltune.certified": "true"}
+    known["rltune.env_digest"] = challenger.env.digest
     return RegisteredModel("cartpole-ppo", "4", "models:/cartpole-ppo/4", {**known, **tags})
 
 

@@ -48,7 +48,7 @@ class Aside:
     """Another process, that is asked what a checkpoint's policy plays."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.numbers: list[int] = []
         self._both = threading.Barrier(2, timeout=60)
 
     def __call__(
@@ -56,7 +56,7 @@ class Aside:
     ) -> Evaluation:
         number = int(folder.parent.parent.name)
         progress(episodes, episodes)
-        self.asked.append(number)
+        self.numbers.append(number)
         if number != 1 and seed == EVALUATION_SEED:
             self._both.wait()  # the search's first two meet here, or it breaks
         worth = WORTH[number]
@@ -69,7 +69,7 @@ def aside() -> Aside:
 
 
 @pytest.fixture
-def told() -> list[str]:
+def lines() -> list[str]:
     return []
 
 
@@ -79,17 +79,17 @@ def finals(tmp_path: Path, aside: Aside) -> FinalEvaluation:
 
 
 def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
-    tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str]
+    tmp_path: Path, finals: FinalEvaluation, aside: Aside, lines: list[str]
 ) -> None:
-    winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
+    winner = finals.select([entry(tmp_path, number) for number in WORTH], lines.append)
     assert winner is not None
     assert winner.run == RunKey(1)
     assert (winner.trial, winner.score) == (1, 30.0)  # trial 3 would be better, and the search did not find out
-    assert sorted(aside.asked) == [0, 1, 1, 2], "the winner once more"
-    assert [re.findall(r"trial (\d)", line) for line in told] == [["2"], ["0"], ["1"]]
+    assert sorted(aside.numbers) == [0, 1, 1, 2], "the winner once more"
+    assert [re.findall(r"trial (\d)", line) for line in lines] == [["2"], ["0"], ["1"]]
 
 
-def test_of_finalists_with_costs_the_lowest_wins(tmp_path: Path, aside: Aside, told: list[str]) -> None:
+def test_of_finalists_with_costs_the_lowest_wins(tmp_path: Path, aside: Aside, lines: list[str]) -> None:
     """The search believes in trials 3, 1 and 0, and the fresh episodes say that trial 0 costs least."""
 
     def call(function: Any, folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
@@ -99,14 +99,14 @@ def test_of_finalists_with_costs_the_lowest_wins(tmp_path: Path, aside: Aside, t
     cost = Objective("energy", Direction.MIN)
     entries = [entry(tmp_path, number) for number in WORTH]
     assert [finalist.trial for finalist in rank_finalists(open_store(tmp_path), entries, Direction.MIN)] == [3, 1, 0, 2]
-    winner = FinalEvaluation(open_store(tmp_path), 3, 20, Player(1, call), cost).select(entries, told.append)
+    winner = FinalEvaluation(open_store(tmp_path), 3, 20, Player(1, call), cost).select(entries, lines.append)
     assert winner is not None
     assert (winner.trial, winner.objective) == (0, 3.0)
 
 
 @pytest.mark.parametrize("error", [RltuneError("the process ended without an answer"), ConnectionResetError("gone")])
 def test_a_finalist_that_cannot_play_costs_the_others_nothing(
-    tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str], error: Exception
+    tmp_path: Path, finals: FinalEvaluation, aside: Aside, lines: list[str], error: Exception
 ) -> None:
     def call(function: Callable[..., Evaluation], folder: Path, *more: Any, **named: Any) -> Evaluation:
         if folder.parent.parent.name == "1":
@@ -114,10 +114,10 @@ def test_a_finalist_that_cannot_play_costs_the_others_nothing(
         return Aside.__call__(aside, function, folder, *more, **named)
 
     finals = FinalEvaluation(open_store(tmp_path), top=3, episodes=2, player=Player(2, call))
-    winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
+    winner = finals.select([entry(tmp_path, number) for number in WORTH], lines.append)
     assert winner is not None
     assert winner.trial != 1
-    assert sum("trial 1" in line for line in told) == 1
+    assert sum("trial 1" in line for line in lines) == 1
 
 
 def test_without_a_process_for_it_finalists_play_in_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_without_a_process_for_it_finalists_play_in_the_driver(tmp_path: Path, m
     assert len(played) == 3
 
 
-def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, told: list[str]) -> None:
+def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, lines: list[str]) -> None:
     """Nothing else happens then, for as long as their episodes take."""
     shown: list[tuple[str, int, int]] = []
     seen = threading.Event()
@@ -154,16 +154,16 @@ def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, told: li
             seen.set()
 
     finals = FinalEvaluation(open_store(tmp_path), top=2, episodes=40, player=Player(2, call, show=show))
-    finals.select([entry(tmp_path, number) for number in (0, 1)], told.append)
+    finals.select([entry(tmp_path, number) for number in (0, 1)], lines.append)
     assert (20, 120) in {(done, total) for _, done, total in shown}, "both of them, beside each other"
 
 
-def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, told: list[str]) -> None:
+def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, lines: list[str]) -> None:
     finals = FinalEvaluation(open_store(tmp_path), top=0, episodes=1, player=Player())
-    winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
+    winner = finals.select([entry(tmp_path, number) for number in WORTH], lines.append)
     assert winner is not None
-    assert (winner.trial, winner.evaluation, told) == (2, None, [])
-    assert finals.select([], told.append) is None
+    assert (winner.trial, winner.evaluation, lines) == (2, None, [])
+    assert finals.select([], lines.append) is None
 
 
 def test_trials_that_ran_their_whole_budget_come_first_and_damaged_or_failed_ones_do_not_count(tmp_path: Path) -> None:
@@ -185,11 +185,11 @@ def play_by_seed(folder: Path, episodes: int, seed: int, progress: Callable[[int
 
 
 def test_the_winner_is_shown_by_episodes_that_did_not_choose_it(
-    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
     finals = FinalEvaluation(open_store(tmp_path), top=3, episodes=20, player=Player())
-    winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
+    winner = finals.select([entry(tmp_path, number) for number in WORTH], lines.append)
     shown = describe_winner(winner, tmp_path, [])
     assert winner is not None
     assert shown is not None
@@ -229,7 +229,7 @@ def test_the_policy_of_the_run_with_the_lowest_cost_is_measured(
     assert (measured.policy.seed, measured.policy.mean) == (3, 59)
 
 
-def test_a_certified_winner_stays_it_if_its_process_dies(tmp_path: Path, told: list[str]) -> None:
+def test_a_certified_winner_stays_it_if_its_process_dies(tmp_path: Path, lines: list[str]) -> None:
     def call(*_: Any, **__: Any) -> Any:
         raise RltuneError("the process ended without an answer")
 
@@ -239,10 +239,10 @@ def test_a_certified_winner_stays_it_if_its_process_dies(tmp_path: Path, told: l
     judged = judge_configurations([Configuration("trial 0", 0, {}, 9.0, runs)], range(5), 1)
     assert judged is not None
     certification, winner = measure_policies(
-        judged, open_store(tmp_path), 20, Direction.MAX, Player(1, call), told.append
+        judged, open_store(tmp_path), 20, Direction.MAX, Player(1, call), lines.append
     )
     assert (certification.policy, winner.measured, winner.trial) == (None, None, 0)
-    assert any("without an answer" in line for line in told)
+    assert any("without an answer" in line for line in lines)
 
 
 def test_each_sweep_has_episodes_of_its_own() -> None:
@@ -251,15 +251,15 @@ def test_each_sweep_has_episodes_of_its_own() -> None:
     assert EVALUATION_SEED + 1_000_000 < min(first, other) <= max(first, other) < 2**31 - 1_000_000
 
 
-def test_of_several_seeds_the_first_is_judged_and_it_is_told(tmp_path: Path, told: list[str], aside: Aside) -> None:
+def test_of_several_seeds_the_first_is_judged_and_it_is_told(tmp_path: Path, lines: list[str], aside: Aside) -> None:
     def fill(folder: Path) -> None:
         for part in ("policy", "seed-1/policy"):
             (folder / part).mkdir(parents=True)
 
     saved = write_checkpoint(tmp_path, "trials/1", "best", {"env_steps": 100, "objective": 2.0}, fill)
     finals = FinalEvaluation(open_store(tmp_path), top=1, episodes=2, player=Player(1, aside))
-    finals.select([TrialRecord(1, "COMPLETE", {}, {100: 2.0}, checkpoint=saved)], told.append)
-    assert sum("replicates" in line for line in told) == 1
+    finals.select([TrialRecord(1, "COMPLETE", {}, {100: 2.0}, checkpoint=saved)], lines.append)
+    assert sum("replicates" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("aside", [False, True], ids=["in the driver", "in another process"])
@@ -289,7 +289,7 @@ def test_an_urgent_end_gives_evaluations_up(tmp_path: Path, monkeypatch: pytest.
     assert aside or ended.wait(60), "no thread goes on"
 
 
-def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, told: list[str], aside: Aside) -> None:
+def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, lines: list[str], aside: Aside) -> None:
     """What is decided is kept before the episodes that choose the winner, which play the policy as it was kept."""
     decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
 
@@ -314,8 +314,8 @@ def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, told: li
     state = {"env_steps": 100, "objective": 2.0}
     saved = write_checkpoint(tmp_path, "trials/1", "best", state, fill)
     trials = [TrialRecord(1, "COMPLETE", {}, {100: 9.0}, checkpoint=saved), entry(tmp_path, 0)]
-    winner = FinalEvaluation(open_store(tmp_path), 1, 20, Player(1, call), keep=keep).select(trials, told.append)
+    winner = FinalEvaluation(open_store(tmp_path), 1, 20, Player(1, call), keep=keep).select(trials, lines.append)
     assert winner is not None
     assert played == [tmp_path / "kept"] * 2, "to choose, and to measure"
     assert (describe_winner(winner, tmp_path, []) or {})["acting"] == decision
-    assert any("-12" in line and "-200" in line for line in told)
+    assert any("-12" in line and "-200" in line for line in lines)

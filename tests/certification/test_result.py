@@ -67,7 +67,7 @@ def mirror(judged: Configuration) -> Configuration:
 
 
 def test_the_winner_has_the_highest_middle_and_is_compared_with_the_baseline():
-    found = judge_configurations(
+    certification = judge_configurations(
         [
             configuration(BASELINE, [100, 110, 115, 120, 130]),
             configuration("trial 3", [290, 300, 305, 310, 320], search_score=400.0),
@@ -77,25 +77,27 @@ def test_the_winner_has_the_highest_middle_and_is_compared_with_the_baseline():
         SEEDS,
         2,
     )
-    assert found is not None
-    assert [one.name for one in found.configurations] == ["trial 3", "trial 5", BASELINE, "trial 8"]
-    best, _, baseline, lucky = found.configurations
+    assert certification is not None
+    assert [one.name for one in certification.configurations] == ["trial 3", "trial 5", BASELINE, "trial 8"]
+    best, _, baseline, lucky = certification.configurations
     assert (best.median, best.low, best.high, best.worst) == (305, 290, 320, 290)
     assert (best.difference, best.num_wins, best.num_pairs, best.wins_needed) == (190, 5, 5, 5)
     assert (lucky.median, lucky.difference, lucky.num_wins) == (25, 902, 1), "one lucky run makes no winner"
     assert (baseline.difference, baseline.num_pairs) == (None, 0)
-    assert [found.verdict(one) for one in found.configurations] == ["winner, better", "better", "", ""]
+    assert [certification.verdict(one) for one in certification.configurations] == ["winner, better", "better", "", ""]
 
 
 def test_a_configuration_is_tested_in_order_only_if_those_before_are_better():
     """The second one wins five of five, which is enough if the first does so, too."""
     baseline, second = configuration(BASELINE, [4, 6, 8, 10, 12]), configuration("trial 2", [9, 11, 13, 15, 17])
     for first_scores, verdicts in (([5, 7, 9, 11, 13], ["winner, better", "better", ""]), ([3, 7, 9, 11, 13], None)):
-        found = judge_configurations([baseline, configuration("trial 1", first_scores), second], SEEDS, 2)
-        assert found is not None
-        assert [found.verdict(one) for one in found.configurations] == (verdicts or ["winner", "", ""])
-        assert found.winner == "trial 2"
-        assert [one.wins_needed for one in found.configurations] == ([5, 5, None] if verdicts else [None, 5, None])
+        certification = judge_configurations([baseline, configuration("trial 1", first_scores), second], SEEDS, 2)
+        assert certification is not None
+        assert [certification.verdict(one) for one in certification.configurations] == (verdicts or ["winner", "", ""])
+        assert certification.winner == "trial 2"
+        assert [one.wins_needed for one in certification.configurations] == (
+            [5, 5, None] if verdicts else [None, 5, None]
+        )
 
 
 def test_out_of_order_a_configuration_has_to_win_more():
@@ -103,9 +105,9 @@ def test_out_of_order_a_configuration_has_to_win_more():
     baseline = longer(BASELINE, [0.0] * 10)
     for first, second, better in ((9, 9, True), (8, 9, False), (8, 10, True)):
         trials = [longer(f"trial {n}", [1.0] * won + [-1.0] * (10 - won)) for n, won in ((1, first), (2, second))]
-        found = judge_configurations([baseline, *trials], range(10), 1)
-        assert found is not None
-        assert {one.name: one.better for one in found.configurations}["trial 2"] is better
+        certification = judge_configurations([baseline, *trials], range(10), 1)
+        assert certification is not None
+        assert {one.name: one.better for one in certification.configurations}["trial 2"] is better
 
 
 def longer(name, scores, failed=()):
@@ -117,9 +119,9 @@ def longer(name, scores, failed=()):
 def test_neither_a_tie_nor_a_failed_run_is_won():
     baseline = longer(BASELINE, [500, 400, 300, 200, 100, 90], failed=(5,))
     trial = longer("trial 1", [500, 401, 301, 201, 101, 91], failed=(4,))
-    found = judge_configurations([baseline, trial], range(6), 1)
-    assert found is not None
-    (judged,) = (one for one in found.configurations if one.name == "trial 1")
+    certification = judge_configurations([baseline, trial], range(6), 1)
+    assert certification is not None
+    (judged,) = (one for one in certification.configurations if one.name == "trial 1")
     assert (judged.num_wins, judged.num_pairs) == (4, 6), "the baseline's failed run is one that the trial has won"
     assert judged.num_ties == 1
 
@@ -128,26 +130,26 @@ def test_runs_are_paired_by_their_seeds_whatever_their_number():
     """A configuration of an earlier certification has fewer seeds than the baseline of today."""
     baseline, trial = longer(BASELINE, [9, 1, 1, 1, 1, 1, 1]), longer("trial 1", [5, 2, 2, 2, 2])
     for order in ([baseline, trial], [replace(baseline, per_seed=baseline.per_seed[::-1]), trial]):
-        found = judge_configurations(order, range(7), 1)
-        assert found is not None
-        (judged,) = (one for one in found.configurations if one.name == "trial 1")
+        certification = judge_configurations(order, range(7), 1)
+        assert certification is not None
+        (judged,) = (one for one in certification.configurations if one.name == "trial 1")
         assert (judged.num_wins, judged.num_pairs, judged.difference) == (4, 5, 0.0)
 
 
 @pytest.mark.parametrize(("num_seeds", "better"), [(1, False), (2, False), (4, False), (5, True)])
 def test_below_five_seeds_there_is_no_verdict(num_seeds, better):
     baseline, trial = ([10.0, 11.0, 12.0, 13.0, 14.0], [90.0, 91.0, 92.0, 93.0, 94.0])
-    found = judge_configurations(
+    certification = judge_configurations(
         [configuration(BASELINE, baseline[:num_seeds]), configuration("trial 1", trial[:num_seeds])],
         SEEDS[:num_seeds],
         2,
     )
-    assert found is not None
-    best = found.best()
-    assert (found.winner, best.low is None, best.better) == ("trial 1", not better, better)
+    assert certification is not None
+    best = certification.best()
+    assert (certification.winner, best.low is None, best.better) == ("trial 1", not better, better)
     assert (best.num_wins, best.wins_needed) == (num_seeds, 5 if better else None)
-    assert found.suggest_seeds() == (None if better else 5)
-    text = describe_result(found, Objective())
+    assert certification.suggest_seeds() == (None if better else 5)
+    text = describe_result(certification, Objective())
     assert ("cannot show" in text) is not better
     assert ("worst of the" in text) is better
     assert ("90, 91" in text) is (1 < num_seeds < 5), "the runs themselves, where they bound nothing"
@@ -156,9 +158,9 @@ def test_below_five_seeds_there_is_no_verdict(num_seeds, better):
 @pytest.mark.parametrize(("num_won", "num_seeds", "suggested"), [(4, 5, 20), (3, 5, None), (8, 10, 20), (14, 20, 40)])
 def test_more_seeds_are_suggested_where_they_may_tell(num_won, num_seeds, suggested):
     trial = longer("trial 1", [1.0] * num_won + [-0.5] * (num_seeds - num_won))
-    found = judge_configurations([longer(BASELINE, [0.0] * num_seeds), trial], range(num_seeds), 1)
-    assert found is not None
-    assert (found.winner, found.suggest_seeds()) == ("trial 1", suggested)
+    certification = judge_configurations([longer(BASELINE, [0.0] * num_seeds), trial], range(num_seeds), 1)
+    assert certification is not None
+    assert (certification.winner, certification.suggest_seeds()) == ("trial 1", suggested)
 
 
 def draw_normal(rng, shape):
@@ -181,7 +183,7 @@ def test_of_equals_the_winners_interval_holds_and_seldom_one_is_called_better(dr
     scores = draw(np.random.default_rng(0), (1000, 4, num_seeds))
     inside = better = 0
     for equals in scores:
-        found = judge_configurations(
+        certification = judge_configurations(
             [
                 Configuration(name, None, {}, None, tuple(SeedResult(s, v, (v,)) for s, v in enumerate(own)))
                 for name, own in zip(("baseline", "trial 1", "trial 2", "trial 3"), equals.tolist(), strict=True)
@@ -189,9 +191,9 @@ def test_of_equals_the_winners_interval_holds_and_seldom_one_is_called_better(dr
             range(num_seeds),
             1,
         )
-        best = found.best()
+        best = certification.best()
         inside += best.low <= 0 <= best.high
-        better += any(each.better for each in found.configurations)
+        better += any(each.better for each in certification.configurations)
     assert inside / 1000 >= 0.93
     assert better / 1000 <= 0.05
 
@@ -256,10 +258,12 @@ def test_what_was_begun_and_never_compared_keeps_its_place():
 
 def test_a_sweep_that_has_as_many_seeds_is_not_told_to_take_them():
     first = longer("trial 1", [1.0] * 4 + [-1.0] * 6)
-    found = judge_configurations([longer(BASELINE, [0.0] * 10), first, longer("trial 2", [1.0] * 5)], range(10), 1)
-    assert found is not None
-    assert found.winner == "trial 2"
-    assert found.suggest_seeds() == 20
+    certification = judge_configurations(
+        [longer(BASELINE, [0.0] * 10), first, longer("trial 2", [1.0] * 5)], range(10), 1
+    )
+    assert certification is not None
+    assert certification.winner == "trial 2"
+    assert certification.suggest_seeds() == 20
 
 
 def test_where_nothing_was_compared_the_text_says_so():
@@ -275,39 +279,45 @@ def test_where_nothing_was_compared_the_text_says_so():
 
 def test_the_baselines_row_names_the_trial_with_its_values():
     baseline = replace(configuration(BASELINE, [8, 9, 9, 9, 9]), trial=0, search_score=9.5)
-    found = judge_configurations([baseline, configuration("trial 1", [8, 8, 8, 8, 9])], SEEDS, 2)
-    assert found is not None
-    assert (found.winner, found.best().trial, found.best().difference) == (BASELINE, 0, None)
-    assert [found.verdict(one) for one in found.configurations] == ["winner", ""]
-    (row,) = [line for line in render(found).splitlines() if line.startswith("trial 0 =")]
+    certification = judge_configurations([baseline, configuration("trial 1", [8, 8, 8, 8, 9])], SEEDS, 2)
+    assert certification is not None
+    assert (certification.winner, certification.best().trial, certification.best().difference) == (BASELINE, 0, None)
+    assert [certification.verdict(one) for one in certification.configurations] == ["winner", ""]
+    (row,) = [line for line in render(certification).splitlines() if line.startswith("trial 0 =")]
     assert " ".join(row.split()) == "trial 0 = baseline 9 8 to 9 8 - - 0 of 5, up to 45% winner"
 
 
 @pytest.mark.parametrize(("num_seeds", "few"), [(2, True), (4, True), (5, False)])
 def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
     runs = tuple(SeedResult(seed, float(seed), (0.0,)) for seed in range(num_seeds))
-    found = judge_configurations([Configuration("trial 0", 0, {}, 9.0, runs)], range(num_seeds), 1)
-    assert found is not None
-    text, best = render(found), found.best()
+    certification = judge_configurations([Configuration("trial 0", 0, {}, 9.0, runs)], range(num_seeds), 1)
+    assert certification is not None
+    text, best = render(certification), certification.best()
     assert (best.low, best.high) == ((None, None) if few else (0, 4))
     assert ("certify.seeds=5" in text) is few
     assert ("93.75% of cases" in text) is not few
     assert (f"trial 0: {', '.join(map(str, range(num_seeds)))}" in text) is few, "the values instead"
-    assert (json.loads(json.dumps(found.summary()))["configurations"][0]["low"] is None) is few
+    assert (json.loads(json.dumps(certification.summary()))["configurations"][0]["low"] is None) is few
 
 
 def test_one_seed_is_said_to_have_no_interval():
-    found = judge_configurations([configuration("trial 0", [5.0], 9.0), configuration("baseline", [3.0])], [0], 1)
-    assert sum("certify.seeds=5" in note for note in explain_table(found, Objective())) == 1
+    certification = judge_configurations(
+        [configuration("trial 0", [5.0], 9.0), configuration("baseline", [3.0])], [0], 1
+    )
+    assert sum("certify.seeds=5" in note for note in explain_table(certification, Objective())) == 1
 
 
 def test_of_equals_the_control_wins_and_no_one_is_better():
     same = [500.0] * 5
     for order in ((BASELINE, "trial 1"), ("trial 1", BASELINE)):
-        found = judge_configurations([configuration(name, same, 480.0) for name in order], SEEDS, 2)
-        assert found is not None
-        assert [found.verdict(one) for one in found.configurations] == ["winner", ""]
-        assert (found.winner, found.configurations[1].difference, found.configurations[1].num_wins) == (BASELINE, 0, 0)
+        certification = judge_configurations([configuration(name, same, 480.0) for name in order], SEEDS, 2)
+        assert certification is not None
+        assert [certification.verdict(one) for one in certification.configurations] == ["winner", ""]
+        assert (
+            certification.winner,
+            certification.configurations[1].difference,
+            certification.configurations[1].num_wins,
+        ) == (BASELINE, 0, 0)
 
 
 def test_one_survivor_of_five_seeds_cannot_win():
@@ -315,13 +325,13 @@ def test_one_survivor_of_five_seeds_cannot_win():
     runs = tuple(SeedResult(seed, score, (score - 1, score + 1)) for seed, score in enumerate(five))
     baseline = Configuration(BASELINE, None, {}, None, runs)
     lone = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, (SeedResult(0, 345.0, (345.0,)),), (1, 2, 3, 4))
-    found = judge_configurations([baseline, lone], range(5), 2)
-    assert found is not None
-    assert found.winner == BASELINE
-    (row,) = [row for row in found.table() if row["name"] == "trial 1"]
+    certification = judge_configurations([baseline, lone], range(5), 2)
+    assert certification is not None
+    assert certification.winner == BASELINE
+    (row,) = [row for row in certification.table() if row["name"] == "trial 1"]
     assert (row["seeds"], row["failed_seeds"], row["median"], row["worst"]) == (1, 4, 299.0, 299.0)
     assert row["verdict"] not in ("winner", "better", ""), "a reason why it cannot win"
-    text = render(found)
+    text = render(certification)
     (line,) = [line for line in text.splitlines() if line.startswith("trial 1")]
     assert line.split()[2:5] == ["299", "-", "299"], "nobody knows how bad a failed run would have been"
     assert "4 of 5, up to 99%" in line
@@ -335,10 +345,10 @@ def test_a_quarter_of_the_seeds_may_fail_and_no_more(num_failed, winner):
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, runs, tuple(range(5 - num_failed, 5)))
     baseline = Configuration(BASELINE, None, {}, None, tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5)))
     for order in ([trial, baseline], [baseline, trial]):
-        found = judge_configurations(order, range(5), 1)
-        assert found is not None
-        assert found.winner == winner
-        (trial_judged,) = (one for one in found.configurations if one.name == "trial 1")
+        certification = judge_configurations(order, range(5), 1)
+        assert certification is not None
+        assert certification.winner == winner
+        (trial_judged,) = (one for one in certification.configurations if one.name == "trial 1")
         assert (trial_judged.num_wins, trial_judged.better) == (5 - num_failed, False), "a failed run is not won"
 
 
@@ -346,20 +356,20 @@ def test_a_control_with_failed_seeds_is_judged_like_a_trial():
     runs = (SeedResult(0, 400.0, (399.0,)),)
     baseline = Configuration(BASELINE, None, {}, None, runs, (1, 2, 3, 4))
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 1.0, tuple(SeedResult(s, 9.0, (8.0,)) for s in range(5)))
-    found = judge_configurations([baseline, trial], range(5), 1)
-    assert found is not None
-    assert (found.winner, found.best().difference) == ("trial 1", pytest.approx(9 - (400 + 4 * 8) / 5))
-    assert (found.best().num_wins, found.best().better) == (4, False)
+    certification = judge_configurations([baseline, trial], range(5), 1)
+    assert certification is not None
+    assert (certification.winner, certification.best().difference) == ("trial 1", pytest.approx(9 - (400 + 4 * 8) / 5))
+    assert (certification.best().num_wins, certification.best().better) == (4, False)
 
 
 def test_a_configuration_whose_seeds_all_failed_is_last_and_told():
-    found = judge_configurations(
+    certification = judge_configurations(
         [configuration(BASELINE, [], failed=SEEDS), configuration("trial 2", [5, 6, 7, 8], 9.0, failed=(15,))], SEEDS, 2
     )
-    assert found is not None
-    assert [one.name for one in found.configurations] == ["trial 2", BASELINE]
-    assert [row["failed_seeds"] for row in found.table()] == [1, 5]
-    (counted,) = [line for line in render(found).splitlines() if "(5 of 5)" in line]
+    assert certification is not None
+    assert [one.name for one in certification.configurations] == ["trial 2", BASELINE]
+    assert [row["failed_seeds"] for row in certification.table()] == [1, 5]
+    (counted,) = [line for line in render(certification).splitlines() if "(5 of 5)" in line]
     assert re.findall(r"\((\d of \d)\)", counted) == ["1 of 5", "5 of 5"]
     assert "4:" in counted, "what a failed seed counts as"
     assert judge_configurations([configuration(BASELINE, [])], SEEDS, 2) is None
@@ -367,12 +377,12 @@ def test_a_configuration_whose_seeds_all_failed_is_last_and_told():
 
 
 def test_the_record_goes_through_json_and_comes_back_whole():
-    found = judge_configurations(
+    certification = judge_configurations(
         [configuration(BASELINE, [1, 2]), configuration("trial 0", [3, 4], 9.0, (13,))], SEEDS, 2
     )
-    assert found is not None
+    assert certification is not None
     policy = CertifiedPolicy("trial 0", 12, "certify/3/best-1", 100, 4.0, 3.5, 4.5)
-    whole = Certification(**{**vars(found), "policy": policy})
+    whole = Certification(**{**vars(certification), "policy": policy})
     assert Certification.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
     assert json.loads(json.dumps(whole.summary()))["configurations"][0]["verdict"] == "winner"
 
@@ -380,12 +390,12 @@ def test_the_record_goes_through_json_and_comes_back_whole():
 def test_a_baseline_that_breaks_a_constraint_cannot_win():
     broken = replace(configuration(BASELINE, [500, 510, 515, 520, 530]), broken="train_s=75, not < 60")
     trial = configuration("trial 3", [290, 300, 305, 310, 520], search_score=400.0)
-    found = judge_configurations([broken, trial], SEEDS, 2)
-    assert found is not None
-    assert [one.name for one in found.configurations] == ["trial 3", BASELINE]
-    assert found.winner == "trial 3"
-    assert found.best().difference == 345 - 515, "it is still what the winner is compared with"
-    assert found.verdict(found.best()) == "winner"
-    assert found.verdict(found.configurations[1]) == "train_s=75, not < 60"
-    assert Certification.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    certification = judge_configurations([broken, trial], SEEDS, 2)
+    assert certification is not None
+    assert [one.name for one in certification.configurations] == ["trial 3", BASELINE]
+    assert certification.winner == "trial 3"
+    assert certification.best().difference == 345 - 515, "it is still what the winner is compared with"
+    assert certification.verdict(certification.best()) == "winner"
+    assert certification.verdict(certification.configurations[1]) == "train_s=75, not < 60"
+    assert Certification.from_dict(json.loads(json.dumps(certification.to_dict()))) == certification
     assert judge_configurations([broken, configuration("trial 3", [], failed=SEEDS)], SEEDS, 2) is None

@@ -101,9 +101,9 @@ def test_a_baseline_that_the_search_tried_is_judged_by_that_trial(make_retrainin
     while run := retraining.propose(True):
         ledger.runs.add_report(Report(run.number, 1000, 9.0), {"checkpoint": saved}, train_s=30.0)
         ledger.runs.end(run.number, "COMPLETE", "whole budget", returns=(9.0,))
-    _, found = retraining.judge(ledger.trials.records())
-    assert found.winner == "trial 1"
-    assert [one.broken for one in found.configurations if one.name == "baseline"] == ["train_s=90, not < 60"]
+    _, certification = retraining.judge(ledger.trials.records())
+    assert certification.winner == "trial 1"
+    assert [one.broken for one in certification.configurations if one.name == "baseline"] == ["train_s=90, not < 60"]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_the_baseline_is_judged_by_most_of_its_runs(make_retraining, ledger, tmp
         cost, worth = (seconds[run.seed_index], 9.0) if is_baseline else (99.0, 1.0)
         ledger.runs.add_report(Report(run.number, 1000, worth), {"checkpoint": saved}, train_s=float(cost))
         ledger.runs.end(run.number, "COMPLETE", "whole budget", returns=(worth,))
-    _, found = retraining.judge(ledger.trials.records())
-    assert found.winner == ("trial 0" if broken else "baseline"), "the search has judged the trial already"
-    (baseline,) = (one for one in found.configurations if one.name == "baseline")
+    _, certification = retraining.judge(ledger.trials.records())
+    assert certification.winner == ("trial 0" if broken else "baseline"), "the search has judged the trial already"
+    (baseline,) = (one for one in certification.configurations if one.name == "baseline")
     assert baseline.broken == broken
 
 
@@ -193,8 +193,12 @@ def test_an_extended_sweep_keeps_what_it_has_certified(make_retraining, ledger, 
     add_whole(ledger, tmp_path, 1e-4, 9.0)
     extended = make_retraining("certify.top=1")
     assert run_all(extended, ledger, scores) == [(1, 0), (1, 1), (1, 2)], "the luckier trial alone is trained"
-    found = judge(extended, ledger)
-    assert [(one.name, one.place) for one in found.configurations] == [("trial 0", 1), ("baseline", 0), ("trial 1", 2)]
+    certification = judge(extended, ledger)
+    assert [(one.name, one.place) for one in certification.configurations] == [
+        ("trial 0", 1),
+        ("baseline", 0),
+        ("trial 1", 2),
+    ]
 
 
 def test_of_several_only_the_best_gets_new_seeds(make_retraining, ledger, tmp_path):
@@ -209,10 +213,14 @@ def test_of_several_only_the_best_gets_new_seeds(make_retraining, ledger, tmp_pa
     assert (first.of_trial, first.seed_index) == (None, 3)
     resumed = make_retraining(seeds=(*SEEDS, 14, 15))
     assert run_all(resumed, ledger, scores) == [(1, 3), (None, 4), (1, 4)], "also after a kill in between"
-    found = judge(resumed, ledger)
-    assert {one.name: one.num_seeds for one in found.configurations} == {"baseline": 5, "trial 0": 3, "trial 1": 5}
+    certification = judge(resumed, ledger)
+    assert {one.name: one.num_seeds for one in certification.configurations} == {
+        "baseline": 5,
+        "trial 0": 3,
+        "trial 1": 5,
+    }
     again = make_retraining(seeds=(*SEEDS, 14, 15))
-    assert found.winner == "trial 0"
+    assert certification.winner == "trial 0"
     assert again.propose(True) is None, "nothing is new, though another one is the best now"
 
 
@@ -234,8 +242,8 @@ def test_a_certification_that_was_interrupted_keeps_its_finalists(make_retrainin
     after = make_retraining("certify.top=1")
     ran = run_all(after, ledger, scores)
     assert [run for run in ran if run[0] == 0] == [(0, 0)], "what was begun is ended"
-    found = judge(after, ledger)
-    assert [(one.name, one.place, one.num_pairs) for one in found.configurations] == [
+    certification = judge(after, ledger)
+    assert [(one.name, one.place, one.num_pairs) for one in certification.configurations] == [
         ("trial 1", 2, 3),
         ("trial 0", 1, 1),
         ("baseline", 0, 0),

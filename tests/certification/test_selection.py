@@ -54,9 +54,9 @@ def books(outcome: Outcome) -> list[TrialRecord]:
 
 def record(outcome: Outcome) -> Certification:
     with closing(open_ledger(outcome.folder)) as opened:
-        found = opened.sweep().certification
-    assert found is not None
-    return Certification.from_dict(found)
+        stored = opened.sweep().certification
+    assert stored is not None
+    return Certification.from_dict(stored)
 
 
 def resume(outcome: Outcome, tmp_path: Path, **changes: Any) -> Outcome:
@@ -73,36 +73,38 @@ def known(toy_run: Callable[..., Outcome]) -> Outcome:
 def test_certification_finds_the_winner_that_the_search_did_not(
     known: Outcome, stream: io.StringIO, tmp_path: Path
 ) -> None:
-    found = record(known)
-    assert [one.name for one in found.configurations] == ["trial 2", "trial 1", "trial 3", "baseline"]
-    assert [found.verdict(one) for one in found.configurations] == ["winner", "", "", ""], "three seeds show nothing"
-    assert [one.difference for one in found.configurations] == [151, 150, 50, None]
-    assert [(one.num_wins, one.num_pairs) for one in found.configurations] == [(3, 3)] * 3 + [(0, 0)]
-    assert [one.place for one in found.configurations] == [2, 3, 1, 0], "chosen by the search's scores"
+    certification = record(known)
+    assert [one.name for one in certification.configurations] == ["trial 2", "trial 1", "trial 3", "baseline"]
+    assert [certification.verdict(one) for one in certification.configurations] == ["winner", "", "", ""], (
+        "three seeds show nothing"
+    )
+    assert [one.difference for one in certification.configurations] == [151, 150, 50, None]
+    assert [(one.num_wins, one.num_pairs) for one in certification.configurations] == [(3, 3)] * 3 + [(0, 0)]
+    assert [one.place for one in certification.configurations] == [2, 3, 1, 0], "chosen by the search's scores"
     assert known.winner is not None
     assert (known.winner["trial"], known.winner["name"]) == (2, "trial 2")
     assert known.winner["checkpoint"].startswith("certify/")
-    for one in found.configurations:
-        luck = [seed % 5 - 2 for seed in found.seeds]
+    for one in certification.configurations:
+        luck = [seed % 5 - 2 for seed in certification.seeds]
         worth = {"trial 2": 301, "trial 1": 300, "trial 3": 200, "baseline": 150}[one.name]
         assert one.scores == [worth + lucky for lucky in luck]
         assert all(len(result.returns) == 4 for result in one.per_seed)
-    believed = {one.name: one.search_score for one in found.configurations}
+    believed = {one.name: one.search_score for one in certification.configurations}
     assert believed == pytest.approx({"trial 1": 0.25, "trial 2": 0.3, "trial 3": 0.45, "baseline": None})
     searched = {seed for entry in ledger(known) for seed in entry.seeds}
-    assert len(set(found.seeds)) == 3
-    assert not set(found.seeds) & searched
+    assert len(set(certification.seeds)) == 3
+    assert not set(certification.seeds) & searched
     assert all(entry.env_steps == 500 and entry.state == "COMPLETE" for entry in books(known))
     assert "certify.seeds=5" in stream.getvalue(), "three are too few for an interval"
     summary = json.loads((known.folder / "summary.json").read_text())
     assert summary["certified"]["winner"] == "trial 2"
     assert summary["cost"]["certify_env_steps"] == 4 * 3 * 500
     assert summary["cost"]["env_steps"] == 4 * 500, "the search's steps are its own"
-    _check_mlflow(known, found, MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}"))
-    _check_extension(known, found, tmp_path)
+    _check_mlflow(known, certification, MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}"))
+    _check_extension(known, certification, tmp_path)
 
 
-def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) -> None:
+def _check_mlflow(outcome: Outcome, certification: Certification, client: MlflowClient) -> None:
     """A run for each seed, below its configuration; a table with the sweep; nothing left running."""
     experiment = client.get_experiment_by_name("cartpole")
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
@@ -110,7 +112,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
     names = {run.info.run_name: run for run in runs}
     assert {run.info.status for run in runs} == {"FINISHED"}
     kept = {entry.run_key: entry.mlflow_run_id for entry in books(outcome)}
-    for one in found.configurations:
+    for one in certification.configurations:
         owner = "baseline" if one.trial is None else f"trial-{one.trial:03d}"
         above = by_id[names[owner].data.tags["mlflow.parentRunId"]]
         assert above.info.run_name == outcome.name
@@ -141,11 +143,11 @@ def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> N
     assert last.trials["complete"] == 7
     after = {entry.number: entry.key for entry in books(last)}
     assert trained.items() <= after.items()
-    found = record(last)
-    assert found.seeds == before.seeds
+    certification = record(last)
+    assert certification.seeds == before.seeds
     assert len(after) == len(set(after.values())), "no configuration is trained twice on a seed"
     best = sorted(ledger(last), key=lambda entry: -(entry.score or 0))[:3]
-    trials = {one.name: one.trial for one in found.configurations}
+    trials = {one.name: one.trial for one in certification.configurations}
     assert trials.pop("baseline") == 4, "the extended search tries its values after the warm starts"
     assert set(trials.values()) == {1, 2, 3, *(entry.number for entry in best)} - {4}
 
@@ -176,11 +178,11 @@ def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(
 ) -> None:
     seed, fault = first_seed_fails()
     outcome = toy_run(*KNOWN, *fault, "algo.training.learner_config_dict.worth=900", "tracking=off", "certify.top=1")
-    found = record(outcome)
-    assert found.winner == "baseline"
-    assert [one.failed_seeds for one in found.configurations] == [(seed,), (seed,)]
-    runs = [run for configuration in found.configurations for run in configuration.per_seed]
-    assert found.best().scores[-1] == min(score for run in runs for score in (*run.returns, run.mean))
+    certification = record(outcome)
+    assert certification.winner == "baseline"
+    assert [one.failed_seeds for one in certification.configurations] == [(seed,), (seed,)]
+    runs = [run for configuration in certification.configurations for run in configuration.per_seed]
+    assert certification.best().scores[-1] == min(score for run in runs for score in (*run.returns, run.mean))
     out = stream.getvalue()
     assert len([line for line in out.splitlines() if "1 of baseline" in line and "non-finite" in line]) == 1
     assert "1 of 3, up to 86%" in out
@@ -212,14 +214,14 @@ def test_a_trial_with_the_controls_values_is_counted_once(
     for text in (said, shown.getvalue(), (outcome.folder / "report" / "index.html").read_text()):
         assert "trial 0 = baseline" in text
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    found = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
-    runs = {run.info.run_name: run.data for run in found}
+    mlflow_runs = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
+    runs = {run.info.run_name: run.data for run in mlflow_runs}
     assert runs[outcome.name].tags["rltune.winner"] == "baseline"
     assert runs["trial-000"].tags["rltune.configuration"] == "baseline"
     assert runs[outcome.name].metrics["certified_score"] == runs["trial-000"].metrics["certified_score"]
     assert "baseline" not in runs, "its seeds stand below the trial of its values"
-    above = {run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in found}
-    ids = {run.info.run_name: run.info.run_id for run in found}
+    above = {run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in mlflow_runs}
+    ids = {run.info.run_name: run.info.run_id for run in mlflow_runs}
     assert {name: one for name, one in above.items() if "-seed-" in name} == {
         f"{name}-seed-{place}": ids[owner]
         for name, owner in (("baseline", "trial-000"), ("trial-001", "trial-001"))

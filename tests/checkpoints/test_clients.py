@@ -172,9 +172,9 @@ def test_sweeps_are_listed_by_a_file_that_they_hold(s3: str, tmp_path: Path) -> 
     address = f"s3://sweeps/listed{s3[s3.index('?') :]}"
     for name, file in (("good", "config.yaml"), ("other", "stray.txt")):
         open_store(tmp_path, make_address(address, name)).write(file, b"x")
-    found = open_store(tmp_path, make_address(address)).list_folders("config.yaml")
-    assert found.keys() == {"good"}
-    assert abs(found["good"] - time.time()) < 60
+    folders = open_store(tmp_path, make_address(address)).list_folders("config.yaml")
+    assert folders.keys() == {"good"}
+    assert abs(folders["good"] - time.time()) < 60
 
 
 def test_the_endpoint_of_the_environment_travels_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

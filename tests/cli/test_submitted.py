@@ -45,9 +45,9 @@ def test_a_sweep_is_the_services_only_if_it_was_submitted(service: Serviced, tmp
     service.sweeps.folder.write_address(service.address)
     assert find_service_of(settings_of(outputs)) is None
     service.queue.add("mine", [])
-    found = find_service_of(settings_of(outputs))
-    assert found is not None
-    assert found.address == service.address
+    owner = find_service_of(settings_of(outputs))
+    assert owner is not None
+    assert owner.address == service.address
     assert find_service_of(settings_of(outputs, "latest")) is None
     assert find_service_of(settings_of(tmp_path / "elsewhere", address=service.address)) is not None
 

@@ -74,8 +74,8 @@ def fork_worker(opened: ForkServer, worker: Path, *arguments: str) -> dict[str, 
     environment[MODULES_VARIABLE] = "rltune.algorithms.offline_data no.such.module"
     typed = [sys.executable, worker_entry.__file__, *arguments]
     done = subprocess.run(typed, env=environment, capture_output=True, text=True, check=True, timeout=120)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    child: dict[str, Any] = json.loads(done.stdout)
+    return child
 
 
 def refuse(key: str) -> None:
@@ -124,8 +124,8 @@ def test_a_worker_has_its_imports_done_and_is_what_ray_started(
 def test_each_worker_leads_a_group_in_the_fork_servers_session(warm: ForkServer, worker: Path) -> None:
     """Ray kills the group of a worker that ends: with two in one group, a trial died of an idle worker's end."""
     workers = [fork_worker(warm, worker) for _ in range(2)]
-    assert [found["group"] for found in workers] == [found["pid"] for found in workers]
-    assert {found["session"] for found in workers} == {os.getsid(warm.pid)}
+    assert [child["group"] for child in workers] == [child["pid"] for child in workers]
+    assert {child["session"] for child in workers} == {os.getsid(warm.pid)}
 
 
 @pytest.mark.nightly
@@ -216,9 +216,9 @@ def test_a_call_that_hangs_ends_with_a_message(
 
 @pytest.mark.nightly
 def test_a_call_that_comes_further_is_waited_for_and_says_how_far_it_is(warm: ForkServer) -> None:
-    told: list[tuple[int, int]] = []
-    answer = warm.call(work_slowly, patience_s=5.0, progress=lambda done, total: told.append((done, total)))
-    assert (answer, told) == ("done", [(done, 12) for done in range(1, 13)])
+    reports: list[tuple[int, int]] = []
+    answer = warm.call(work_slowly, patience_s=5.0, progress=lambda done, total: reports.append((done, total)))
+    assert (answer, reports) == ("done", [(done, 12) for done in range(1, 13)])
 
 
 @pytest.mark.nightly

@@ -16,16 +16,16 @@ from rltune.errors import ResourceError, UnavailableError
 def test_ray_listens_on_this_machine_alone_and_shows_its_dashboard_only_when_asked(
     dashboard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(ray, "init", lambda **arguments: asked.update(arguments))
+    ray_arguments: dict[str, Any] = {}
+    monkeypatch.setattr(ray, "init", lambda **arguments: ray_arguments.update(arguments))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "nodes", list)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     chosen = {"dashboard": True} if dashboard else {}
     with connect_ray(ClusterConfig(num_cpus=2, num_gpus=0, **chosen)):
-        assert asked["include_dashboard"] is dashboard
-        assert {asked["dashboard_host"], asked["_node_ip_address"]} == {"127.0.0.1"}
-        assert asked["address"] == "local", "or Ray would join one that RAY_ADDRESS names"
+        assert ray_arguments["include_dashboard"] is dashboard
+        assert {ray_arguments["dashboard_host"], ray_arguments["_node_ip_address"]} == {"127.0.0.1"}
+        assert ray_arguments["address"] == "local", "or Ray would join one that RAY_ADDRESS names"
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ class Sweep:
         ended = self.process.wait(120)
         self.reader.join(10)
         assert ended == code, self.said
-        found: dict[str, Any] = json.loads((self.folder / "outputs/toy/summary.json").read_text())
-        return found
+        summary: dict[str, Any] = json.loads((self.folder / "outputs/toy/summary.json").read_text())
+        return summary
 
 
 def test_a_sweep_waits_for_a_node_grows_and_shrinks(tmp_path: Path) -> None:

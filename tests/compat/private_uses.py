@@ -38,8 +38,8 @@ class Source:
     """All our files, and the private names and classes that they define."""
 
     def __init__(self, root: Path) -> None:
-        found = sorted([*(root / "src").rglob("*.py"), *(root / "sweeps").rglob("*.py")])
-        self.trees = {path.relative_to(root): ast.parse(path.read_text()) for path in found}
+        paths = sorted([*(root / "src").rglob("*.py"), *(root / "sweeps").rglob("*.py")])
+        self.trees = {path.relative_to(root): ast.parse(path.read_text()) for path in paths}
         nodes = [node for tree in self.trees.values() for node in ast.walk(tree)]
         self.members: dict[str, set[str]] = defaultdict(set)  # Names that a class defines in its body and methods.
         self.bases: dict[str, set[str]] = defaultdict(set)

@@ -108,17 +108,17 @@ MODEL_CALLS = {
 
 def find(path: str) -> Any:
     module, _, names = path.partition(":")
-    found = importlib.import_module(module)
+    value = importlib.import_module(module)
     for name in names.split("."):
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 @pytest.mark.parametrize("path", NAMES)
 def test_a_private_name_is_there_as_we_use_it(path):
-    found = find(path)
+    function = find(path)
     if NAMES[path]:
-        missing = set(NAMES[path]) - set(inspect.signature(found).parameters)
+        missing = set(NAMES[path]) - set(inspect.signature(function).parameters)
         assert not missing, f"{path} has no parameter {', '.join(sorted(missing))}"
 
 

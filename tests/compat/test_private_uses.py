@@ -16,8 +16,8 @@ ALLOWED: set[str] = set()  # "path: what", for one that has no other place; ther
 @pytest.mark.xdist_group("source")
 def test_no_private_name_of_another_library_stands_elsewhere():
     outside = [use for use in read_source(ROOT).uses if not set(ROOMS) & set(use.path.parts)]
-    found = [use for use in outside if f"{use.path}: {use.what}" not in ALLOWED]
-    assert not found, "\n" + "\n".join(map(str, found))
+    misplaced = [use for use in outside if f"{use.path}: {use.what}" not in ALLOWED]
+    assert not misplaced, "\n" + "\n".join(map(str, misplaced))
 
 
 @pytest.mark.parametrize(

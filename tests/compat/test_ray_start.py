@@ -55,10 +55,10 @@ def test_ray_takes_its_unstable_arguments():
 
 def test_what_ray_starts_leads_a_session_of_its_own():
     with start_in_own_session():
-        asked = services.ConsolePopen(["sh", "-c", "cat /proc/$$/stat"], stdout=subprocess.PIPE, text=True)
-        out, _ = asked.communicate()
+        process = services.ConsolePopen(["sh", "-c", "cat /proc/$$/stat"], stdout=subprocess.PIPE, text=True)
+        out, _ = process.communicate()
     session = int(out.rpartition(")")[2].split()[3])
-    assert session == asked.pid
+    assert session == process.pid
 
 
 @pytest.mark.parametrize("dashboard", [False, True])

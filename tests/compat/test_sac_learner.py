@@ -29,7 +29,7 @@ def test_squared_errors_equal_rllibs_learner_with_that_loss(case, monkeypatch):
         noise[0] = torch.randn(2, ROWS, 2, generator=torch.Generator().manual_seed(index))
         columns = random_columns(theirs.config.n_step, index)
         tensors = {name: torch.from_numpy(value) for name, value in columns.items()}
-        found, expected = (
+        losses, expected = (
             learner.update(
                 batch=MultiAgentBatch({"default_policy": SampleBatch(dict(tensors))}, env_steps=ROWS),
                 timesteps={"num_env_steps_sampled_lifetime": 10 * index},
@@ -37,7 +37,7 @@ def test_squared_errors_equal_rllibs_learner_with_that_loss(case, monkeypatch):
             for learner in (ours, theirs)
         )
         for name in ("qf_loss", "total_loss", *(["qf_twin_loss"] if theirs.config.twin_q else [])):
-            assert float(found[name].peek()) == pytest.approx(float(expected[name].peek()), rel=1e-5)
+            assert float(losses[name].peek()) == pytest.approx(float(expected[name].peek()), rel=1e-5)
         weights = dict(ours.module["default_policy"].named_parameters())
         for name, param in theirs.module["default_policy"].named_parameters():
             torch.testing.assert_close(weights[name], param, atol=1e-5, rtol=0)

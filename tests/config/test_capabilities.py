@@ -82,9 +82,9 @@ def test_rllibs_own_module_has_the_network_that_the_row_names(name: str) -> None
     space = gymnasium.spaces.Discrete(2) if row.actions == "discrete" else gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     config = load(name)().environment(observation_space=gymnasium.spaces.Box(-1, 1, (3,)), action_space=space)
     module = config.get_multi_rl_module_spec(spaces={"default_policy": (config.observation_space, space)}).build()
-    found = network_of(type(module["default_policy"]))
-    assert found == row.network
-    for attribute in filter(None, (found.encoder, found.head, found.value)):
+    network = network_of(type(module["default_policy"]))
+    assert network == row.network
+    for attribute in filter(None, (network.encoder, network.head, network.value)):
         assert read_part(module["default_policy"], attribute) is not None
 
 
@@ -202,8 +202,8 @@ def test_preflight_builds_what_a_row_allows_and_nothing_else(algo: str, typed: s
     ],
 )
 def test_a_row_is_found_by_how_a_class_is_written(target, name):
-    found = find_capabilities({"name": "sac", "class": target})
-    assert (found.name if found else None) == name
+    row = find_capabilities({"name": "sac", "class": target})
+    assert (row.name if row else None) == name
 
 
 @pytest.mark.parametrize("name", ALGOS)

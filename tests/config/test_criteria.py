@@ -90,9 +90,9 @@ def test_a_trial_that_failed_or_has_no_report_is_told_to_break_none():
 
 
 def test_the_second_objective_is_measured_like_a_constraint():
-    asked = Criteria(second="train_s", env_steps=1000)
-    assert asked.judge(TrialRecord(0, "PRUNED", {}, {500: 1.0}, env_steps=500, train_s=4.0)).second == 8.0
-    assert asked.judge(TrialRecord(0, "RUNNING", {})).second is None
+    criteria = Criteria(second="train_s", env_steps=1000)
+    assert criteria.judge(TrialRecord(0, "PRUNED", {}, {500: 1.0}, env_steps=500, train_s=4.0)).second == 8.0
+    assert criteria.judge(TrialRecord(0, "RUNNING", {})).second is None
 
 
 def test_older_settings_ask_for_nothing_more():
@@ -102,8 +102,8 @@ def test_older_settings_ask_for_nothing_more():
 
 def test_settings_name_bounds_and_a_second_objective():
     wanted = {"constraints": {"train_s": "< 60"}, "objective": {"second": {"key": "train_s", "direction": "max"}}}
-    found = read_criteria(wanted)
-    assert [(one.name, one.bound) for one in found.constraints] == [("train_s", "< 60")]
-    assert (found.second, found.second_direction, found.direction) == ("train_s", Direction.MAX, Direction.MAX)
+    criteria = read_criteria(wanted)
+    assert [(one.name, one.bound) for one in criteria.constraints] == [("train_s", "< 60")]
+    assert (criteria.second, criteria.second_direction, criteria.direction) == ("train_s", Direction.MAX, Direction.MAX)
     cost = read_criteria({"objective": {"direction": "min", "second": {"key": "train_s"}}})
     assert (cost.second_direction, cost.direction) == (Direction.MIN, Direction.MIN)

@@ -161,14 +161,14 @@ def test_a_resume_may_say_whether_the_cluster_grows(
     autoscale: bool | None, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [] if autoscale is None else [f"cluster.autoscale={autoscale}"]
-    asked: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     monkeypatch.setattr(
         run,
         "resume_sweep",
-        lambda _, **given: asked.update(given) or SimpleNamespace(exit_code=0, folder=None, to_dict=dict),
+        lambda _, **given: arguments.update(given) or SimpleNamespace(exit_code=0, folder=None, to_dict=dict),
     )
     resume.work(read_command_settings("resume", ResumeConfig, words))
-    assert starting._drop_none(asked["changes"]) == changed
+    assert starting._drop_none(arguments["changes"]) == changed
 
 
 @pytest.mark.parametrize(("settings", "steps"), [({"budget": {"env_steps": 50_000}}, 5000), ({}, 10_000)])

@@ -125,7 +125,7 @@ def test_a_tracking_uri_is_made_absolute(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "is_plain"),
     [
         ("http://me:secret@host/x", True),
         ("https://host/x?api_key=abc", True),
@@ -134,8 +134,8 @@ def test_a_tracking_uri_is_made_absolute(tmp_path, monkeypatch):
         ("s3://bucket/a:b@c", False),
     ],
 )
-def test_a_setting_is_refused_for_a_plain_login_alone(value: str, found: bool) -> None:
-    assert holds_plain_login(value) == found
+def test_a_setting_is_refused_for_a_plain_login_alone(value: str, is_plain: bool) -> None:
+    assert holds_plain_login(value) == is_plain
 
 
 @pytest.mark.parametrize(

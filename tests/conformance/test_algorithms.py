@@ -133,7 +133,7 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
     if name == "ppo":
         (tmp_path / "policy").rename(tmp_path / "bundle")
         leave_reason(tmp_path, "for want of a bundle", policy.info)
-        one, other = (evaluate(found, 2, seed=7).returns for found in (policy, load_playable(source)))
+        one, other = (evaluate(playable, 2, seed=7).returns for playable in (policy, load_playable(source)))
         assert one == other, "by RLlib's parts it acts as from its bundle"
 
 
@@ -185,7 +185,7 @@ def test_every_n_step_and_batch_gets_as_many_updates(name):
     algo = OmegaConf.to_container(OmegaConf.merge(*files))
     # An intensity is of transitions: who sets one, as tuned settings do, wants their number fixed, not the updates'.
     batches = [{}] if algo["training"]["training_intensity"] else [{"train_batch_size_per_learner": 32}, {}]
-    found = set()
+    ratios = set()
     for n_step in space.get("n_step", ["choice", algo["training"]["n_step"]])[1:]:
         for batch in batches:
             preset = EnvSpec("Pendulum-v1" if algo_name in CONTINUOUS else "CartPole-v1")
@@ -193,8 +193,8 @@ def test_every_n_step_and_batch_gets_as_many_updates(name):
             config.validate()
             rounds, updates = calculate_rr_weights(config)
             sampled = rounds * config.get_rollout_fragment_length() * config.num_envs_per_env_runner
-            found.add(updates / sampled)
-    assert found == {UPDATES_PER_STEP.get(name, 1.0)}
+            ratios.add(updates / sampled)
+    assert ratios == {UPDATES_PER_STEP.get(name, 1.0)}
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.engine])

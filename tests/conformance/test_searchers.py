@@ -82,10 +82,12 @@ def test_the_first_comment_says_what_the_searcher_is():
 
 
 def test_it_proposes_after_ends_of_every_kind(begin):
-    found = run(begin(), 8)
-    assert len({tuple(one.values()) for one in found}) > 4, "a GP may want to try a point again"
-    assert len({one["lr"] for one in found}) > (2 if begin.name == "grid" else 4)
-    assert all(1e-5 <= one["lr"] <= 1e-1 and 0.8 <= one["gamma"] <= 1.0 and 64 <= one["batch"] <= 1024 for one in found)
+    proposals = run(begin(), 8)
+    assert len({tuple(one.values()) for one in proposals}) > 4, "a GP may want to try a point again"
+    assert len({one["lr"] for one in proposals}) > (2 if begin.name == "grid" else 4)
+    assert all(
+        1e-5 <= one["lr"] <= 1e-1 and 0.8 <= one["gamma"] <= 1.0 and 64 <= one["batch"] <= 1024 for one in proposals
+    )
 
 
 def test_it_minimizes_costs_as_it_maximizes_their_negatives(begin):

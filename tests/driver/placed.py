@@ -33,9 +33,11 @@ class PlacedTrial(ToyTrial):
             Beside.options(num_cpus=1, placement_group_bundle_index=1 + index).remote() for index in range(runners)
         ]
         self.actors += [Beside.options(num_cpus=1, num_gpus=gpus).remote() for _ in range(learners)]
-        told = ray.get([actor.tell.remote() for actor in self.actors], timeout=60)
+        placements = ray.get([actor.tell.remote() for actor in self.actors], timeout=60)
         own = ray.get_runtime_context()
-        told.insert(0, {"group": own.get_placement_group_id(), "node": own.get_node_id(), "gpus": ray.get_gpu_ids()})
+        placements.insert(
+            0, {"group": own.get_placement_group_id(), "node": own.get_node_id(), "gpus": ray.get_gpu_ids()}
+        )
         (self._store.folder / self.task.trial_dir).mkdir(parents=True, exist_ok=True)
-        (self._store.folder / self.task.trial_dir / "placed.json").write_text(json.dumps(told))
+        (self._store.folder / self.task.trial_dir / "placed.json").write_text(json.dumps(placements))
         return super().build_runner(seed)

@@ -188,15 +188,15 @@ def add_running_trial(sweep: OpenSweep) -> None:
 def test_a_sweep_ends_without_the_head_of_its_cluster(
     open_mine: Callable[..., Any], exits: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr("rltune.driver.signals._calls_at_exit", [told.append])
+    errors: list[Any] = []
+    monkeypatch.setattr("rltune.driver.signals._calls_at_exit", [errors.append])
     with open_mine("certify=off") as sweep:
         add_running_trial(sweep)
         folder = sweep.folder
         with pytest.raises(Exited):
             leave_without_head(sweep)
     assert exits == [75]
-    assert [error.exit_code for error in told] == [75], "so that a command can print it"
+    assert [error.exit_code for error in errors] == [75], "so that a command can print it"
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["status"], summary["trials"]["interrupted"]) == ("interrupted", 1)
     with sqlite3.connect(folder / "ledger.db") as ledger:
@@ -414,8 +414,8 @@ def add_seconds(sweep: OpenSweep, *seconds: float) -> None:
 
 
 def test_the_best_that_keeps_the_constraint_wins(open_mine: Callable[..., Any], stream: io.StringIO) -> None:
-    asked = ('constraints.train_s="< 60"', "objective.second.key=train_s")
-    with open_mine("certify=off", "report=false", *asked) as sweep:
+    criteria = ('constraints.train_s="< 60"', "objective.second.key=train_s")
+    with open_mine("certify=off", "report=false", *criteria) as sweep:
         add_seconds(sweep, 30.0, 60.0, 59.0, 90.0)
         records = sweep.ledger.trials.records()
         winner, _ = select_winner(sweep, records)

@@ -120,7 +120,7 @@ def test_what_is_normalised_is_what_is_wanted_and_can_be(request_of, typed, norm
     plan = make_plan(request_of(*SAFE, "algo=ppo", "~tuned", *typed))
     env = plan.build.with_params({}).env
     assert (env.normalise_observations, env.rewards) == normalised
-    wanted = str([plan.asked["algo"]["normalise"], plan.asked["space"].get("normalise")])
+    wanted = str([plan.given_settings["algo"]["normalise"], plan.given_settings["space"].get("normalise")])
     for part in ("observations", "rewards"):
         is_noted = any(note.startswith(f"{part} are not normalised") for note in plan.notes)
         assert is_noted == (part in plan.not_normalised and part in wanted)

@@ -115,8 +115,8 @@ def test_the_sweeps_folder_is_private_and_holds_the_summary(ended: Ended) -> Non
     assert {"config.yaml", "ledger.db", "study.db", "summary.json", "sweep.log", "trials"} <= names
     assert ".tune" not in names
     log = (folder / "sweep.log").read_text()
-    told = ("python==", "6 trials of up to", "trial 0 begins: quality=", "trial   0 complete", "6 trials: 6 complete")
-    places = [log.find(part) for part in told]
+    parts = ("python==", "6 trials of up to", "trial 0 begins: quality=", "trial   0 complete", "6 trials: 6 complete")
+    places = [log.find(part) for part in parts]
     assert places[0] > -1
     assert places == sorted(places), "in this order"
 
@@ -571,10 +571,10 @@ class Aside:
     """Stands in for the fork server: it notes how long it is to wait."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Any, dict[str, Any]]] = []
+        self.calls: list[tuple[Any, dict[str, Any]]] = []
 
     def call(self, function: Any, *arguments: Any, **named: Any) -> None:
-        self.asked.append((function, named))
+        self.calls.append((function, named))
 
 
 def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callable[..., Any], tmp_path: Path) -> None:
@@ -583,7 +583,7 @@ def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callab
     _, call_in_subprocess = pipeline._check(plan, server)
     assert call_in_subprocess is not None
     call_in_subprocess(len, "abc")
-    checked, aside = (named for _, named in server.asked)
+    checked, aside = (named for _, named in server.calls)
     assert checked == {"patience_s": pipeline.PREFLIGHT_S}, "it imports RLlib first"
     assert aside == {"patience_s": 7.0}
 

@@ -50,7 +50,7 @@ def test_a_baseline_outside_its_range_is_said(make):
 
 
 def test_the_baseline_has_what_the_space_fixes(make):
-    assert make(space={**make().asked["space"], "lr": 3e-4}).baseline["lr"] == 3e-4
+    assert make(space={**make().given_settings["space"], "lr": 3e-4}).baseline["lr"] == 3e-4
     assert make(space={"lr": 3e-4}).baseline == {"lr": 3e-4}
 
 
@@ -77,18 +77,18 @@ def test_a_warm_start_at_the_end_of_a_range_is_within_it(make):
 
 
 def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_factory):
-    assert make().asked["space"]["entropy_coeff"] == ["loguniform", 1e-8, 0.02]
+    assert make().given_settings["space"]["entropy_coeff"] == ["loguniform", 1e-8, 0.02]
     own = tmp_path_factory.mktemp("conf")
     (own / "space").mkdir()
     (own / "space" / "mine.yaml").write_text("lr: [loguniform, 1e-4, 1e-2]\nentropy_coeff: [uniform, 0.001, 0.1]\n")
     settings = compose("run", *SAFE, "space=mine", "portfolio=off", f"hydra.searchpath=[{own}]")
     made = make_plan(parse_config(settings))
-    assert made.asked["space"] == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
+    assert made.given_settings["space"] == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
     (note,) = made.notes
     assert "entropy_coeff=1e-08" in note, "the first trial is not quite the baseline"
     assert made.fixed_values(0)[0].keys() == {"lr"}
     typed = make(space={"entropy_coeff": ["loguniform", 1e-4, 1e-2]})
-    assert typed.asked["space"] == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"
+    assert typed.given_settings["space"] == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"
 
 
 def test_a_wider_range_that_names_no_range_to_widen_is_refused(make):
@@ -151,7 +151,7 @@ def test_configurations_outside_of_a_typed_range_are_left_out_with_a_note(make):
     typed = ["loguniform", 1e-3, 1e-2]
     made = make(space={"lr": typed}, portfolio=PORTFOLIO)
     assert list_starts(made, 3) == [("tuned", 1e-3), ("portfolio", 2e-3), ("searcher", None)]
-    assert made.asked["space"]["lr"] == typed
+    assert made.given_settings["space"]["lr"] == typed
     (note,) = made.notes
     assert note.startswith("1 of the portfolio's 3 configurations")
     assert "lr outside [loguniform, 0.001, 0.01]" in note
@@ -201,17 +201,17 @@ def test_shipped_portfolios_lie_in_the_shipped_space(path, request_of):
     plan = make_plan(request_of("tracking=off", f"algo={algo}", f"env={env}", f"portfolio={algo}", "~tuned"))
     assert plan.notes == ()
     own, _ = plan.fixed_values(0)
-    assert len(plan.portfolio) == sum(plan.space.encode(values) != own for values in plan.asked["portfolio"])
+    assert len(plan.portfolio) == sum(plan.space.encode(values) != own for values in plan.given_settings["portfolio"])
     names = {dimension.name for dimension in plan.space.dimensions}
-    assert all(values.keys() == names for values in plan.asked["portfolio"]), "each names every parameter"
+    assert all(values.keys() == names for values in plan.given_settings["portfolio"]), "each names every parameter"
 
 
 def write_earlier(request_of, name, *overrides, trials=(), changed=None):
     """An ended sweep of CartPole, 1000 steps a trial, over learning rates; trials are (state, params, reports)."""
     plan = make_plan(request_of("tracking=off", "budget.env_steps=1000", *OVER_LR, *overrides))
-    folder = Path(plan.asked["output_dir"]) / name
+    folder = Path(plan.given_settings["output_dir"]) / name
     folder.mkdir(parents=True)
-    write_settings(folder, plan.asked)
+    write_settings(folder, plan.given_settings)
     with closing(make_ledger(folder, name)) as ledger:
         for number, (state, params, reports) in enumerate(trials):
             ledger.trials.add(params, [number], drawn=params)

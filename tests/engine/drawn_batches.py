@@ -137,13 +137,13 @@ class LearnerPair:
         )[MODULE]
         with torch.no_grad():
             batch = TrainBatch(our_batch(self.space, kept), torch.zeros(0), mask)
-            found = self.update_of_ours.update(batch, timestep)
+            statistics = self.update_of_ours.update(batch, timestep)
         if config.use_kl_loss:
             self.crossed[f"KL coefficient {np.sign(self.update_of_ours.kl_coeff - before):+.0f}"] += 1
         self._count_clipping()
         if artificial:
-            del found["vf_explained_var"]  # RLlib's counts the artificial steps
-        return {name: (value, float(stats[name].peek())) for name, value in found.items()}
+            del statistics["vf_explained_var"]  # RLlib's counts the artificial steps
+        return {name: (value, float(stats[name].peek())) for name, value in statistics.items()}
 
     def largest_difference(self) -> float:
         """Between a weight of ours and RLlib's."""
@@ -165,8 +165,8 @@ class LearnerPair:
         rng = np.random.default_rng(draw)
         self.restart(rng, settings)
         for _ in range(updates):
-            for name, (found, expected) in self.update(rng, artificial=int(rng.integers(5))).items():
-                assert found == pytest.approx(expected, abs=1e-5, rel=1e-5), f"draw {draw}: {name}"
+            for name, (ours, expected) in self.update(rng, artificial=int(rng.integers(5))).items():
+                assert ours == pytest.approx(expected, abs=1e-5, rel=1e-5), f"draw {draw}: {name}"
             assert self.largest_difference() < 1e-5, f"draw {draw}: weights"
 
     def assert_crossed(self, edges: set[str]) -> None:

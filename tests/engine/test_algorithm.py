@@ -101,8 +101,8 @@ def test_a_checkpoint_brings_everything_back(name: str, tmp_path: Path) -> None:
     assert torch.equal(weights(source), weights(target))
     for key, value in (source.observation_stats() or {}).items():
         np.testing.assert_allclose((target.observation_stats() or {})[key], value)
-    expected, found = (a.learner_group.get_state()["learner"]["optimizer"] for a in (source, target))
-    np.testing.assert_equal(found, expected)
+    expected, restored = (a.learner_group.get_state()["learner"]["optimizer"] for a in (source, target))
+    np.testing.assert_equal(restored, expected)
     np.testing.assert_equal(target.engine_state(), source.engine_state())
     result = target.train()
     assert result["num_env_steps_sampled_lifetime"] > source.counters["num_env_steps_sampled_lifetime"]

@@ -67,9 +67,9 @@ def test_what_an_agent_cannot_learn_from_is_refused(place, value, what, monkeypa
 
     class Broken(BaseParallelWrapper):
         def step(self, actions):
-            found = super().step(actions)
-            found[place]["agent_1"] = value
-            return found
+            answer = super().step(actions)
+            answer[place]["agent_1"] = value
+            return answer
 
     make = simple_spread_v3.parallel_env
     monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: Broken(make(**kwargs)))

@@ -129,13 +129,13 @@ class Paying(gym.Env):
 
 def normalise_as_sb3(rewards, discount):
     """Rewards [steps, environments] as VecNormalize has them, but for its prior of a ten-thousandth of a return."""
-    seen, returns, found = [], np.zeros(rewards.shape[1]), []
+    seen, returns, normalised = [], np.zeros(rewards.shape[1]), []
     for step, row in enumerate(rewards):
         returns = returns * discount + row
         seen.extend(returns)
-        found.append(np.clip(row / np.sqrt(np.var(seen) + 1e-8), -10.0, 10.0))
+        normalised.append(np.clip(row / np.sqrt(np.var(seen) + 1e-8), -10.0, 10.0))
         returns = returns * (step % 10 != 9)
-    return np.array(found)
+    return np.array(normalised)
 
 
 @pytest.mark.parametrize("discount", [0.9, 0.999])
@@ -145,14 +145,14 @@ def test_rewards_are_normalised_as_vecnormalize_does(discount):
     rewards[150, 0] = 1e4
     with collect_returns(collections.deque()):
         envs = [ShapedReward(Paying(column), {"normalise": True}, discount=discount) for column in rewards.T]
-    found = []
+    normalised = []
     for step in range(200):
         if step % 10 == 0:
             [env.reset() for env in envs]
-        found.append([env.step(0)[1] for env in envs])
+        normalised.append([env.step(0)[1] for env in envs])
     # Within a step ours knows of the environments that come later one step less.
-    np.testing.assert_allclose(found[100:], normalise_as_sb3(rewards, discount)[100:], rtol=0.02)
-    assert found[150][0] == 10.0
+    np.testing.assert_allclose(normalised[100:], normalise_as_sb3(rewards, discount)[100:], rtol=0.02)
+    assert normalised[150][0] == 10.0
 
 
 def test_a_clip_that_is_set_stays():

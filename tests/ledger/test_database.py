@@ -107,7 +107,7 @@ def test_a_reader_leaves_the_journal_as_the_driver_chose_it(folder: Path, mount)
 
 
 @pytest.mark.parametrize(
-    ("mounts", "found"),
+    ("mounts", "kind"),
     [
         ({}, None),
         ({"/data": "nfs4"}, "nfs4"),
@@ -119,9 +119,9 @@ def test_a_reader_leaves_the_journal_as_the_driver_chose_it(folder: Path, mount)
         ({"/data": "NFS"}, "nfs"),
     ],
 )
-def test_the_innermost_mount_decides(mounts: dict[str, str], found: str | None, mount) -> None:
+def test_the_innermost_mount_decides(mounts: dict[str, str], kind: str | None, mount) -> None:
     mount(**mounts)
-    assert find_network_file_system(Path("/data/local/sweep/ledger.db")) == found
+    assert find_network_file_system(Path("/data/local/sweep/ledger.db")) == kind
 
 
 def test_a_link_is_followed_to_where_the_file_lies(tmp_path: Path, mount) -> None:

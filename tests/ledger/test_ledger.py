@@ -60,9 +60,9 @@ def test_a_sweep_reads_as_it_was_when_it_is_opened_again(ledger: Ledger, url: st
 
 
 def test_a_new_sweep_knows_its_name_and_a_key_of_its_own(ledger: Ledger, url: str) -> None:
-    found = ledger.sweep()
-    assert found == SweepRecord("sweep", key=found.key)
-    assert Ledger(url, "other", create=True).sweep().key != found.key
+    record = ledger.sweep()
+    assert record == SweepRecord("sweep", key=record.key)
+    assert Ledger(url, "other", create=True).sweep().key != record.key
 
 
 def test_what_a_sweep_has_not_is_refused(ledger: Ledger) -> None:
@@ -93,8 +93,8 @@ def test_trials_and_certification_runs_are_numbered_apart(ledger: Ledger) -> Non
 def test_another_process_reads_what_the_driver_has_committed(ledger: Ledger, url: str) -> None:
     add_reports(ledger, ask(ledger)[0], {100: 1.0, 200: math.nan})
     looking = f"from rltune.ledger.ledger import Ledger; print(Ledger({url!r}, 'sweep').trials.records()[0].reports)"
-    found = subprocess.run([sys.executable, "-c", looking], capture_output=True, text=True, check=True)
-    assert found.stdout == "{100: 1.0, 200: nan}\n"
+    done = subprocess.run([sys.executable, "-c", looking], capture_output=True, text=True, check=True)
+    assert done.stdout == "{100: 1.0, 200: nan}\n"
 
 
 def test_readers_see_what_one_driver_writes(ledger: Ledger, url: str) -> None:
@@ -292,12 +292,12 @@ def test_a_password_is_in_no_message(address: str) -> None:
 
 def test_new_reports_are_read_without_going_through_old_ones(tmp_path):
     """MLflow's thread asks every few seconds: SQLite went through all reports of all trials each time."""
-    ledger, asked = make_ledger(tmp_path), []
-    event.listen(ledger._engine, "before_cursor_execute", lambda *about: asked.append((about[2], about[3])))
+    ledger, statements = make_ledger(tmp_path), []
+    event.listen(ledger._engine, "before_cursor_execute", lambda *about: statements.append((about[2], about[3])))
     ledger.read_reports_after(5, 10)
     ledger.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as file:
-        plan = " ".join(row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {asked[-1][0]}", asked[-1][1]))
+        plan = " ".join(row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statements[-1][0]}", statements[-1][1]))
     assert "SEARCH reports" in plan
     assert "(rowid>?)" in plan
 

@@ -147,9 +147,9 @@ def count_high(folder, kind, bad, proposals=10, **options):
     for step in steps:
         rate = 10 ** (-4.9 + 0.3 * step)
         driver.run(**({} if rate < 1e-3 else bad), curve={10: float(step)}, given={"lr": rate})
-    found = [driver.run("FAIL").params["lr"] > 1e-3 for _ in range(proposals)]
+    are_high = [driver.run("FAIL").params["lr"] > 1e-3 for _ in range(proposals)]
     driver.close()
-    return sum(found)
+    return sum(are_high)
 
 
 BAD = {"diverged": {"state": "PRUNED", "diverged": True}, "stopped": {"state": "PRUNED"}}

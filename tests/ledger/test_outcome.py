@@ -132,8 +132,8 @@ def test_the_front_of_costs_has_the_lowest_cost_first(second_direction, front):
 
 
 def test_where_all_break_a_constraint_it_is_said_which_is_nearest():
-    asked = Criteria(parse_constraints({"train_s": "< 3.5", "loss": "< 1"}), env_steps=1000)
-    judged = [asked.judge(replace(record, numbers={"loss": 0.5})) for record in ENTRIES]
+    criteria = Criteria(parse_constraints({"train_s": "< 3.5", "loss": "< 1"}), env_steps=1000)
+    judged = [criteria.judge(replace(record, numbers={"loss": 0.5})) for record in ENTRIES]
     assert "trial 0: train_s=4," in explain_no_winner(judged[:1])
     assert "trial 0" not in explain_no_winner([])
 

@@ -80,13 +80,13 @@ def test_where_all_break_a_constraint_the_nearest_is_named() -> None:
     assert find_nearest([]) is find_nearest([failed]) is find_nearest([record(0, "RUNNING")]) is None
 
 
-def points(*found: tuple[float, float | None], state: str = "COMPLETE") -> list[TrialRecord]:
+def points(*values: tuple[float, float | None], state: str = "COMPLETE") -> list[TrialRecord]:
     """Trials by score and second objective, numbered in this order."""
-    return [replace(record(number, state, score), second=second) for number, (score, second) in enumerate(found)]
+    return [replace(record(number, state, score), second=second) for number, (score, second) in enumerate(values)]
 
 
 @pytest.mark.parametrize(
-    ("found", "front"),
+    ("values", "front"),
     [
         ([], []),
         ([(1.0, 5.0)], [0]),
@@ -110,12 +110,12 @@ def points(*found: tuple[float, float | None], state: str = "COMPLETE") -> list[
         "negative",
     ],
 )
-def test_the_front_has_the_trials_that_none_beats_in_both(found: Any, front: list[int]) -> None:
+def test_the_front_has_the_trials_that_none_beats_in_both(values: Any, front: list[int]) -> None:
     for direction, second_direction in itertools.product(Direction, Direction):
         # The points are given for a first objective that is maximized and a second one that is minimized.
         mirrored = [
             (direction.sign * score, None if second is None else -second_direction.sign * second)
-            for score, second in found
+            for score, second in values
         ]
         front_found = find_front(points(*mirrored), direction, second_direction)
         assert [trial.number for trial in front_found] == front, (direction, second_direction)
@@ -134,9 +134,9 @@ def test_the_front_is_that_of_every_pair_compared() -> None:
     for _ in range(200):
         some = points(*((rng.randint(0, 5), float(rng.randint(0, 5))) for _ in range(rng.randint(1, 12))))
 
-        def beats(one: TrialRecord, other: TrialRecord) -> bool:
+        def dominates(one: TrialRecord, other: TrialRecord) -> bool:
             mine, theirs = (one.score or 0.0, -(one.second or 0.0)), (other.score or 0.0, -(other.second or 0.0))
             return mine != theirs and mine[0] >= theirs[0] and mine[1] >= theirs[1]
 
-        unbeaten = {one.number for one in some if not any(beats(other, one) for other in some)}
+        unbeaten = {one.number for one in some if not any(dominates(other, one) for other in some)}
         assert {one.number for one in find_front(some, Direction.MAX, Direction.MIN)} == unbeaten

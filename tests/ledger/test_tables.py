@@ -124,8 +124,8 @@ def test_ours_stand_beside_optunas_and_a_users_tables(address: str) -> None:
     assert [column["name"] for column in inspect(engine).get_columns("reports", "public")] == ["mine"]
     assert optuna.load_study(study_name="sweep", storage=url).best_value == 1.0
     again = Ledger(url, "sweep")
-    (found,) = again.trials.records()
-    assert (found.state, dict(found.params), dict(found.reports)) == ("COMPLETE", params, {100: 1.0})
+    (trial,) = again.trials.records()
+    assert (trial.state, dict(trial.params), dict(trial.reports)) == ("COMPLETE", params, {100: 1.0})
     for one in (ledger, again):
         one.close()
     engine.dispose()
@@ -193,10 +193,10 @@ def test_postgresql_takes_what_a_file_takes(address: str) -> None:
     ledger.trials.end(0, "FAIL", "a byte \0", traceback="caf\udce9 " * 10_000, train_s=1e12)
     ledger.change_sweep(winner={"objective": math.nan})
     with closing(Ledger(url, "sweep")) as again:
-        (found,) = again.trials.records()
-        assert (found.params, found.seeds, found.drawn) == ({"grad_clip": math.inf, "name": "a\0b"}, (2**62,), None)
-        assert repr(dict(found.reports)) == repr({2**40: math.inf, 2**41: math.nan})
-        assert (found.stop_reason, found.train_s, found.env_steps) == (r"a byte \0", 1e12, 2**41)
+        (trial,) = again.trials.records()
+        assert (trial.params, trial.seeds, trial.drawn) == ({"grad_clip": math.inf, "name": "a\0b"}, (2**62,), None)
+        assert repr(dict(trial.reports)) == repr({2**40: math.inf, 2**41: math.nan})
+        assert (trial.stop_reason, trial.train_s, trial.env_steps) == (r"a byte \0", 1e12, 2**41)
     ledger.close()
 
 

@@ -49,15 +49,15 @@ def test_every_field_of_a_trial_reads_as_it_was_written(ledger: Ledger, read: An
     ledger.trials.add_report(report, {"checkpoint": BEST, "latest": LATEST}, train_s=2.5, node="a-host")
     ledger.trials.set_mlflow_run(0, "run0")
     ended = ledger.trials.end(0, "FAIL", "it broke", traceback="Traceback ...", log="trials/0/failure.txt")
-    (found,) = read()
-    assert found == ended
-    assert found == TrialRecord(
+    (record,) = read()
+    assert record == ended
+    assert record == TrialRecord(
         0, "FAIL", params, {100: 1.5}, drawn={"lr": 0.1, "layers": "[64, 64]"}, seeds=(3, 4), env_steps=100,
         train_s=2.5, node="a-host", stop_reason="it broke", traceback="Traceback ...", log="trials/0/failure.txt",
-        checkpoint=BEST, latest=LATEST, mlflow_run_id="run0", began_s=begun.began_s, ended_s=found.ended_s,
+        checkpoint=BEST, latest=LATEST, mlflow_run_id="run0", began_s=begun.began_s, ended_s=record.ended_s,
         numbers={"score": 1.5, "loss": 0.25},
     )  # fmt: skip
-    assert (found.ended_s or 0) >= (found.began_s or 0)
+    assert (record.ended_s or 0) >= (record.began_s or 0)
     assert ledger.trials.read_reports(0) == [report]
 
 
@@ -150,8 +150,8 @@ def test_a_report_and_its_checkpoint_are_kept_together_or_not(ledger: Ledger, re
             ledger.trials.add_report(Report(0, 200, 2.0), torn)
     with pytest.raises(Exception, match="JSON serializable"):  # the report's own part is torn
         ledger.trials.add_report(Report(0, 200, 2.0, {"loss": Fraction(1, 3)}), {"checkpoint": LATEST})
-    for found in (ledger.trials.record(0), read()[0]):
-        assert (dict(found.reports), found.checkpoint, found.env_steps) == ({100: 1.0}, BEST, 100)
+    for record in (ledger.trials.record(0), read()[0]):
+        assert (dict(record.reports), record.checkpoint, record.env_steps) == ({100: 1.0}, BEST, 100)
     assert ledger.trials.add_report(Report(0, 200, 2.0), {"latest": LATEST})
     assert repr(read()[0]) == repr(ledger.trials.record(0))
 
@@ -161,18 +161,18 @@ def test_steps_that_are_trained_again_keep_the_first_report(ledger: Ledger, read
     ask(ledger)
     assert ledger.trials.add_report(Report(0, 100, 1.0))
     assert not ledger.trials.add_report(Report(0, env_steps, 2.0), {"latest": LATEST}, train_s=9.0)
-    (found,) = read()
-    assert (dict(found.reports), found.env_steps) == ({100: 1.0}, 100)
-    assert (found.latest, found.train_s) == (LATEST, 9.0), "the checkpoint and the costs are new"
+    (record,) = read()
+    assert (dict(record.reports), record.env_steps) == ({100: 1.0}, 100)
+    assert (record.latest, record.train_s) == (LATEST, 9.0), "the checkpoint and the costs are new"
 
 
 @pytest.mark.parametrize("objective", [math.nan, math.inf, -math.inf])
 def test_a_report_that_is_not_finite_does_not_count(ledger: Ledger, read: Any, objective: float) -> None:
     ask(ledger)
     ledger.trials.add_report(Report(0, 100, objective, {"score": objective, "loss": 1.0}))
-    for found in (ledger.trials.record(0), *read()):
-        assert repr(dict(found.reports)) == repr({100: objective})
-        assert found.score is None
+    for record in (ledger.trials.record(0), *read()):
+        assert repr(dict(record.reports)) == repr({100: objective})
+        assert record.score is None
     (report,) = ledger.trials.read_reports(0)
     assert (repr(report.score), report.numbers) == (repr(objective), {"loss": 1.0})
     add_reports(ledger, 0, {200: -3.0})
@@ -310,8 +310,8 @@ def test_runs_are_forgotten_while_the_driver_adds_trials(ledger, monkeypatch):
 
 def test_trials_are_judged_whenever_they_are_read(ledger: Ledger) -> None:
     """By a driver that trains, by one that goes on with the sweep, and by who looks at it."""
-    asked = Criteria(parse_constraints({"train_s": "< 60", "loss": "< 1"}), "loss", "min", env_steps=100)
-    ledger.judge_by(asked)
+    criteria = Criteria(parse_constraints({"train_s": "< 60", "loss": "< 1"}), "loss", "min", env_steps=100)
+    ledger.judge_by(criteria)
     for number in range(2):
         ledger.trials.add({}, [number])
         ledger.trials.add_report(Report(number, 50, 1.0, {"loss": 9.0}), train_s=20.0)
@@ -319,7 +319,7 @@ def test_trials_are_judged_whenever_they_are_read(ledger: Ledger) -> None:
     ledger.trials.add_report(Report(0, 100, 1.0, {"loss": 0.5}), train_s=70.0)
     ended = ledger.trials.end(0, "COMPLETE", "whole budget")
     assert (list(map(str, ended.broken)), ended.second) == (["train_s=70, not < 60"], 0.5)
-    with closing(Ledger(ledger.url, "sweep").judge_by(asked)) as again:
+    with closing(Ledger(ledger.url, "sweep").judge_by(criteria)) as again:
         assert again.trials.records() == [ended, ledger.trials.record(1)]
         again.trials.add_report(Report(1, 100, 1.0, {"loss": 0.1}), train_s=30.0)
         assert not again.trials.record(1).broken, "the newest numbers count"

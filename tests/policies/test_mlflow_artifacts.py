@@ -99,5 +99,5 @@ importlib.reload(module)
 print(os.environ["MLFLOW_DISABLE_TELEMETRY"], "mlflow" in sys.modules)
 """
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_DISABLE_TELEMETRY"}
-    asked = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
-    assert asked.stdout.split() == ["true", "False", "false", "False"]
+    done = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["true", "False", "false", "False"]

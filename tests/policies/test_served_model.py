@@ -105,6 +105,6 @@ def test_the_champion_is_served_over_http(finished_sweep: Project) -> None:
         port = str(probe.getsockname()[1])
     done = finished_sweep.type(str(EXAMPLE), CHAMPION, port)
     assert done.code == 0, done.out[-3000:]
-    found = re.search(rf"^{CHAMPION} served on http://127.0.0.1:{port}: return (\d+)$", done.out, re.MULTILINE)
-    assert found, done.out[-3000:]
-    assert float(found[1]) > 50
+    match = re.search(rf"^{CHAMPION} served on http://127.0.0.1:{port}: return (\d+)$", done.out, re.MULTILINE)
+    assert match, done.out[-3000:]
+    assert float(match[1]) > 50

@@ -157,7 +157,7 @@ def test_a_sweep_without_its_ledger_still_gives_its_winner(outputs, tmp_path):
     [("sweep:cartpole-done", "run-2"), ("sweep:cartpole-done/3", "run-3"), ("sweep:cartpole-done/0", None)],
 )
 def test_films_go_to_the_run_that_the_ledger_names(outputs, tmp_path, uri, run, monkeypatch):
-    asked = []
-    monkeypatch.setattr(mlflow_artifacts, "upload_folder", lambda *given: asked.append(given) or True)
+    uploads = []
+    monkeypatch.setattr(mlflow_artifacts, "upload_folder", lambda *given: uploads.append(given) or True)
     assert keep_with_run(Source(uri, SweepRef(output_dir=outputs)), tmp_path, "videos") == run
-    assert asked == ([(run, tmp_path, "videos")] if run else [])
+    assert uploads == ([(run, tmp_path, "videos")] if run else [])

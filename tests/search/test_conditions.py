@@ -79,12 +79,12 @@ def test_a_trial_has_the_parameters_whose_conditions_are_met(kind, tmp_path):
     search = Search(tmp_path, SPACE, kind)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = [search.run() for _ in range(20)]
-    assert all(map(sensible, found))
-    assert {params["use_lstm"] for params in found} == {True, False}
-    assert [dict(record.params) for record in search.ledger.trials.records()] == found
+        proposals = [search.run() for _ in range(20)]
+    assert all(map(sensible, proposals))
+    assert {params["use_lstm"] for params in proposals} == {True, False}
+    assert [dict(record.params) for record in search.ledger.trials.records()] == proposals
     if kind == "tpe":  # it learns within the branch: the largest cell pays most
-        late = [params.get("lstm_cell_size") for params in found[10:]]
+        late = [params.get("lstm_cell_size") for params in proposals[10:]]
         assert late.count(128) > len(late) / 2
 
 
@@ -225,15 +225,15 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
         ledger.trials.end(number, "COMPLETE", "whole budget", train_s=1.0)
     ledger.change_sweep(config=format_settings(redact_config(config)))
     ledger.close()
-    found = load_view(folder)
-    (figure,) = draw_figures(found)["parallel"]
+    view = load_view(folder)
+    (figure,) = draw_figures(view)["parallel"]
     shown = [dict(line.customdata)["lstm_cell_size"] for line in figure.data if line.customdata is not None]
     assert shown.count("None") == 12
     assert set(shown) > {"None"}
-    importance = measure_importance(build_space(found), [trial.record for trial in found.trials], Direction.MAX)
+    importance = measure_importance(build_space(view), [trial.record for trial in view.trials], Direction.MAX)
     assert {"lr", "use_lstm", "lstm_cell_size"} <= set(importance.increases)
     assert importance.outstanding[:1] == ["use_lstm"]
-    (row,) = [row for row in describe_values(found).table.rows if row[0] == "lstm_cell_size"]
+    (row,) = [row for row in describe_values(view).table.rows if row[0] == "lstm_cell_size"]
     assert row[-1].endswith("use_lstm=true")
 
 

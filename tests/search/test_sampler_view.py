@@ -46,8 +46,8 @@ ENDS = {
 )
 def test_what_tpe_is_told(end, state, value, has_curve):
     record = ENDS[end]
-    told = TrialForSampler(state, value, record.scores if has_curve else {})
-    assert tell_as_pruned(record, None) == tell_as_pruned(record, -9.0) == told
+    expected = TrialForSampler(state, value, record.scores if has_curve else {})
+    assert tell_as_pruned(record, None) == tell_as_pruned(record, -9.0) == expected
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,11 @@ class Browser:
                 self.complaints.append(str(answer["params"]["exceptionDetails"]))
 
     def _read(self) -> bytes:
-        found = bytearray()
+        received = bytearray()
         while (byte := self._reader.read(1)) != b"\0":
             assert byte, "the browser has ended"
-            found += byte
-        return bytes(found)
+            received += byte
+        return bytes(received)
 
     def open(self, address: str) -> None:
         """Go to a page."""
@@ -72,8 +72,8 @@ class Browser:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(AssertionError):
-                if found := self.run(f"Boolean({script})"):
-                    return found
+                if value := self.run(f"Boolean({script})"):
+                    return value
             assert time.monotonic() < deadline, f"never so: {script}\n{self.text()}"
             time.sleep(0.1)
 
@@ -119,12 +119,12 @@ class Browser:
 @contextlib.contextmanager
 def open_browser(profile: Path) -> Iterator[Browser]:
     """Start one, or skip the test where there is none."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not found:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not program:
         pytest.skip("no Chromium on this machine: apt install chromium")
     to_read, to_write = os.pipe(), os.pipe()
     flags = ("--headless", "--no-sandbox", "--disable-background-networking", "--remote-debugging-pipe")
-    words = [found, *flags, f"--user-data-dir={profile}"]
+    words = [program, *flags, f"--user-data-dir={profile}"]
     # It reads from 3 and writes to 4.
     shell = f'exec "$@" 3<&{to_read[0]} 4>&{to_write[1]}'
     process = subprocess.Popen(

@@ -17,7 +17,7 @@ from rltune.service.submissions import Submission
 def begin_sweep(folder: Path, settings: str) -> None:
     """Leave a folder behind as a sweep with these settings does when it is killed early."""
     folder.mkdir(parents=True)
-    write_settings(folder, make_plan(parse_config(load_settings(settings))).asked)
+    write_settings(folder, make_plan(parse_config(load_settings(settings))).given_settings)
 
 
 def check_at_once(check: Callable[..., CheckedSweep], *arguments: object) -> CheckedSweep:

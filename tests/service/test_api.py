@@ -34,9 +34,9 @@ def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
     made = service.ask("POST", "/api/sweeps", json=body, headers=BEARER)
     assert (made.status_code, made.headers["Location"]) == (201, "/api/sweeps/whole")
     assert made.json() == service.ask("GET", "/api/sweeps/whole", headers=BEARER).json()
-    told = made.json()
-    assert (told["name"], told["state"], told["queue"], told["group"]) == ("whole", "queued", 1, "first")
-    assert told["overrides"] == body["overrides"]
+    answer = made.json()
+    assert (answer["name"], answer["state"], answer["queue"], answer["group"]) == ("whole", "queued", 1, "first")
+    assert answer["overrides"] == body["overrides"]
     assert [one["name"] for one in service.ask("GET", "/api/sweeps?group=first", headers=BEARER).json()] == ["whole"]
     assert service.ask("GET", "/api/sweeps?group=other", headers=BEARER).json() == []
     assert service.ask("POST", "/api/sweeps/whole/stop", headers=BEARER).json()["state"] == "interrupted"

@@ -74,9 +74,9 @@ def test_an_unknown_name_is_answered_with_the_nearest(queue: Submissions) -> Non
 
 
 def test_a_database_that_cannot_be_opened_is_told_without_its_login() -> None:
-    with pytest.raises(StudyError) as told:
+    with pytest.raises(StudyError) as refused:
         Submissions("mysql://me:s3cret@host/db", "here")
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(refused.value)
 
 
 def test_a_submissions_settings_are_its_own(queue: Submissions) -> None:

@@ -63,8 +63,8 @@ def test_a_complete_sweep_goes_on_only_with_more_to_do(service: SweepService) ->
         service.resume("one", ["budget.trails=30"])
     assert refused.value.key == "budget.trails"
     assert service.show("one")["state"] == "complete"
-    told = service.resume("one", ["budget.trials=30"])
-    assert (told["state"], told["overrides"]) == ("queued", ["algo=ppo", "budget.trials=30"])
+    description = service.resume("one", ["budget.trials=30"])
+    assert (description["state"], description["overrides"]) == ("queued", ["algo=ppo", "budget.trials=30"])
 
 
 def test_what_is_enqueued_into_an_ended_sweep_has_it_wait_again(service: SweepService) -> None:
@@ -74,8 +74,8 @@ def test_what_is_enqueued_into_an_ended_sweep_has_it_wait_again(service: SweepSe
     with pytest.raises(RltuneError, match="momentum"):  # The parameter that the sweep does not search.
         service.enqueue("one", {"momentum": 1})
     assert service.show("one")["state"] == "complete"
-    told = service.enqueue("one", {"lr": 0.001})
-    assert (told["state"], told["overrides"]) == ("queued", ["budget.trials=13"])
+    description = service.enqueue("one", {"lr": 0.001})
+    assert (description["state"], description["overrides"]) == ("queued", ["budget.trials=13"])
     with closing(open_ledger(service.folder.sweeps / "one")) as ledger:
         assert [request.kind for request in ledger.read_requests()] == [ENQUEUE]
 
@@ -86,8 +86,8 @@ def test_what_is_enqueued_after_the_last_environment_step_has_more_of_them(servi
     write_sweep(
         service.folder.sweeps / "one", 2, None, "complete", "budget.total_env_steps=1000", "budget.env_steps=1000"
     )
-    told = service.enqueue("one", {"lr": 0.001})
-    (word,) = told["overrides"]
+    description = service.enqueue("one", {"lr": 0.001})
+    (word,) = description["overrides"]
     assert word.startswith("budget.total_env_steps="), "there are trials left"
 
 

@@ -95,8 +95,8 @@ def join(address: str, home: Path, **settings: str) -> tuple[int, str, float]:
 
 def read_refusal_s(home: Path) -> float:
     """How long who typed `JOIN` in this folder waited to be refused; infinite for who was not."""
-    found = home / "refused-after-s"
-    return float(found.read_text()) if found.exists() else math.inf
+    path = home / "refused-after-s"
+    return float(path.read_text()) if path.exists() else math.inf
 
 
 def submit_sweep(

@@ -65,11 +65,11 @@ class Cluster:
         machine = self.machine(name)
         with contextlib.ExitStack() as stack:
             written = stack.enter_context(log.open("w")) if log else subprocess.PIPE
-            told = {"stdout": written, "stderr": subprocess.STDOUT, "cwd": str(self.folder)}
+            options = {"stdout": written, "stderr": subprocess.STDOUT, "cwd": str(self.folder)}
             if machine:
-                return machine.start([sys.executable, *words], environment, **told)
+                return machine.start([sys.executable, *words], environment, **options)
             return subprocess.Popen(
-                [sys.executable, *words], env=environment, text=True, start_new_session=True, **told
+                [sys.executable, *words], env=environment, text=True, start_new_session=True, **options
             )
 
     def kill(self, name: str) -> None:

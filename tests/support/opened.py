@@ -73,7 +73,7 @@ def plan_of(folder: Path, *words: str) -> Plan:
         words: Overrides of PPO on CartPole.
     """
     plan, is_begun = _make_plan(*words), (folder / LEDGER).exists()
-    return replace(plan, folder=folder, resumed=is_begun, asked={**plan.asked, "name": folder.name})
+    return replace(plan, folder=folder, resumed=is_begun, given_settings={**plan.given_settings, "name": folder.name})
 
 
 @functools.cache

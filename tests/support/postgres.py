@@ -22,9 +22,9 @@ SPELT = quote(PASSWORD, safe="")  # in an address
 
 def binaries() -> Path | None:
     """Where PostgreSQL's programs are; None where it is not installed."""
-    found = shutil.which("initdb")
-    if found:
-        return Path(found).resolve().parent
+    program = shutil.which("initdb")
+    if program:
+        return Path(program).resolve().parent
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: path.parts[-3])
     return places[-1].parent if places else None
 

@@ -33,24 +33,24 @@ def read(sampled: dict[str, Any], **learners: dict[str, Any]) -> Progress:
 
 
 def test_each_number_comes_from_rllibs_key() -> None:
-    found = read(SAMPLED, default_policy={"total_loss": 0.5, "other": 1.0})
-    assert (found.env_steps, found.episodes, found.learner) == (300, 7, {"total_loss": 0.5})
-    assert isinstance(found.env_steps, int)
+    progress = read(SAMPLED, default_policy={"total_loss": 0.5, "other": 1.0})
+    assert (progress.env_steps, progress.episodes, progress.learner) == (300, 7, {"total_loss": 0.5})
+    assert isinstance(progress.env_steps, int)
 
 
 def test_rllibs_own_averages_over_episodes_are_not_taken() -> None:
     """They are over an iteration, however few steps that has."""
-    for found in (read(SAMPLED), read({})):
-        numbers = (found.return_mean, found.return_min, found.score, found.episode_length_mean)
+    for progress in (read(SAMPLED), read({})):
+        numbers = (progress.return_mean, progress.return_min, progress.score, progress.episode_length_mean)
         assert all(map(math.isnan, numbers))
     assert (read({}).env_steps, read({}).episodes, read({}).learner) == (0, 0, {})
 
 
 def test_a_statistic_is_the_mean_over_several_agents_policies() -> None:
-    found = read(
+    progress = read(
         SAMPLED, one={"total_loss": 1.0}, two={"total_loss": 3.0, "entropy": 5.0}, __all_modules__={"total_loss": 99.0}
     )
-    assert found.learner == {"total_loss": 2.0, "entropy": 5.0}
+    assert progress.learner == {"total_loss": 2.0, "entropy": 5.0}
 
 
 def test_seeds_are_merged_each_number_in_its_own_way() -> None:

@@ -16,10 +16,10 @@ NAMES = [name for name in vars(Runner) if not name.startswith("_")]
 @pytest.mark.parametrize("implementation", [AlgorithmRunner, ToyRunner])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_runner_is_called_in_one_way(name: str, implementation: type) -> None:
-    wanted, found = getattr(Runner, name), getattr(implementation, name)
-    assert isinstance(found, property) == isinstance(wanted, property)
+    wanted, implemented = getattr(Runner, name), getattr(implementation, name)
+    assert isinstance(implemented, property) == isinstance(wanted, property)
     if not isinstance(wanted, property):
-        assert list(inspect.signature(found).parameters) == list(inspect.signature(wanted).parameters)
+        assert list(inspect.signature(implemented).parameters) == list(inspect.signature(wanted).parameters)
 
 
 def test_a_trial_trains_saves_restores_and_stops() -> None:

@@ -24,22 +24,22 @@ def test_certified_sweeps_are_compared_with_the_first(tmp_path: Path) -> None:
         '{"name": "one", "status": "complete", "trials": {}, "winner": {}, "model": null,'
         ' "cost": {"env_steps": 3000, "certify_env_steps": 4000}}'
     )
-    found = compare_sweeps(["one", "two"], tmp_path)
-    assert [(row.name, row.score) for row in found.rows] == [("one", 99.0), ("two", 119.0)]
-    assert [(row.num_wins, row.num_pairs, row.wins_needed, row.verdict) for row in found.rows] == [
+    comparison = compare_sweeps(["one", "two"], tmp_path)
+    assert [(row.name, row.score) for row in comparison.rows] == [("one", 99.0), ("two", 119.0)]
+    assert [(row.num_wins, row.num_pairs, row.wins_needed, row.verdict) for row in comparison.rows] == [
         (0, 0, None, ""),
         (5, 5, None, ""),
     ], "either of two configurations may have been chosen by these runs"
-    table = [[cell.strip() for cell in line.split("|")] for line in found.markdown().splitlines()]
+    table = [[cell.strip() for cell in line.split("|")] for line in comparison.markdown().splitlines()]
     assert [row[7] for row in table[4:6]] == ["7,000", "0"], "search and certification"
     with closing(open_ledger(tmp_path / "one")) as ledger:
         ledger.change_sweep(status="running")
     extended = compare_sweeps(["one", "two"], tmp_path)
-    assert extended.cells() == found.cells(), "the winner is that of the last end, and so is the cost"
+    assert extended.cells() == comparison.cells(), "the winner is that of the last end, and so is the cost"
     assert table[4][1:7] == ["one", "ppo, trial 3", "99", "97 to 101", "-", "-"]
     assert table[5][1:7] == ["two", "ppo, baseline", "119", "117 to 121", "5 of 5", "-"]
-    text, page = found.save(tmp_path / "comparison")
-    assert text.read_text() == found.markdown()
+    text, page = comparison.save(tmp_path / "comparison")
+    assert text.read_text() == comparison.markdown()
     assert "Plotly.newPlot" in page.read_text()
 
 

@@ -69,8 +69,8 @@ def test_a_cost_is_shown_as_the_person_knows_it(tmp_path: Path) -> None:
 
 def _find_values(trace: dict[str, Any]) -> list[Any]:
     """The values of a figure's axes; an array may be packed."""
-    found = [trace.get(axis) for axis in ("x", "y")] + [one.get("values") for one in trace.get("dimensions", ())]
-    return [value for values in found if isinstance(values, list) for value in values]
+    columns = [trace.get(axis) for axis in ("x", "y")] + [one.get("values") for one in trace.get("dimensions", ())]
+    return [value for values in columns if isinstance(values, list) for value in values]
 
 
 def test_failed_seeds_are_counted(tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ def test_where_nothing_matters_the_report_is_silent() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_strong_parameter_stands_out_alone(seed: int) -> None:
-    found = measure_importance(*simulate_sweep("lr", seed), Direction.MAX)
-    assert found.outstanding == ["lr"]
-    assert next(iter(found.increases)) == "lr"
-    assert set(found.increases) == {"lr", "gamma", "clip", "relu"}
+    importance = measure_importance(*simulate_sweep("lr", seed), Direction.MAX)
+    assert importance.outstanding == ["lr"]
+    assert next(iter(importance.increases)) == "lr"
+    assert set(importance.increases) == {"lr", "gamma", "clip", "relu"}
 
 
 def test_parameters_that_act_only_together_stand_out() -> None:
@@ -115,14 +115,14 @@ def test_late_first_episodes_and_early_stops_leave_no_gap() -> None:
     for number in (3, 4):
         trials[number] = replace(trials[number], reports={1000: math.nan, 2000: math.nan, 3000: math.nan, 4000: 5.0})
     trials[5] = replace(trials[5], reports={1000: trials[5].reports[1000]})
-    found = measure_importance(space, trials, Direction.MAX)
-    assert (found.num_trials, found.outstanding) == (48, ["lr"])
+    importance = measure_importance(space, trials, Direction.MAX)
+    assert (importance.num_trials, importance.outstanding) == (48, ["lr"])
 
 
 def test_many_trials_are_measured_by_some_of_them() -> None:
-    found = measure_importance(*simulate_sweep("lr", 0, MAX_TRIALS + 100), Direction.MAX)
-    assert found.num_trials == MAX_TRIALS
-    assert "lr" in found.outstanding
+    importance = measure_importance(*simulate_sweep("lr", 0, MAX_TRIALS + 100), Direction.MAX)
+    assert importance.num_trials == MAX_TRIALS
+    assert "lr" in importance.outstanding
 
 
 def test_diverged_trials_count_as_the_worst() -> None:

@@ -61,8 +61,8 @@ def test_the_front_is_a_stair_over_the_trials_that_none_beats(tmp_path: Path) ->
     line, *groups = drawn["front"][0].data
     assert (line.mode, list(line.x), list(line.y)) == ("lines", [40.0, 50.0], [80.0, 90.0])
     assert [shape.x0 for shape in drawn["front"][0].layout.shapes] == [60.0], "the bound"
-    found = {group.name: list(zip(group.x, group.y, strict=True)) for group in groups}
-    assert found == {"complete": [(50.0, 90.0), (40.0, 80.0)], "breaks a constraint": [(80.0, 70.0), (75.25, 100.0)]}
+    points = {group.name: list(zip(group.x, group.y, strict=True)) for group in groups}
+    assert points == {"complete": [(50.0, 90.0), (40.0, 80.0)], "breaks a constraint": [(80.0, 70.0), (75.25, 100.0)]}
     (broken,) = (group for group in groups if group.name == "breaks a constraint")
     assert "train_s=80, not < 60" in broken.text[0]
     assert "front" not in draw_figures(load_view(write_sweep(tmp_path / "other", 2)))

@@ -24,6 +24,6 @@ def compose_command(text: str, values: Mapping[str, str]) -> tuple[list[str], Ru
     """
     (line,) = re.findall(r"rltune run (name=(?:.*\\\n)*.*)", text)
     line = line.replace("\\\n", " ").rstrip("& ")
-    filled = re.sub(r"\"?\$(?:(\w+)|(@))\"?", lambda found: values[found[1] or found[2]], line)
+    filled = re.sub(r"\"?\$(?:(\w+)|(@))\"?", lambda match: values[match[1] or match[2]], line)
     words = shlex.split(filled)
     return words, parse_config(compose("run", *words))

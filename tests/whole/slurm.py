@@ -70,10 +70,10 @@ class Slurm:
     def wait(self, job: str, true: Callable[[Mapping[str, str]], bool], patience_s: float) -> Mapping[str, str]:
         """Wait until something holds of a job."""
         deadline = time.monotonic() + patience_s
-        while not true(found := self.state(job)):
-            assert time.monotonic() < deadline, found
+        while not true(state := self.state(job)):
+            assert time.monotonic() < deadline, state
             time.sleep(0.2)
-        return found
+        return state
 
 
 @contextlib.contextmanager
@@ -101,7 +101,7 @@ def slurm(*names: str, folder: Path, **environment: str) -> Iterator[Slurm]:
         folder.chmod(0o711)
         env = {**clean_environment(folder), "SLURM_CONF": str(settings), "PATH": PATH}
         log = stack.enter_context((folder / "daemons.log").open("w"))
-        told = {"stdout": log, "stderr": subprocess.STDOUT}
+        streams = {"stdout": log, "stderr": subprocess.STDOUT}
         places = [
             f"--{key}={folder / f'munge.{end}'}"
             for key, end in (
@@ -113,20 +113,20 @@ def slurm(*names: str, folder: Path, **environment: str) -> Iterator[Slurm]:
             )
         ]
         # One for all machines: they reach its socket by the file system.
-        guard = controller.start(["munged", "--foreground", "--force", *places], env, **told)
+        guard = controller.start(["munged", "--foreground", "--force", *places], env, **streams)
         stack.callback(guard.wait)
         stack.callback(guard.terminate)
         _wait(lambda: (folder / "munge.socket").exists(), folder)
-        controller.start(["slurmctld", "-D"], env, **told)
+        controller.start(["slurmctld", "-D"], env, **streams)
         for machine in machines:
-            machine.start(["slurmd", "-D", "-N", machine.name], env, **told)
+            machine.start(["slurmd", "-D", "-N", machine.name], env, **streams)
 
         def run(*words: str) -> str:
-            asked = controller.start(
+            process = controller.start(
                 words, env | environment, cwd=str(typed_in), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
-            out, _ = asked.communicate(timeout=PATIENCE_S)
-            assert asked.returncode == 0, out
+            out, _ = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, out
             return out
 
         def are_up() -> bool:

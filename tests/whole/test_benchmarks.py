@@ -48,11 +48,11 @@ pytestmark = [pytest.mark.fast, pytest.mark.nightly]
 
 def speed_record(**contenders):
     """A record of one case; two rounds of one second each, environment steps per contender."""
-    found = {
+    figures = {
         kind: {"environments": "single", "rounds": [[steps, 1.0] for steps in rounds]}
         for kind, rounds in contenders.items()
     }
-    return {**records.make_record("engine", 2, {"dqn_cartpole": found}), "commit": "abc1234"}
+    return {**records.make_record("engine", 2, {"dqn_cartpole": figures}), "commit": "abc1234"}
 
 
 def sweep_record(**walls):
@@ -113,8 +113,12 @@ def test_what_was_not_measured_says_so(tmp_path):
 
 
 def test_a_native_vector_environment_is_named():
-    found = {"ours": {"environments": "native"}, "rllib": {"environments": "single"}, "sb3": {"environments": "single"}}
-    assert engine.describe_environments(found) == "native: rltune; single: stock RLlib, SB3"
+    figures = {
+        "ours": {"environments": "native"},
+        "rllib": {"environments": "single"},
+        "sb3": {"environments": "single"},
+    }
+    assert engine.describe_environments(figures) == "native: rltune; single: stock RLlib, SB3"
     assert engine.describe_environments({"ours": {"environments": "single"}}) == "single"
 
 
@@ -208,9 +212,9 @@ def test_a_benchmark_says_what_it_takes(name, monkeypatch, capsys):
 
 @pytest.mark.parametrize("name", HEAVY)
 def test_a_heavy_benchmark_says_it_as_well(name):
-    told = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text())) or ""
-    assert f"python -m benchmarks.{name}" in told
-    assert re.search(r"second|minute|hour", told.lower())
+    description = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text())) or ""
+    assert f"python -m benchmarks.{name}" in description
+    assert re.search(r"second|minute|hour", description.lower())
 
 
 def test_env_runners_are_shown_in_multiples_and_cpu_a_step():
@@ -278,7 +282,7 @@ def test_each_part_types_sweeps_that_compose(monkeypatch, tmp_path, device):
 
 
 def test_what_does_not_fit_into_a_parts_time_is_left_out(monkeypatch):
-    monkeypatch.setattr(gpu, "run_sweep", lambda *asked: pytest.fail("its time is over"))
+    monkeypatch.setattr(gpu, "run_sweep", lambda *arguments: pytest.fail("its time is over"))
     over = gpu.Look(until=time.monotonic())
     parts = {"together": gpu.measure_together(over), "workers": gpu.measure_workers(over)}
     parts["precision"] = gpu.measure_precision(over)
@@ -295,7 +299,7 @@ def test_named_parameters_are_counted_over_simulated_sweeps():
 
 @pytest.mark.slow
 def test_a_full_ledger_is_measured():
-    found = scale.measure("20")
-    assert all(found[f"{searcher}_ms"][0] > 0 for searcher in ("tpe", "rf"))
-    assert found["read_ms"] > 0
-    assert found["ledger_mb"] > 0
+    figures = scale.measure("20")
+    assert all(figures[f"{searcher}_ms"][0] > 0 for searcher in ("tpe", "rf"))
+    assert figures["read_ms"] > 0
+    assert figures["ledger_mb"] > 0

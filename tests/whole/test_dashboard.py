@@ -47,24 +47,24 @@ Shown = tuple[list[TrialRecord], list[dict[str, Any]]]
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
     """The ledger's trials and the dashboard's, at three moments of one sweep."""
     folder = tmp_path_factory.mktemp("dashboard")
-    sweep, found = folder / "outputs" / "toy", {}
+    sweep, readings = folder / "outputs" / "toy", {}
     driver = start_sweep("run", folder, *WORDS)
     try:
         wait_until(lambda: driver.poll() is not None or has_study(sweep))
         with run_dashboard(sweep / "study.db") as read_trials:  # imports, which the slow trials must not wait for
             wait_until(lambda: driver.poll() is not None or is_half_done(sweep))
             wait_until(lambda: driver.poll() is not None or len(read_trials()) == NUM_QUICK)
-            found["running"] = (read_records(sweep), read_trials())
+            readings["running"] = (read_records(sweep), read_trials())
             assert driver.poll() is None
             driver.kill()
             driver.wait()
-            found["killed"] = (read_records(sweep), read_trials())
+            readings["killed"] = (read_records(sweep), read_trials())
             code, said = finish(start_sweep("resume", folder, **{HURRY: "1"}))
             assert code == 0, said
-            found["finished"] = (read_records(sweep), read_trials())
+            readings["finished"] = (read_records(sweep), read_trials())
     finally:
         driver.kill()
-    return found
+    return readings
 
 
 def read_records(sweep: Path) -> list[TrialRecord]:

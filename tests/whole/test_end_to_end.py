@@ -46,9 +46,9 @@ def runs_of(project: Project, experiment: str = "cartpole") -> tuple[list[Any], 
     """All parents, and the children by their trial's number, in MLflow's own client."""
     client = MlflowClient(project.store)
     there = client.get_experiment_by_name(experiment)
-    found = client.search_runs([there.experiment_id], max_results=1000) if there else []
-    parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
-    children = [run for run in found if "mlflow.parentRunId" in run.data.tags]
+    runs = client.search_runs([there.experiment_id], max_results=1000) if there else []
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} <= {run.info.run_id for run in parents}
     assert len({run.data.tags["rltune.trial"] for run in children}) == len(children)
     return parents, {int(run.data.tags["rltune.trial"]): run for run in children}
@@ -332,8 +332,8 @@ def test_a_smoke_sweep_finds_a_winner_that_acts(algo: str, smoked: dict[str, Pro
     summary = project.summary
     assert summary["model"]["uri"] == f"models:/{env}-{algo}/1"
     policy = rltune.load_policy(f"sweep:{summary['name']}", output_dir=project.folder / "outputs")
-    found = rltune.evaluate(policy, episodes=10, seed=derive_own_seed(summary["name"]))
-    assert found.mean == pytest.approx(summary["winner"]["evaluation"]["mean"])
+    evaluation = rltune.evaluate(policy, episodes=10, seed=derive_own_seed(summary["name"]))
+    assert evaluation.mean == pytest.approx(summary["winner"]["evaluation"]["mean"])
     _, children = runs_of(project, env)
     assert len(children) == 2
 

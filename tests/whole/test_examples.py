@@ -49,9 +49,9 @@ def test_the_examples_are_there() -> None:
 def test_code_for_stable_baselines3_evaluates_the_champion(finished_sweep: Project) -> None:
     done = finished_sweep.type(str(EXAMPLES / "evaluate_sb3_style.py"))
     assert done.code == 0, done.out[-2000:]
-    found = re.search(r"mean return ([\d.]+) over 8 episodes", done.out)
-    assert found, done.out[-2000:]
-    assert 50 < float(found[1]) <= 520
+    match = re.search(r"mean return ([\d.]+) over 8 episodes", done.out)
+    assert match, done.out[-2000:]
+    assert 50 < float(match[1]) <= 520
 
 
 @pytest.mark.nightly
@@ -60,9 +60,9 @@ def test_an_exported_winner_plays_where_neither_torch_nor_ray_nor_rltune_is_impo
     assert done.code == 0, done.out[-2000:]
     done = finished_sweep.type("-X", "importtime", str(EXAMPLES / "onnx_only.py"))
     assert done.code == 0, done.out[-2000:]
-    found = re.search(r"^policy.onnx: return ([\d.]+) in \d+ steps of CartPole-v1$", done.out, re.M)
-    assert found, done.out[-2000:]
-    assert float(found[1]) > 50
+    match = re.search(r"^policy.onnx: return ([\d.]+) in \d+ steps of CartPole-v1$", done.out, re.M)
+    assert match, done.out[-2000:]
+    assert float(match[1]) > 50
     assert not re.search(r"\|\s+(torch|ray|rltune)$", done.out, re.MULTILINE)
 
 
@@ -131,9 +131,9 @@ def test_the_sweep_has_left_its_report_in_its_folder_and_in_mlflow(finished_swee
 def test_reuse_best_plays_the_champion_without_ray(finished_sweep: Project) -> None:
     done = finished_sweep.type("-X", "importtime", str(EXAMPLES / "reuse_best.py"))
     assert done.code == 0, done.out[-2000:]
-    found = re.search(r"^models:/cartpole-ppo@champion: return ([\d.]+) in (\d+) steps of CartPole-v1$", done.out, re.M)
-    assert found, done.out[-2000:]
-    assert float(found[1]) == float(found[2]) > 50  # CartPole pays 1 a step
+    match = re.search(r"^models:/cartpole-ppo@champion: return ([\d.]+) in (\d+) steps of CartPole-v1$", done.out, re.M)
+    assert match, done.out[-2000:]
+    assert float(match[1]) == float(match[2]) > 50  # CartPole pays 1 a step
     assert not re.search(r"\|\s+ray$", done.out, re.MULTILINE)
 
 

@@ -40,10 +40,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(folder: Path, curves: dict[str, Any], told: dict[str, Any]) -> None:
+def write(folder: Path, curves: dict[str, Any], configurations: dict[str, Any]) -> None:
     np.savez(folder / "curves.npz", **{name: value.astype(np.float32) for name, value in curves.items()})
     with gzip.open(folder / "configurations.json.gz", "wt") as file:
-        json.dump(told, file)
+        json.dump(configurations, file)
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def pool(folder: Path) -> Pool:
 
 
 def test_the_space_is_read_from_the_configurations(pool: Pool) -> None:
-    found = {one.name: one for one in pool.space.dimensions}
-    assert {name: one.kind for name, one in found.items()} == {
+    dimensions = {one.name: one for one in pool.space.dimensions}
+    assert {name: one.kind for name, one in dimensions.items()} == {
         "lr": "loguniform",
         "clip": "uniform",
         "target": "choice",
         "tau": "uniform",
     }
-    assert found["tau"].when == {"target": (True,)}
+    assert dimensions["tau"].when == {"target": (True,)}
     assert pool.marks == (200, 400, 600, 800, 1000)
 
 

@@ -43,30 +43,30 @@ def draw_passwords(count: int) -> Iterator[str]:
 
 
 def test_no_error_tells_a_login_whatever_its_signs() -> None:
-    told = []
+    messages = []
     for password in draw_passwords(60):
         for spelt in (password, quote(password, safe=""), quote(password)):
             storage = f"postgresql+psycopg://me:{spelt}@127.0.0.1:9/rl"
             for check, address in ((check_storage, storage), (check_uri, f"http://me:{spelt}@127.0.0.1:9/x")):
                 with pytest.raises(RltuneError) as refused:
                     check(address)
-                told.append(refused.value.pretty())
-    assert [text for text in told if any(word in text for word in (LEFT, RIGHT, SHORT_LEFT, SHORT_RIGHT))] == []
+                messages.append(refused.value.pretty())
+    assert [text for text in messages if any(word in text for word in (LEFT, RIGHT, SHORT_LEFT, SHORT_RIGHT))] == []
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     if postgres.missing():
         pytest.skip(postgres.missing())
-    with postgres.server() as found:
-        yield found
+    with postgres.server() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(tmp_path_factory.mktemp("mlflow")).start()
-    yield found
-    found.kill()
+    started = Server(tmp_path_factory.mktemp("mlflow")).start()
+    yield started
+    started.kill()
 
 
 @pytest.fixture

@@ -147,8 +147,8 @@ def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_pass
     # The last is all that Ray and Tune keep of their session.
     places = (tmp_path, mlflow_server.folder, *([logs.parent] if logs else []))
     kept = [path for place in places for path in place.rglob("*") if path.is_file()]
-    told = [str(run.data.to_dictionary()) for run in runs] + [stream.getvalue()]
-    texts = {str(path): path.read_bytes() for path in kept} | {text[:80]: text.encode() for text in told}
+    messages = [str(run.data.to_dictionary()) for run in runs] + [stream.getvalue()]
+    texts = {str(path): path.read_bytes() for path in kept} | {text[:80]: text.encode() for text in messages}
     assert any(path.endswith("sweep.log") for path in texts)
     words = [word.encode() for word in (WORD, *postgres.HALVES)]
     assert [name for name, text in texts.items() if any(word in text for word in words)] == []

@@ -252,12 +252,12 @@ def test_the_live_tables_picture_is_drawn_from_a_ledger(tmp_path: Path) -> None:
 def test_the_page_of_settings_says_what_each_key_is() -> None:
     module = load_script("make_settings_page")
     rows = re.findall(r"^\| `([\w.]+)` \| `(.+)` \| (.*) \|$", module.make_page(ROOT / "conf"), re.MULTILINE)
-    found = {key: (value, meaning) for key, value, meaning in reversed(rows)}
-    assert found["budget.trials"][0] == "48"
-    assert found["certify.episodes"][0] == "50"
-    ours = [key for key in found if key.partition(".")[0] in ("budget", "checkpoint", "failures", "certify")]
+    settings = {key: (value, meaning) for key, value, meaning in reversed(rows)}
+    assert settings["budget.trials"][0] == "48"
+    assert settings["certify.episodes"][0] == "50"
+    ours = [key for key in settings if key.partition(".")[0] in ("budget", "checkpoint", "failures", "certify")]
     assert len(ours) >= 12
-    assert [key for key in ours if not found[key][1]] == []
+    assert [key for key in ours if not settings[key][1]] == []
     groups = {path.parent.name for path in (ROOT / "conf").glob("*/*.yaml")} - {"recipe"}
     assert groups == set(module.GROUPS)
     assert {path.stem for path in (ROOT / "conf").glob("*.yaml")} == {*module.COMMANDS, "run", "hydra_settings"}

@@ -167,8 +167,8 @@ def test_the_rayjob_is_valid_by_kuberays_own_schema() -> None:
                 close(inner)
 
     close(schema, top=True)
-    found = jsonschema.Draft202012Validator(schema).iter_errors(read("rayjob.yaml"))
-    assert [f"{list(error.path)}: {error.message}" for error in found] == []
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(read("rayjob.yaml"))
+    assert [f"{list(error.path)}: {error.message}" for error in errors] == []
 
 
 STAGES = [  # instructions, by the stage's name
@@ -246,17 +246,17 @@ def test_the_servers_commands_are_understood(services: dict[str, Any], monkeypat
     *_, shown = shlex.split(script)
     assert shown == "$$STUDIES", "compose makes one $ of two"
     dashboard = shlex.split(script.split("optuna-dashboard ")[1].replace("$$STUDIES", "sqlite:///x.db"))
-    asked: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     parse = argparse.ArgumentParser.parse_args
 
     def stop(parser: argparse.ArgumentParser) -> None:
-        asked.update(vars(parse(parser, dashboard)))
+        arguments.update(vars(parse(parser, dashboard)))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
     with pytest.raises(KeyboardInterrupt):
         optuna_dashboard._cli.main()
-    assert (asked["storage"], asked["port"]) == ("sqlite:///x.db", 8080)
+    assert (arguments["storage"], arguments["port"]) == ("sqlite:///x.db", 8080)
     studies = services["dashboard"]["environment"]["STUDIES"]
     assert studies == "postgresql+psycopg://rltune@postgres/rltune"
 

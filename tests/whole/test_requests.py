@@ -59,7 +59,7 @@ class Log(Tracker):
     close_s = 1.0
 
     def write(self, trial, reports):
-        with Path({told!r}).open("a") as file:
+        with Path({notified!r}).open("a") as file:
             file.write(f"{{trial.number}} {{trial.state}}\\n")
 
     def end(self, status, outcome):
@@ -68,7 +68,7 @@ class Log(Tracker):
 
 
 @dataclass
-class Asked:
+class Requested:
     """What came of the commands, in their order."""
 
     folder: Path
@@ -79,7 +79,7 @@ class Asked:
     ran: Command
     watched: Command
     between: list[TrialRecord]
-    told: str
+    notified: str
     summary: str
     resumed: Command
     late: Command
@@ -124,15 +124,17 @@ def server() -> Iterator[Listener]:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory, server: Listener) -> Asked:
+def requested(tmp_path_factory: pytest.TempPathFactory, server: Listener) -> Requested:
     folder = tmp_path_factory.mktemp("asked")
-    project, broken, slow, told = Project(folder), folder / "broken", folder / "slow", folder / "told.txt"
+    project, broken, slow, notified = Project(folder), folder / "broken", folder / "slow", folder / "told.txt"
     (folder / "flaky.py").write_text(ENV.format(broken=str(broken), slow=str(slow)))
-    (folder / "own_code.py").write_text(OWN_CODE.format(told=str(told)))
+    (folder / "own_code.py").write_text(OWN_CODE.format(notified=str(notified)))
     broken.touch()
     run = project.start("-m", "sweeps.run", *SWEEP, f"notify=http://{server.host}/")
     wait_for(run, lambda: read_states(folder)[:1] == ["FAIL"])
-    wait_for(run, lambda: told.exists() and "0 FAIL" in told.read_text())  # some seconds after, by a thread of its own
+    wait_for(
+        run, lambda: notified.exists() and "0 FAIL" in notified.read_text()
+    )  # some seconds after, by a thread of its own
     watch = project.start("-m", "sweeps.watch", "sweep=mine")
     enqueued = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.00125", "space.num_epochs=5")
     retried = project.type("-m", "sweeps.retry", "sweep=mine")
@@ -148,60 +150,60 @@ def asked(tmp_path_factory: pytest.TempPathFactory, server: Listener) -> Asked:
     summary = (folder / "outputs/mine/summary.json").read_text()
     late = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.0025")
     resumed = project.type("-m", "sweeps.resume", "sweep=mine", "budget.trials=4")
-    return Asked(
-        folder, enqueued, retried, stopped, again, ran, watched, between, told.read_text(), summary, resumed, late
+    return Requested(
+        folder, enqueued, retried, stopped, again, ran, watched, between, notified.read_text(), summary, resumed, late
     )
 
 
-def test_a_stop_from_elsewhere_ends_it_as_an_interrupt(asked: Asked) -> None:
-    assert asked.stopped.code == 0, asked.stopped.out
-    assert "mine: interrupted, " in asked.stopped.out
-    assert "resume sweep=mine" in asked.stopped.out
-    assert asked.ran.code == 130, asked.ran.out
-    assert "mine: interrupted" in asked.ran.out
-    assert '"status": "interrupted"' in asked.summary
-    assert '"reason": "stopped' in asked.summary
-    assert asked.again.code == 2
-    assert "(interrupted)" in asked.again.out
+def test_a_stop_from_elsewhere_ends_it_as_an_interrupt(requested: Requested) -> None:
+    assert requested.stopped.code == 0, requested.stopped.out
+    assert "mine: interrupted, " in requested.stopped.out
+    assert "resume sweep=mine" in requested.stopped.out
+    assert requested.ran.code == 130, requested.ran.out
+    assert "mine: interrupted" in requested.ran.out
+    assert '"status": "interrupted"' in requested.summary
+    assert '"reason": "stopped' in requested.summary
+    assert requested.again.code == 2
+    assert "(interrupted)" in requested.again.out
 
 
-def test_who_watched_saw_it_to_its_end(asked: Asked) -> None:
-    assert asked.watched.code == 130, asked.watched.out
-    assert "started before: " in asked.watched.out
-    assert "mine: interrupted" in asked.watched.out
+def test_who_watched_saw_it_to_its_end(requested: Requested) -> None:
+    assert requested.watched.code == 130, requested.watched.out
+    assert "started before: " in requested.watched.out
+    assert "mine: interrupted" in requested.watched.out
 
 
-def test_what_was_enqueued_was_the_next_trial(asked: Asked) -> None:
-    assert asked.enqueued.code == 0, asked.enqueued.out
-    by_hand = [record for record in asked.records() if record.enqueued_by]
+def test_what_was_enqueued_was_the_next_trial(requested: Requested) -> None:
+    assert requested.enqueued.code == 0, requested.enqueued.out
+    by_hand = [record for record in requested.records() if record.enqueued_by]
     assert [record.params["lr"] for record in by_hand] == [0.00125, 0.0025]
     assert by_hand[0].params["num_epochs"] == 5
-    assert f"trial {by_hand[0].number} is the configuration that " in asked.ran.out
-    assert "resume sweep=mine" in asked.late.out, "nobody drove it then"
-    assert f"trial {by_hand[1].number} is the configuration that " in asked.resumed.out
+    assert f"trial {by_hand[0].number} is the configuration that " in requested.ran.out
+    assert "resume sweep=mine" in requested.late.out, "nobody drove it then"
+    assert f"trial {by_hand[1].number} is the configuration that " in requested.resumed.out
 
 
-def test_what_failed_goes_on_with_its_number_and_values(asked: Asked) -> None:
-    assert asked.retried.code == 0, asked.retried.out
-    lines = asked.ran.out.splitlines()
+def test_what_failed_goes_on_with_its_number_and_values(requested: Requested) -> None:
+    assert requested.retried.code == 0, requested.retried.out
+    lines = requested.ran.out.splitlines()
     assert [line for line in lines if "trial 0 failed" in line and "RuntimeError" in line]
     assert [line for line in lines if "trial 0" in line and ": tried" in line], "with any that failed meanwhile"
 
 
-def test_resumed_it_has_each_trial_once(asked: Asked) -> None:
-    assert asked.resumed.code == 0, asked.resumed.out
-    records = asked.records()
+def test_resumed_it_has_each_trial_once(requested: Requested) -> None:
+    assert requested.resumed.code == 0, requested.resumed.out
+    records = requested.records()
     assert [(record.number, record.state) for record in records] == [(number, "COMPLETE") for number in range(4)]
     assert all(list(record.reports) == sorted(set(record.reports)) for record in records)
-    assert [record.params for record in records[: len(asked.between)]] == [one.params for one in asked.between]
+    assert [record.params for record in records[: len(requested.between)]] == [one.params for one in requested.between]
 
 
-def test_own_code_is_told_and_its_error_ends_nothing(asked: Asked) -> None:
-    assert "0 FAIL" in asked.told.splitlines()
-    lines = asked.ran.out.splitlines()
+def test_own_code_is_told_and_its_error_ends_nothing(requested: Requested) -> None:
+    assert "0 FAIL" in requested.notified.splitlines()
+    lines = requested.ran.out.splitlines()
     assert len([line for line in lines if "Log does not accept" in line and "ends nothing" in line]) == 1
 
 
-def test_the_notified_address_is_told_of_each_end(asked: Asked, server: Listener) -> None:
-    assert asked.resumed.code == 0, asked.resumed.out
+def test_the_notified_address_is_told_of_each_end(requested: Requested, server: Listener) -> None:
+    assert requested.resumed.code == 0, requested.resumed.out
     assert [(end["name"], end["status"]) for end in server.contents] == [("mine", "interrupted"), ("mine", "complete")]

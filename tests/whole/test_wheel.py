@@ -77,7 +77,7 @@ def test_an_installed_wheel_runs_beside_another_package_named_sweeps(wheel: zipf
     assert [done.returncode for done in answers] == [0, 2, 0, 2, 0]
     assert "of-another-package" not in str(answers)
     code = "from rltune.formatting import spell_command; import rltune; print(rltune.__file__, spell_command('list'))"
-    asked = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", code]
     env = {**os.environ, "PYTHONPATH": str(library), "PATH": str(Path(sys.executable).parent)}
-    done = subprocess.run(asked, cwd=here, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(library / "rltune" / "__init__.py"), "rltune", "list"]

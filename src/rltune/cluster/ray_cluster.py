@@ -67,8 +67,8 @@ def check_address(cluster: ClusterConfig) -> None:
         key, address = "RAY_ADDRESS", os.environ.get("RAY_ADDRESS", "")
         if address in ("", "auto"):
             return
-    if found := re.match(r"\w+://(?:[^/@]*@)?([^:/]+)", address):
-        host = found[1]
+    if match := re.match(r"\w+://(?:[^/@]*@)?([^:/]+)", address):
+        host = match[1]
         raise ResourceError(
             ": a sweep cannot run through Ray Client or through the dashboard's port",
             f"host:port of the cluster's head, such as {host}:6379, or auto, on a node of the cluster",

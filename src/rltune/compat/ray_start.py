@@ -190,5 +190,5 @@ def _get_node(gcs_address: str, node_id: str) -> dict[str, Any]:
     deadline = time.monotonic() + NODE_S
     while time.monotonic() < deadline and node_id not in {node["NodeID"] for node in known.node_table()}:
         time.sleep(0.02)
-    found: dict[str, Any] = known.get_node(node_id)
-    return found
+    entry: dict[str, Any] = known.get_node(node_id)
+    return entry

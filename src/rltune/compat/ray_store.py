@@ -35,8 +35,8 @@ def read_values(keys: Collection[str]) -> dict[str, str]:
     from ray.experimental import internal_kv
 
     client = internal_kv.internal_kv_get_gcs_client()
-    found = client.internal_kv_multi_get([key.encode() for key in keys], namespace=NAMESPACE)
-    return {key.decode(): value.decode() for key, value in found.items()}
+    values = client.internal_kv_multi_get([key.encode() for key in keys], namespace=NAMESPACE)
+    return {key.decode(): value.decode() for key, value in values.items()}
 
 
 @switched(lambda: None)

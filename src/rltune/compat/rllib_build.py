@@ -50,13 +50,13 @@ def skip_needless_work(compiling: bool) -> None:
 def stack(context: int = 1) -> list[inspect.FrameInfo]:
     """Replace `inspect.stack` by a version that reads no source files; the caller's frame comes first."""
     frame: types.FrameType | None = sys._getframe(1)
-    found = []
+    frames = []
     while frame is not None:
-        found.append(
+        frames.append(
             inspect.FrameInfo(frame, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, None, None)
         )
         frame = frame.f_back
-    return found
+    return frames
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

@@ -106,7 +106,7 @@ def open_folder(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> Ite
         # deadline.
         stack.callback(forget_clients)
         ledger.lease.note_sessions(list_sessions())
-        write_settings(folder, plan.asked)
+        write_settings(folder, plan.given_settings)
         if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
         take(store, ledger.lease.id)

@@ -120,7 +120,7 @@ class Plan:
 
     folder: Path
     resumed: bool
-    asked: Mapping[str, Any]
+    given_settings: Mapping[str, Any]
     settings: Mapping[str, Any]
     env_name: str
     seed: int
@@ -292,7 +292,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     _check_places(config)
     spec, obstacles = _check_env(config, space, row)
     env_notes = list_notes(obstacles, [config.algo, *space.corners()])
-    asked, config = config, _leave_out(config, obstacles)
+    given_settings, config = config, _leave_out(config, obstacles)
     space = build_search_space(config.algo, config.space)
     searcher_notes = check_searcher(traits, space)
     earlier, earlier_notes = collect_earlier_trials(
@@ -330,8 +330,8 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
         folder=folder,
         resumed=begun is not None,
         # The name is stored, too, because a bucket keeps the sweep's files under it even if the folder is renamed.
-        asked=redact_config(replace(asked, name=stored_name, take_over=False)),
-        settings=redact_config(replace(asked, budget=fitted.budget, certify=fitted.certify)),
+        given_settings=redact_config(replace(given_settings, name=stored_name, take_over=False)),
+        settings=redact_config(replace(given_settings, budget=fitted.budget, certify=fitted.certify)),
         env_name=config.env.name,
         seed=config.seed,
         engine=config.engine,
@@ -490,11 +490,13 @@ def measure_share(plan: Plan) -> Plan:
     gpus = 1 / trials
     note = f"resources.trials_per_gpu={trials}, measured: {use}; {machine.cpus:g} CPUs beside {machine.gpus:g} GPUs"
     request, build = replace(plan.request, gpus=gpus), replace(plan.build, gpus=gpus)
-    asked, settings = (
+    given_settings, settings = (
         {**stored, "resources": {**stored["resources"], "trials_per_gpu": trials}}
-        for stored in (plan.asked, plan.settings)
+        for stored in (plan.given_settings, plan.settings)
     )
-    return replace(plan.with_notes(note), asked=asked, settings=settings, request=request, build=build)
+    return replace(
+        plan.with_notes(note), given_settings=given_settings, settings=settings, request=request, build=build
+    )
 
 
 def _check_writable(folder: Path) -> None:

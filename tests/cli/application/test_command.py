@@ -15,9 +15,9 @@ from rltune.cli.application.command import use_tracking
 
 def test_mlflow_is_asked_where_the_command_says(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://usual")
-    for uri, asked in ((None, "http://usual"), ("http://given", "http://given")):
+    for uri, expected in ((None, "http://usual"), ("http://given", "http://given")):
         use_tracking(OmegaConf.create({"tracking": {"uri": uri}}))
-        assert os.environ["MLFLOW_TRACKING_URI"] == asked
+        assert os.environ["MLFLOW_TRACKING_URI"] == expected
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from rltune.config.validation import parse_config
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path) -> list[Any]:
+def calls(monkeypatch, tmp_path) -> list[Any]:
     """The requests that a call makes, instead of running them."""
     monkeypatch.chdir(tmp_path)
     folder, requests = write_sweep(tmp_path / "done", 2), []
@@ -28,7 +28,7 @@ def asked(monkeypatch, tmp_path) -> list[Any]:
     return requests
 
 
-def test_a_call_asks_for_what_the_command_composes(asked):
+def test_a_call_asks_for_what_the_command_composes(calls):
     done = rltune.sweep(
         "algo=dqn",
         "env=acrobot",
@@ -40,16 +40,16 @@ def test_a_call_asks_for_what_the_command_composes(asked):
     )
     words = ("algo=dqn", "env=acrobot", "~space.gamma", "budget.trials=4", "budget.env_steps=100000")
     wanted = compose("run", *words, "space.lr=[loguniform,1e-4,1e-2]", "certify=off", "name=mine")
-    ((config, more),) = asked
+    ((config, more),) = calls
     assert config == parse_config(wanted)
     assert more["typed"].endswith("++space.lr=['\"'\"'loguniform'\"'\"',0.0001,0.01]' 'certify='\"'\"'off'\"'\"''")
     assert "mine" not in more["typed"], "a name can be used once"
     assert (done.name, len(done.trials)) == ("done", 2)
 
 
-def test_a_call_may_search_what_the_spaces_file_lacks(asked):
+def test_a_call_may_search_what_the_spaces_file_lacks(calls):
     rltune.sweep(space={"fcnet_hiddens": ["choice", [64, 64], [256, 256]]}, env={"kwargs": {"render_mode": None}})
-    ((config, _),) = asked
+    ((config, _),) = calls
     assert config.space["fcnet_hiddens"] == ["choice", [64, 64], [256, 256]]
     assert config.space["lr"]
     assert config.env.kwargs == {"render_mode": None}

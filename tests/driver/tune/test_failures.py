@@ -63,14 +63,14 @@ def test_what_ray_wraps_is_told_as_it_was_raised():
 )
 def test_a_process_that_ray_ended_costs_no_sweep(error, reason, counts, tmp_path, monkeypatch):
     monkeypatch.setattr("rltune.driver.tune.failures.find_logs", lambda: None)
-    told = []
-    actor = SimpleNamespace(actor_id=1, _on_error=lambda _, exception: told.append(exception))
+    errors = []
+    actor = SimpleNamespace(actor_id=1, _on_error=lambda _, exception: errors.append(exception))
     manager = SimpleNamespace(_failed_actor_ids=set(), _cleanup_actor=lambda tracked_actor: None)
     task = SimpleNamespace(_tracked_actor=actor, _on_error=None)
     with adapt_tune(one_process=False):
         RayActorManager._actor_task_failed(manager, tracked_actor_task=task, exception=error)  # as Ray calls it
-    assert isinstance(told[0], RayActorError)
-    failure = explain_death(open_store(tmp_path), "trials/0", str(told[0]))
+    assert isinstance(errors[0], RayActorError)
+    failure = explain_death(open_store(tmp_path), "trials/0", str(errors[0]))
     assert (failure.reason, failure.counts_against_trial) == (f"worker died: {reason}", counts)
 
 

@@ -49,8 +49,10 @@ def test_the_rule_sees_the_report_that_the_ledger_gets():
 
 def test_without_stopping_every_trial_runs_to_its_end():
     scheduler = StoppingRuleScheduler(NoStopping(1000))
-    told = {scheduler.on_trial_result(None, None, make_result(number, 500, float(-number))) for number in range(20)}
-    assert told == {GO}
+    decisions = {
+        scheduler.on_trial_result(None, None, make_result(number, 500, float(-number))) for number in range(20)
+    }
+    assert decisions == {GO}
     assert not any(scheduler.pop_reason(number) for number in range(20))
 
 

@@ -101,8 +101,8 @@ def test_a_trial_that_lost_its_process_frees_its_slot(make_searcher):
 
 def test_tune_sees_to_its_trials_before_all_slots_are_filled(make_searcher):
     searcher = make_searcher(30, slots=20)
-    asked = [searcher.suggest(f"t{n}") for n in range(23)]
-    rounds = "".join("." if one is None else "x" for one in asked).split(".")
+    proposals = [searcher.suggest(f"t{n}") for n in range(23)]
+    rounds = "".join("." if one is None else "x" for one in proposals).split(".")
     assert [len(one) for one in rounds] == [8, 8, 4, 0]
 
 

@@ -53,12 +53,12 @@ def test_the_gradient_is_as_exact_as_torchs(case: str, seed: int) -> None:
     assert type(update.online) is CompiledValues
     params = {name: p for name, p in module.named_parameters() if id(p) in update.flat.grad_of}
     update.step(our_rows(columns, 1), columns["weights"])
-    found = {name: update.flat.grad_of[id(param)].numpy() for name, param in params.items()}
-    assert found.keys() == exact.keys()
+    gradients = {name: update.flat.grad_of[id(param)].numpy() for name, param in params.items()}
+    assert gradients.keys() == exact.keys()
     ours, theirs, size = (
         np.linalg.norm(np.concatenate([part.ravel() for part in parts]))
         for parts in (
-            [found[name] - exact[name] for name in exact],
+            [gradients[name] - exact[name] for name in exact],
             [single[name] - exact[name] for name in exact],
             list(exact.values()),
         )

@@ -85,10 +85,12 @@ def test_sums_over_many_rows_are_exact() -> None:
 
 def test_tanh_is_exact_to_a_few_units_in_the_last_place() -> None:
     x = np.concatenate([np.linspace(-12.0, 12.0, 10_001), [0.0, 1e-30, 1e30, -1e30]]).astype(np.float32)
-    found = x.copy()
-    perceptron.tanh_in_place(found)
+    activations = x.copy()
+    perceptron.tanh_in_place(activations)
     wanted = np.tanh(x.astype(np.float64))
-    assert (np.abs(found - wanted) <= 4.0 * np.spacing(np.abs(wanted).astype(np.float32)) + 1e-7 * np.abs(wanted)).all()
+    assert (
+        np.abs(activations - wanted) <= 4.0 * np.spacing(np.abs(wanted).astype(np.float32)) + 1e-7 * np.abs(wanted)
+    ).all()
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])

@@ -51,10 +51,10 @@ def test_the_gradient_is_as_exact_as_torchs(name: str) -> None:
     assert type(update.network) is CompiledActorCritic
     with torch.no_grad():
         update.update(batch, 0)
-    found = {name: update.flat.grad_of[id(param)].numpy() for name, param in module.named_parameters()}
+    gradients = {name: update.flat.grad_of[id(param)].numpy() for name, param in module.named_parameters()}
     ours, theirs = (
         np.linalg.norm(np.concatenate([(gradient[name] - exact[name]).ravel() for name in exact]))
-        for gradient in (found, single)
+        for gradient in (gradients, single)
     )
     assert ours <= 2.0 * theirs
 

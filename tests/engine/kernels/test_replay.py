@@ -19,8 +19,8 @@ def test_what_is_not_finite_finds_an_index_of_the_memory(capacity: int, bad: flo
     assert tree.find(rounded).tolist() == [capacity - 1, capacity - 1, capacity - 1, 0, 0]
     tree.set(np.array([capacity // 2]), np.array([bad]))
     assert tree.total == pytest.approx(capacity - 1 + bad, nan_ok=True)
-    found = tree.find(np.array([0.0, capacity / 2, tree.total]))
-    assert ((found >= 0) & (found < capacity)).all()
+    indices = tree.find(np.array([0.0, capacity / 2, tree.total]))
+    assert ((indices >= 0) & (indices < capacity)).all()
 
 
 def test_of_an_index_set_twice_the_last_value_counts() -> None:

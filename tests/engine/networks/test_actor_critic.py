@@ -59,15 +59,15 @@ def test_images_lie_channels_last_in_all_convolutions(algo: type) -> None:
         rows[:, : layout.obs_size] = images.flatten(1)
         make_action_values(module).forward(layout.views(rows)[0])
     assert len(seen) == 2
-    for layer, images, found in seen:
+    for layer, images, output in seen:
         assert images.is_contiguous(memory_format=torch.channels_last)
-        assert found.is_contiguous(memory_format=torch.channels_last)
+        assert output.is_contiguous(memory_format=torch.channels_last)
         plain = nn.functional.conv2d(images.contiguous(), layer.weight, layer.bias, layer.stride)
-        torch.testing.assert_close(found, plain, atol=1e-5, rtol=0)
+        torch.testing.assert_close(output, plain, atol=1e-5, rtol=0)
 
 
 def watch_convolutions(module: nn.Module, seen: list[tuple[nn.Conv2d, Tensor, Tensor]]) -> None:
     """Note what goes into each convolution and what comes out."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
-            layer.register_forward_hook(lambda layer, given, found: seen.append((layer, given[0], found)))
+            layer.register_forward_hook(lambda layer, given, output: seen.append((layer, given[0], output)))

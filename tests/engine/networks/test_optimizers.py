@@ -58,10 +58,10 @@ def test_a_compiled_update_gives_the_same_weights(name: str) -> None:
     compiled.framework(torch_compile_learner=True, torch_compile_learner_dynamo_backend="aot_eager")
     counters.clear()
     with torch.no_grad():
-        expected, found = updated(plain, plain), updated(compiled, plain)
+        expected, learner = updated(plain, plain), updated(compiled, plain)
     assert counters["stats"]["unique_graphs"] > 0, "nothing was compiled"
     names = dict(expected.module["default_policy"].named_parameters())
-    for key, value in found.module["default_policy"].named_parameters():
+    for key, value in learner.module["default_policy"].named_parameters():
         torch.testing.assert_close(value, names[key], atol=1e-6, rtol=0, msg=lambda m, n=key: f"{n}: {m}")
 
 
@@ -101,10 +101,10 @@ def test_steps_and_state_equal_torchs_also_after_a_restore(name: str) -> None:
             flat_optimizer.step(0.1)
     for param, wanted in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(param, wanted, atol=1e-6, rtol=1e-5)
-        found, expected = flat_optimizer.optimizer.state[param], torchs.state[wanted]
-        assert found.keys() == expected.keys()
+        moments, expected = flat_optimizer.optimizer.state[param], torchs.state[wanted]
+        assert moments.keys() == expected.keys()
         for key, value in expected.items():
-            torch.testing.assert_close(found[key], value, atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(moments[key], value, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("limit", [None, 0.01, 1e6])

@@ -62,10 +62,10 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(case: str) -> None:
         for name, value in stats.items():
             if name != "default_optimizer_learning_rate":
                 assert value == pytest.approx(float(expected[name].peek()), abs=1e-5, rel=1e-5), (name, index)
-        found = dict(ours.module["default_policy"].named_parameters())
+        weights = dict(ours.module["default_policy"].named_parameters())
         for name, param in theirs.module["default_policy"].named_parameters():
             at = f"{name}, batch {index}: "
-            torch.testing.assert_close(found[name], param, atol=1e-5, rtol=0, msg=lambda m, at=at: at + m)
+            torch.testing.assert_close(weights[name], param, atol=1e-5, rtol=0, msg=lambda m, at=at: at + m)
         follow(ours, theirs)
         within.append(float(np.mean(td_errors < 1.0)))
         below.append(stats.get("gradients_default_optimizer_global_norm", 0.0) <= (config.grad_clip or 0.0))

@@ -85,8 +85,8 @@ def test_log_stds_beyond_rllibs_bounds_are_learned_as_by_rllib(
         module = learner.module["default_policy"].unwrapped()
         with torch.no_grad():
             module.pi.net.mlp[-1].bias[2:] += torch.tensor(MIDDLES[case]) - log_stds(module, obs).mean(0)
-    found = log_stds(ours.module["default_policy"].unwrapped(), obs)
-    beyond = ((found < MIN_LOG_NN_OUTPUT) | (found > MAX_LOG_NN_OUTPUT)).float().mean(0)
+    predicted = log_stds(ours.module["default_policy"].unwrapped(), obs)
+    beyond = ((predicted < MIN_LOG_NN_OUTPUT) | (predicted > MAX_LOG_NN_OUTPUT)).float().mean(0)
     least, most = BEYOND.get(case, (0.0, 0.0))
     assert ((beyond >= least) & (beyond <= most)).all()
     batches = 60 if compiled else 10
@@ -139,10 +139,10 @@ def assert_equal_updates(
         np.testing.assert_allclose(errors, td_errors, atol=1e-5, rtol=1e-5)
         for name, value in stats.items():
             assert value == pytest.approx(float(expected[name].peek()), abs=1e-5, rel=1e-5), (name, index)
-        found = dict(ours.module["default_policy"].named_parameters())
+        weights = dict(ours.module["default_policy"].named_parameters())
         for name, param in theirs.module["default_policy"].named_parameters():
             at = f"{name}, batch {index}: "
-            torch.testing.assert_close(found[name], param, atol=1e-5, rtol=0, msg=lambda m, at=at: at + m)
+            torch.testing.assert_close(weights[name], param, atol=1e-5, rtol=0, msg=lambda m, at=at: at + m)
         assert ours.curr_log_alpha["default_policy"].item() == pytest.approx(
             theirs.curr_log_alpha["default_policy"].item(), abs=1e-5
         )

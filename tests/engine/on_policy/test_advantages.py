@@ -26,7 +26,7 @@ RNG = np.random.default_rng(0)
 def test_advantages_equal_rllibs_on_each_episode(envs: int, truncate: bool) -> None:
     rollout = make_collector(SyncEnvs(lambda i: CountEnv(length=3 + i % 4, truncate=truncate), envs)).collect(40 * envs)
     values = RNG.normal(size=rollout.obs.shape[:2]).astype(np.float32)
-    found = compute_advantages(rollout, values, 0.9, 0.7)
+    advantages = compute_advantages(rollout, values, 0.9, 0.7)
     for env in range(envs):
         start, steps = 0, len(rollout.rewards)
         for step in range(steps):
@@ -49,7 +49,7 @@ def test_advantages_equal_rllibs_on_each_episode(envs: int, truncate: bool) -> N
                 0.9,
                 0.7,
             )[:-1]
-            np.testing.assert_allclose(found[span, env] + values[span, env], targets, atol=1e-4)
+            np.testing.assert_allclose(advantages[span, env] + values[span, env], targets, atol=1e-4)
 
 
 def test_a_truncation_is_bootstrapped_and_a_termination_not() -> None:
@@ -87,6 +87,6 @@ def test_standardised_advantages_and_targets_equal_rllibs(truncate: bool) -> Non
     ours.standardise()
     assert torch.equal(ours.loss_mask, kept)
     np.testing.assert_array_equal(ours.rows.obs, batch["obs"][kept])
-    for found, expected in ((ours.rows.advantages, "advantages"), (ours.rows.targets, "value_targets")):
-        np.testing.assert_allclose(found, batch[expected][kept].detach(), atol=1e-5)
+    for column, expected in ((ours.rows.advantages, "advantages"), (ours.rows.targets, "value_targets")):
+        np.testing.assert_allclose(column, batch[expected][kept].detach(), atol=1e-5)
     algorithm.stop()

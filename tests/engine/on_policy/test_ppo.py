@@ -73,8 +73,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_weights_and_statistics_equal_rllibs_learner(case: str, space: str) -> None:
     model, training = CASES[case]
     theirs, ours, rllib_stats, our_stats = train_both(make_config(space, model, **training), space)
-    for (name, expected), (_, found) in zip(parameters(theirs), parameters(ours), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+    for (name, expected), (_, weight) in zip(parameters(theirs), parameters(ours), strict=True):
+        torch.testing.assert_close(weight, expected, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
     for name, value in our_stats.items():
         assert value == pytest.approx(float(rllib_stats[name].peek()), abs=1e-5, rel=1e-5), name
 
@@ -86,20 +86,20 @@ def test_a_free_log_std_is_trained_as_rllib_trains_it() -> None:
     log_std = [name for name in expected if name.endswith("log_std")]
     assert log_std
     assert bool((expected[log_std[0]] != 0).all())
-    for name, found in parameters(ours):
-        torch.testing.assert_close(found, expected[name], atol=1e-5, rtol=0)
+    for name, weight in parameters(ours):
+        torch.testing.assert_close(weight, expected[name], atol=1e-5, rtol=0)
 
 
 def test_the_optimizer_state_is_rllibs_after_the_update() -> None:
     theirs, ours, _, _ = train_both(make_config("discrete", {}), "discrete")
-    expected, found = (
+    expected, state = (
         x._get_optimizer_state()["default_policy_default_optimizer"]["state"]["state"] for x in (theirs, ours)
     )
-    assert expected.keys() == found.keys()
+    assert expected.keys() == state.keys()
     for key, moments in expected.items():
-        assert found[key]["step"] == moments["step"]
-        np.testing.assert_allclose(found[key]["exp_avg"], moments["exp_avg"], atol=1e-5)
-        np.testing.assert_allclose(found[key]["exp_avg_sq"], moments["exp_avg_sq"], atol=1e-5)
+        assert state[key]["step"] == moments["step"]
+        np.testing.assert_allclose(state[key]["exp_avg"], moments["exp_avg"], atol=1e-5)
+        np.testing.assert_allclose(state[key]["exp_avg_sq"], moments["exp_avg_sq"], atol=1e-5)
 
 
 @pytest.mark.slow  # RLlib's own learner trains, too.

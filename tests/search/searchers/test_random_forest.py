@@ -51,9 +51,9 @@ def mean_worth(params):
 
 
 def test_it_climbs_where_random_draws_do_not():
-    found = [search(24, tell, seed=seed)[14:] for seed in range(2)]
+    by_model = [search(24, tell, seed=seed)[14:] for seed in range(2)]
     at_random = [search(24, tell, {"random_fraction": 1.0}, seed)[14:] for seed in range(2)]
-    assert max(map(mean_worth, at_random)) < min(map(mean_worth, found)) - 0.3
+    assert max(map(mean_worth, at_random)) < min(map(mean_worth, by_model)) - 0.3
 
 
 def test_it_learns_from_stopped_trials_alone():
@@ -62,9 +62,9 @@ def test_it_learns_from_stopped_trials_alone():
     def stop(study, trial):
         tell(study, trial, 3 + trial.number % 2, state=TrialState.PRUNED)
 
-    found = [search(24, stop, seed=seed)[14:] for seed in range(2)]
+    by_model = [search(24, stop, seed=seed)[14:] for seed in range(2)]
     at_random = [search(24, stop, {"random_fraction": 1.0}, seed)[14:] for seed in range(2)]
-    assert max(map(mean_worth, at_random)) < min(map(mean_worth, found))
+    assert max(map(mean_worth, at_random)) < min(map(mean_worth, by_model))
 
 
 def test_trials_that_are_young_are_not_taken_for_bad():
@@ -74,21 +74,21 @@ def test_trials_that_are_young_are_not_taken_for_bad():
         trial = study.ask(SPACE.distributions())
         is_young = trial.params["gamma"] > 0.9
         tell(study, trial, 5 if is_young else BUDGET, state=TrialState.PRUNED if is_young else TrialState.COMPLETE)
-    found = []
+    gammas = []
     for seed in range(5):
         study.sampler = RandomForestSampler(random_fraction=0.0, seed=seed)
-        found.append(study.ask(SPACE.distributions()).params["gamma"])
-    assert sum(gamma > 0.85 for gamma in found) > 3, "0.95 is best, and lies among the young"
+        gammas.append(study.ask(SPACE.distributions()).params["gamma"])
+    assert sum(gamma > 0.85 for gamma in gammas) > 3, "0.95 is best, and lies among the young"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", [{"state": TrialState.PRUNED}, {"values": -1e12}])
-def test_it_turns_away_from_where_trials_diverge(told):
+@pytest.mark.parametrize("outcome", [{"state": TrialState.PRUNED}, {"values": -1e12}])
+def test_it_turns_away_from_where_trials_diverge(outcome):
     """Their returns are the best until then; a huge loss is told of them, or no number at all."""
 
     def end(study, trial):
         if trial.params["lr"] > 1e-2:
-            study.tell(trial, **told)
+            study.tell(trial, **outcome)
         else:
             tell(study, trial, value=lambda params: params["lr"])
 
@@ -106,14 +106,14 @@ def test_parameters_under_conditions_are_learned_too():
         }
     )
     study = optuna.create_study(direction="maximize")
-    found = []
+    proposals = []
     for number in range(30):
         study.sampler = build_sampler("rf", {"random_fraction": 0.1}, number, conditional=True)
         trial = study.ask()
         drawn = space.draw(lambda label, one, trial=trial: trial._suggest(label, one))
         study.tell(trial, drawn.get("cell", 0) - abs(math.log10(drawn["lr"]) + 3))
-        found.append(drawn)
-    assert sum(one.get("cell", 0) > 80 for one in found[20:]) > 5
+        proposals.append(drawn)
+    assert sum(one.get("cell", 0) > 80 for one in proposals[20:]) > 5
 
 
 def test_it_turns_away_from_broken_constraints_by_how_much_they_are_broken():
@@ -136,8 +136,8 @@ def test_the_best_is_tried_again_once_all_of_a_small_space_was_tried():
     def end(study, trial):
         study.tell(trial, trial.params["lr"])
 
-    found = search(20, end, {"random_fraction": 0.0}, space=space)
-    assert sum(one["lr"] == 1e-2 for one in found[12:]) > 6
+    proposals = search(20, end, {"random_fraction": 0.0}, space=space)
+    assert sum(one["lr"] == 1e-2 for one in proposals[12:]) > 6
 
 
 @pytest.mark.slow
@@ -148,8 +148,8 @@ def test_some_trials_are_drawn_at_random_whatever_the_model_thinks():
         study.tell(trial, math.log10(trial.params["lr"]))
 
     def count_low(fraction):
-        found = search(60, end, {"random_fraction": fraction})[20:]
-        return sum(one["lr"] < 1e-3 for one in found)
+        proposals = search(60, end, {"random_fraction": fraction})[20:]
+        return sum(one["lr"] < 1e-3 for one in proposals)
 
     assert count_low(0.0) == 0
     assert 5 <= count_low(0.5) <= 15, "half of the forty are random, and half of those are low"
@@ -165,8 +165,8 @@ def test_a_small_space_is_tried_out_before_a_point_is_repeated():
     def end(study, trial):
         study.tell(trial, trial.params["lr"] * trial.params["gamma"])
 
-    found = search(12, end, {"n_startup_trials": 2, "random_fraction": 0.0}, space=space)
-    assert len({str(params) for params in found[:10]}) >= 9
+    proposals = search(12, end, {"n_startup_trials": 2, "random_fraction": 0.0}, space=space)
+    assert len({str(params) for params in proposals[:10]}) >= 9
 
 
 def test_a_proposal_after_500_trials_takes_a_moment():

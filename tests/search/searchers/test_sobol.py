@@ -12,11 +12,11 @@ SPACE = parse_space({"lr": ["loguniform", 1e-4, 1e-2], "layers": ["choice", [64]
 
 def propose(sweep_seed, count=5):
     study = optuna.create_study()
-    found = []
+    points = []
     for number in range(count):
         study.sampler = build_sampler("qmc", {}, number, sweep_seed=sweep_seed)
-        found.append(study.ask(SPACE).params)
-    return found
+        points.append(study.ask(SPACE).params)
+    return points
 
 
 def test_a_sweeps_seed_decides_the_sequence():

@@ -41,10 +41,10 @@ def test_scales_and_ends_are_those_that_are_drawn_on():
 
 def test_every_value_has_its_piece_up_to_both_ends():
     places = np.linspace(0, 1, 101)[:, None] * np.ones(4)
-    found = [CUBE.read(place) for place in places]
-    assert {one["layers"] for one in found} == {"a", "b", "c", None}
-    assert {one["batch"] for one in found} == {1, 2, 3, 4}
-    assert (found[0]["lr"], found[-1]["lr"]) == pytest.approx((1e-4, 1e-2))
+    values = [CUBE.read(place) for place in places]
+    assert {one["layers"] for one in values} == {"a", "b", "c", None}
+    assert {one["batch"] for one in values} == {1, 2, 3, 4}
+    assert (values[0]["lr"], values[-1]["lr"]) == pytest.approx((1e-4, 1e-2))
     assert CUBE.snap(CUBE.snap(places)) == pytest.approx(CUBE.snap(places))
 
 
