@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = "AlgorithmConfig"  # The config from which all others derive.
+OURS = ("ray.", "rltune.")  # Methods of other packages may do anything with arguments that they do not name.
 
 
 def list_keywords(target: str, section: str) -> list[str] | None:
@@ -19,22 +20,23 @@ def list_keywords(target: str, section: str) -> list[str] | None:
         section: The method.
 
     Returns:
-        Their names; None if the source of the class or of a parent is not found, and if none of them has the method.
+        Their names; None if the source of the class or of a parent is not found, if none of them has the method, and
+        if that of a user's class takes any argument.
     """
+    names: set[str] = set()
     try:
-        methods = [
-            node
-            for cls in _list_classes(*target.split(":"))
-            for node in cls.body
-            if isinstance(node, ast.FunctionDef) and node.name == section
-        ]
+        for module, cls in _list_classes(*target.split(":")):
+            for method in (node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == section):
+                if method.args.kwarg and not module.startswith(OURS):
+                    return None
+                names |= {argument.arg for argument in (*method.args.args[1:], *method.args.kwonlyargs)}
     except (LookupError, OSError, ValueError, SyntaxError):
         return None
-    return sorted({argument.arg for method in methods for argument in method.args.kwonlyargs}) or None
+    return sorted(names) or None
 
 
-def _list_classes(module: str, name: str) -> Iterator[ast.ClassDef]:
-    """Yield the definitions of a class and of its parents.
+def _list_classes(module: str, name: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the definitions of a class and of its parents, each with its module.
 
     Raises:
         LookupError: One of them is defined in a way that is not understood.
@@ -43,7 +45,7 @@ def _list_classes(module: str, name: str) -> Iterator[ast.ClassDef]:
     if name in imports:
         yield from _list_classes(*imports[name])
         return
-    yield classes[name]
+    yield module, classes[name]
     for base in classes[name].bases if name != ROOT else ():
         if not isinstance(base, ast.Name):
             raise LookupError(ast.unparse(base))

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import gymnasium
 
 Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
-_SPACES: dict[str, Spaces] = {}  # The spaces of the environments that were looked at in this process.
+# The spaces of the environments that were looked at in this process, each with its entry in Gymnasium's registry.
+_SPACES: dict[str, tuple[Any, Spaces]] = {}
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -135,14 +136,14 @@ def _find_own_spaces(spec: EnvSpec) -> Spaces:
     import gymnasium
 
     # An id may be registered again, in a notebook with another class, and then has another entry.
-    registered = gymnasium.registry.get(spec.id.rpartition(":")[2])
+    name = spec.id.rpartition(":")[2]
     task = {key: value for key, value in spec.to_dict().items() if key in ("id", "kwargs", "wrappers")}
-    key = f"{json.dumps(task, sort_keys=True)} {id(registered)} {registered}"
-    if key not in _SPACES:
+    key = json.dumps(task, sort_keys=True)
+    if key not in _SPACES or _SPACES[key][0] is not gymnasium.registry.get(name):
         env = _apply_wrappers(make_bare_env(spec), spec)
         close_env(env)
-        _SPACES[key] = env.observation_space, env.action_space
-    return _SPACES[key]
+        _SPACES[key] = gymnasium.registry.get(name), (env.observation_space, env.action_space)
+    return _SPACES[key][1]
 
 
 def make_vector_env(
