@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 
 import pytest
 from checkpoints import OBSERVATIONS, make_sweep, relabel
@@ -134,11 +136,13 @@ def test_a_ledger_behind_a_login_is_read_by_its_whole_address(checkpoint, tmp_pa
     assert load_playable(Source("sweep:far", SweepRef(output_dir=tmp_path, ledger_url=elsewhere))).info["trial"] == 1
 
 
-def test_a_trial_of_an_older_sweep_is_refused_its_winner_taken(outputs, tmp_path):
+def test_a_trial_of_another_format_is_refused_its_winner_taken(outputs, tmp_path):
     shutil.copytree(outputs / "cartpole-done", tmp_path / "old")
     (tmp_path / "old" / "config.yaml").write_text("study: {storage: null}")
+    with contextlib.closing(sqlite3.connect(tmp_path / "old" / "ledger.db")) as ledger, ledger:
+        ledger.execute("UPDATE sweeps SET format = 99")
     assert load_policy("sweep:old", output_dir=tmp_path).info["trial"] == 2
-    with pytest.raises(PolicyError, match="format None") as refused:
+    with pytest.raises(PolicyError, match="format 99") as refused:
         load_policy("sweep:old/1", output_dir=tmp_path)
     assert f"policy={tmp_path / 'old'}/trials/" in refused.value.fix
 

@@ -67,7 +67,7 @@ def test_every_page_of_a_recipe_is_there() -> None:
 
 
 PAGE = [line.strip() for line in (ROOT / "docs" / "clusters.md").read_text().splitlines() if line.startswith("    ")]
-TYPED = {"python", "ray", "sbatch", "docker", "kubectl", "sky", "export", "PGPASSWORD=$POSTGRES_PASSWORD"}
+TYPED = {"rltune", "ray", "sbatch", "docker", "kubectl", "sky", "export", "PGPASSWORD=$POSTGRES_PASSWORD"}
 
 
 def test_the_page_has_no_command_that_is_not_looked_at() -> None:

@@ -73,6 +73,25 @@ def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
         StudyError: The file is missing or damaged, or another version of rltune wrote it.
     """
     path = folder / "config.yaml"
+    text, loaded = _load_file(path)
+    # Checked before the digest, because another format may compute it differently.
+    check_format(str(path), loaded.pop("format", None), oldest=FORMAT if for_resume else OLDEST_FORMAT)
+    body, mark, digest = text.rpartition(DIGEST_MARK)
+    if for_resume and (not mark or digest.strip() not in (_compute_digest(body), "any")):
+        raise StudyError(
+            f"{path} is not as the sweep wrote it: cut short, damaged or changed",
+            f"the file as the sweep wrote it; if you meant to change it, end it with the line '{DIGEST_MARK}any'",
+            _describe_recovery(path),
+        )
+    return loaded
+
+
+def _load_file(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of a sweep's ``config.yaml`` and its settings.
+
+    Raises:
+        StudyError: The file is missing or damaged.
+    """
     try:
         text = path.read_text()
         loaded = load_settings(text)
@@ -84,16 +103,7 @@ def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
         ) from None
     if not loaded:
         raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _describe_recovery(path))
-    # Checked before the digest, because another format may compute it differently.
-    check_format(str(path), loaded.pop("format", None), oldest=FORMAT if for_resume else OLDEST_FORMAT)
-    body, mark, digest = text.rpartition(DIGEST_MARK)
-    if for_resume and (not mark or digest.strip() not in (_compute_digest(body), "any")):
-        raise StudyError(
-            f"{path} is not as the sweep wrote it: cut short, damaged or changed",
-            f"the file as the sweep wrote it; if you meant to change it, end it with the line '{DIGEST_MARK}any'",
-            _describe_recovery(path),
-        )
-    return loaded
+    return text, loaded
 
 
 @dataclass(frozen=True)
@@ -123,20 +133,19 @@ class SweepIdentity:
 
 
 def read_identity(folder: Path) -> SweepIdentity:
-    """Read a sweep's identity from its ``config.yaml``.
+    """Read a sweep's identity from its ``config.yaml`` of any format: it says where the sweep's policies are.
 
     A list of sweeps reads it of each. To load all settings takes ten times as long, so a file that looks as rltune
     writes it is not loaded whole.
 
     Raises:
-        StudyError: As for `read_settings`.
+        StudyError: The file is missing or damaged.
     """
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
         text = (folder / "config.yaml").read_text()
-        as_written = tuple(f"format: {number}\n" for number in range(OLDEST_FORMAT, FORMAT + 1))
-        if text.startswith(as_written) and (sections := _IDENTITY.findall(text)):
+        if text.startswith("format: ") and (sections := _IDENTITY.findall(text)):
             return SweepIdentity.of(folder, load_settings("".join(sections)))
-    return SweepIdentity.of(folder, read_settings(folder))
+    return SweepIdentity.of(folder, _load_file(folder / "config.yaml")[1])
 
 
 def check_format(subject: str, number: Any, oldest: int, sweep: str = "") -> None:
