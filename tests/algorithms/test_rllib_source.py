@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rltune.algorithms.build import _list_keywords, import_config_class
-from rltune.algorithms.rllib_source import list_keywords
+from rltune.algorithms.rllib_source import _parse, list_keywords
 from rltune.config.capabilities import SECTIONS
 
 
@@ -21,3 +21,22 @@ def test_the_keywords_are_those_of_the_imported_class(algo, name):
 )
 def test_of_a_class_without_source_nothing_is_known(target):
     assert list_keywords(target, "training") is None
+
+
+@pytest.mark.parametrize(
+    ("training", "names"),
+    [
+        ("self, *, bonus=0, **kwargs):\n        super().training(**kwargs)", {"bonus", "lr", "clip_param"}),
+        ("self, bonus=0, **kwargs):\n        super().training(**kwargs)", {"bonus", "lr", "clip_param"}),
+        ("self, **kwargs):\n        self.bonus = kwargs.pop('bonus', 0)", None),
+    ],
+)
+def test_a_class_of_the_users_has_all_its_own_arguments(tmp_path, monkeypatch, training, names):
+    source = (
+        f"from ray.rllib.algorithms.ppo import PPOConfig\n\n\nclass Mine(PPOConfig):\n    def training({training}\n"
+    )
+    (tmp_path / "users_own_config.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    _parse.cache_clear()
+    keywords = list_keywords("users_own_config:Mine", "training")
+    assert keywords is None if names is None else names <= set(keywords)

@@ -12,14 +12,15 @@ ROOT = "AlgorithmConfig"  # The config from which all others derive.
 
 
 def list_keywords(target: str, section: str) -> list[str] | None:
-    """List the keyword arguments of a config's method, including those that it passes to parent classes.
+    """List the arguments of a config's method, including those that it passes to parent classes.
 
     Args:
         target: The config's class, ``module:Class``.
         section: The method.
 
     Returns:
-        Their names; None if the source of the class or of a parent is not found, and if none of them has the method.
+        Their names; None if the source of the class or of a parent is not found, if none of them has the method, and if
+        one of them looks for further arguments in its ``**kwargs``.
     """
     try:
         methods = [
@@ -30,7 +31,20 @@ def list_keywords(target: str, section: str) -> list[str] | None:
         ]
     except (LookupError, OSError, ValueError, SyntaxError):
         return None
-    return sorted({argument.arg for method in methods for argument in method.args.kwonlyargs}) or None
+    if any(map(_reads_kwargs, methods)):
+        return None
+    arguments = [argument for method in methods for argument in (*method.args.args[1:], *method.args.kwonlyargs)]
+    return sorted({argument.arg for argument in arguments}) or None
+
+
+def _reads_kwargs(method: ast.FunctionDef) -> bool:
+    """Return whether a method does more with its ``**kwargs`` than pass them on, as RLlib's own methods do."""
+    if method.args.kwarg is None:
+        return False
+    nodes = list(ast.walk(method))
+    passed_on = {id(node.value) for node in nodes if isinstance(node, ast.keyword) and node.arg is None}
+    uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == method.args.kwarg.arg]
+    return any(id(node) not in passed_on for node in uses)
 
 
 def _list_classes(module: str, name: str) -> Iterator[ast.ClassDef]:
