@@ -84,6 +84,14 @@ def test_a_minibatch_larger_than_its_batch_is_refused(algo):
     check(algo(), train_batch_size_per_learner=["pow2", 64, 512], minibatch_size=64)
 
 
+def test_sizes_of_layers_that_are_no_list_are_refused(algo):
+    own = algo("ppo")
+    own["rl_module"]["model_config"]["fcnet_hiddens"] = 64
+    error = refusal(own)
+    assert (error.key, error.value) == ("algo.rl_module.model_config.fcnet_hiddens", 64)
+    assert error.fix == "algo.rl_module.model_config.fcnet_hiddens=[64]"
+
+
 def test_the_checks_import_no_rllib(algo):
     code = (
         "import sys; from composing import compose; from rltune.config.validation import parse_config\n"
