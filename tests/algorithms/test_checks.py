@@ -55,6 +55,8 @@ def test_arguments_of_an_own_algorithm_are_left_to_rllib(algo, kind):
         ("env_runners", "batch_mode", "complete"),
         ("env_runners", "num_envs_per_env_runner", 0),
         ("framework", "framework", "tf"),
+        ("env_runners", "num_env_runners", -1),
+        ("learners", "num_learners", -1),
     ],
 )
 def test_values_with_which_rllib_does_not_train_are_refused(algo, section, argument, value):

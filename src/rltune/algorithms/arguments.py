@@ -35,7 +35,7 @@ _WEIGHT = Bounds(0)
 _RATE = Bounds(0, exclusive_minimum=True, example=3e-4)
 # The sections whose arguments are checked, and the bounds of those that have the same meaning in every algorithm. RLlib
 # checks few of them.
-CHECKED = ("training", "env_runners", "framework")
+CHECKED = ("training", "env_runners", "learners", "framework")
 TRAINING_BOUNDS = {
     "gamma": Bounds(0, 1, example=0.99),
     "lambda_": Bounds(0, 1, example=0.95),
@@ -48,6 +48,7 @@ TRAINING_BOUNDS = {
     "grad_clip": Bounds(0, math.inf, exclusive_minimum=True, example=0.5),
     **dict.fromkeys(("entropy_coeff", "vf_loss_coeff", "kl_coeff", "beta"), _WEIGHT),
     "num_envs_per_env_runner": _COUNT,
+    **dict.fromkeys(("num_env_runners", "num_learners"), _WEIGHT),
     **dict.fromkeys(("num_epochs", "minibatch_size", "train_batch_size", "train_batch_size_per_learner"), _COUNT),
 }
 
