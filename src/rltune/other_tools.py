@@ -45,7 +45,7 @@ _NO_POPULATION = (
 )
 _OWN_CONFIG = "an AlgorithmConfig of your own as algo.class, which sets it itself; see docs/algorithms.md"
 
-# What is typed as a setting, by itself or in any section.
+# What is typed as a setting, by itself or in any section; one with dots is meant in its own section alone.
 _SETTINGS = {
     # Ray Tune.
     **_rename("num_samples n_trials max_trials max_total_trials run_cap count", "budget.trials"),
@@ -189,7 +189,7 @@ _SETTINGS = {
     **_rename("activation_fn activation", "fcnet_activation"),
     **_rename("normalize", "normalise"),
     **_replace("normalize_observations normalise_observations norm_obs", "a list", "algo.normalise=[observations]"),
-    **_replace("normalize_rewards norm_reward", "a list", "algo.normalise=[rewards]"),
+    **_replace("normalize_rewards norm_reward env.rewards.normalise", "a list", "algo.normalise=[rewards]"),
     **_replace("policy_kwargs", "the network's settings one by one", _HIDDEN),
     **_replace("ortho_init", "a policy whose last layer begins small", "algo.rl_module.small_policy_init=true"),
     **_replace("anneal_lr", "a schedule of [step, value] pairs", "space.lr=[[0,1e-3],[100000,1e-5]]"),

@@ -414,3 +414,9 @@ def test_a_list_without_a_kind_is_answered_with_the_range_that_was_meant(name, v
         check_argument(f"space.{name}", value)
     assert (refused.value.key, refused.value.fix) == (f"space.{name}", fix)
     check_argument(f"space.{name}", [[0, 0.9], [1000, 0.5]])  # This is a schedule.
+
+
+def test_a_modules_overrides_make_no_argument_ambiguous(algo):
+    made = algo()
+    made["rl_module"]["algorithm_config_overrides_per_module"] = {"shared": {"lr": 1e-3}}
+    assert locate_argument(made, "lr") == ("training", "lr")

@@ -55,6 +55,8 @@ def test_arguments_of_an_own_algorithm_are_left_to_rllib(algo, kind):
         ("env_runners", "batch_mode", "complete"),
         ("env_runners", "num_envs_per_env_runner", 0),
         ("framework", "framework", "tf"),
+        ("env_runners", "num_env_runners", -1),
+        ("learners", "num_learners", -1),
     ],
 )
 def test_values_with_which_rllib_does_not_train_are_refused(algo, section, argument, value):
@@ -82,6 +84,14 @@ def test_a_minibatch_larger_than_its_batch_is_refused(algo):
     error = refusal(algo(), train_batch_size_per_learner=["pow2", 64, 512], minibatch_size=["pow2", 64, 256])
     assert (error.key, error.fix) == ("space.minibatch_size", "space.minibatch_size=64")
     check(algo(), train_batch_size_per_learner=["pow2", 64, 512], minibatch_size=64)
+
+
+def test_sizes_of_layers_that_are_no_list_are_refused(algo):
+    own = algo("ppo")
+    own["rl_module"]["model_config"]["fcnet_hiddens"] = 64
+    error = refusal(own)
+    assert (error.key, error.value) == ("algo.rl_module.model_config.fcnet_hiddens", 64)
+    assert error.fix == "algo.rl_module.model_config.fcnet_hiddens=[64]"
 
 
 def test_the_checks_import_no_rllib(algo):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rltune.algorithms.build import _list_keywords, import_config_class
-from rltune.algorithms.rllib_source import list_keywords
+from rltune.algorithms.rllib_source import _parse, list_keywords
 from rltune.config.capabilities import SECTIONS
 
 
@@ -24,16 +24,19 @@ def test_of_a_class_without_source_nothing_is_known(target):
 
 
 @pytest.mark.parametrize(
-    ("method", "known"),
+    ("training", "names"),
     [
-        ("def training(self, mine=1, *, yours=2): ...", {"mine", "yours", "clip_param"}),
-        ("def training(self, *, mine=1, **others): ...", None),
-        ("def env_runners(self, **others): ...", {"clip_param"}),
+        ("self, *, bonus=0, **kwargs):\n        super().training(**kwargs)", {"bonus", "lr", "clip_param"}),
+        ("self, bonus=0, **kwargs):\n        super().training(**kwargs)", {"bonus", "lr", "clip_param"}),
+        ("self, **kwargs):\n        self.bonus = kwargs.pop('bonus', 0)", None),
     ],
 )
-def test_a_users_class_may_take_arguments_of_its_own(tmp_path, monkeypatch, method, known):
-    source = f"from ray.rllib.algorithms.ppo import PPOConfig\n\n\nclass Mine(PPOConfig):\n    {method}\n"
-    (tmp_path / f"{tmp_path.name}.py").write_text(source)
+def test_a_class_of_the_users_has_all_its_own_arguments(tmp_path, monkeypatch, training, names):
+    source = (
+        f"from ray.rllib.algorithms.ppo import PPOConfig\n\n\nclass Mine(PPOConfig):\n    def training({training}\n"
+    )
+    (tmp_path / "users_own_config.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    names = list_keywords(f"{tmp_path.name}:Mine", "training")
-    assert names is None if known is None else known <= set(names)
+    _parse.cache_clear()
+    keywords = list_keywords("users_own_config:Mine", "training")
+    assert keywords is None if names is None else names <= set(keywords)

@@ -55,6 +55,8 @@ from rltune.errors import RltuneError
         ("algo=ppo,dqn", "a single value", "run -m algo=ppo,dqn"),
         ("space.lr=choice(0.1,0.2)", "a range or a choice", "space.lr=[choice,0.1,0.2]"),
         ("space.lr=0.1,0.2", "a range or a choice", "space.lr=[choice,0.1,0.2]"),
+        ("+scheduler.args.reduction_factor=4", "the key without +", "scheduler.args.reduction_factor=4"),
+        ("env.rewards.normalise=true", "a list", "algo.normalise=[rewards]"),
     ],
 )
 def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, fix: str) -> None:
@@ -79,6 +81,7 @@ def test_the_key_that_is_wrong_is_named_whole() -> None:
         ("algo=ppo --n-trials 4 -m", "run algo=ppo budget.trials=4 -m"),
         ("--config-path=mine", "run --config-dir=mine"),
         ("--config-name smoke", "run experiment=smoke"),
+        ("--json seed=1", "run json=true seed=1"),
     ],
 )
 def test_flags_are_answered_as_settings(typed: str, fix: str) -> None:

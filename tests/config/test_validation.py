@@ -38,6 +38,7 @@ def test_a_key_that_was_added_beside_the_schema_is_refused(word):
         ("+budget.trils=4", "budget.trials=4"),
         ("+storag=s3://key:secret@host/bucket", "storage=s3://***@host/bucket"),
         ("+verbose=1", "leave verbose out"),
+        ("+env.env_config.size=4", "+env.kwargs.size=4"),
     ],
 )
 def test_an_added_key_is_answered_with_the_one_that_was_meant(word, fix):

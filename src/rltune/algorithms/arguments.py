@@ -35,7 +35,7 @@ _WEIGHT = Bounds(0)
 _RATE = Bounds(0, exclusive_minimum=True, example=3e-4)
 # The sections whose arguments are checked, and the bounds of those that have the same meaning in every algorithm. RLlib
 # checks few of them.
-CHECKED = ("training", "env_runners", "framework")
+CHECKED = ("training", "env_runners", "learners", "framework")
 TRAINING_BOUNDS = {
     "gamma": Bounds(0, 1, example=0.99),
     "lambda_": Bounds(0, 1, example=0.95),
@@ -48,6 +48,7 @@ TRAINING_BOUNDS = {
     "grad_clip": Bounds(0, math.inf, exclusive_minimum=True, example=0.5),
     **dict.fromkeys(("entropy_coeff", "vf_loss_coeff", "kl_coeff", "beta"), _WEIGHT),
     "num_envs_per_env_runner": _COUNT,
+    **dict.fromkeys(("num_env_runners", "num_learners"), _WEIGHT),
     **dict.fromkeys(("num_epochs", "minibatch_size", "train_batch_size", "train_batch_size_per_learner"), _COUNT),
 }
 
@@ -74,7 +75,8 @@ def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
 def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
     for key, value in node.items():
         yield (*above, str(key))
-        if isinstance(value, Mapping):
+        # The overrides of single modules repeat arguments of the whole algorithm, and are not searched.
+        if isinstance(value, Mapping) and key != "algorithm_config_overrides_per_module":
             yield from _walk(value, (*above, str(key)))
 
 

@@ -277,7 +277,8 @@ def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:
 
 
 def _list_keywords(cls: type, section: str) -> list[str]:
-    """List the keyword arguments of an AlgorithmConfig method, including those that it passes to parent classes."""
+    """List the arguments of an AlgorithmConfig method, including those that it passes to parent classes."""
     methods = [vars(base)[section] for base in cls.__mro__ if section in vars(base)]
-    parameters = [p for method in methods for p in list(inspect.signature(method).parameters.values())[1:]]
-    return sorted({p.name for p in parameters if p.kind is not p.VAR_KEYWORD})
+    parameters = [p for m in methods for p in list(inspect.signature(m).parameters.values())[1:]]
+    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return sorted(names)

@@ -34,6 +34,7 @@ def check_algorithm(algo: Mapping[str, Any], space: Space, row: Capabilities | N
     """
     check_values(algo, space, row or UNKNOWN)
     _check_names(algo, row or UNKNOWN)
+    _check_layers(algo)
     if row is not None:
         _check_agents(algo, row, several_agents)
         _check_lstm(algo, space, row, several_agents)
@@ -48,6 +49,15 @@ def _check_names(algo: Mapping[str, Any], row: Capabilities) -> None:
     known = list_keywords(target, "training") if own else None
     if known and (unknown := [name for name in own if name not in known]):
         raise make_unknown_error(target.rpartition(":")[2], "training", unknown[0], arguments[unknown[0]], known)
+
+
+def _check_layers(algo: Mapping[str, Any]) -> None:
+    """Refuse sizes of layers that are no list."""
+    for name in ("fcnet_hiddens", "head_fcnet_hiddens"):
+        sizes = read_argument(algo, (*_MODEL, name))
+        if sizes is not None and not isinstance(sizes, list | tuple):
+            key = f"algo.rl_module.model_config.{name}"
+            raise ConfigError(key, sizes, "is no list", "the units of each layer", f"{key}=[{sizes}]")
 
 
 def make_unknown_error(config: str, section: str, name: str, value: Any, known: list[str]) -> ConfigError:

@@ -9,34 +9,46 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = "AlgorithmConfig"  # The config from which all others derive.
-OURS = ("ray.", "rltune.")  # Methods of other packages may do anything with arguments that they do not name.
 
 
 def list_keywords(target: str, section: str) -> list[str] | None:
-    """List the keyword arguments of a config's method, including those that it passes to parent classes.
+    """List the arguments of a config's method, including those that it passes to parent classes.
 
     Args:
         target: The config's class, ``module:Class``.
         section: The method.
 
     Returns:
-        Their names; None if the source of the class or of a parent is not found, if none of them has the method, and
-        if that of a user's class takes any argument.
+        Their names; None if the source of the class or of a parent is not found, if none of them has the method, and if
+        one of them looks for further arguments in its ``**kwargs``.
     """
-    names: set[str] = set()
     try:
-        for module, cls in _list_classes(*target.split(":")):
-            for method in (node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == section):
-                if method.args.kwarg and not module.startswith(OURS):
-                    return None
-                names |= {argument.arg for argument in (*method.args.args[1:], *method.args.kwonlyargs)}
+        methods = [
+            node
+            for cls in _list_classes(*target.split(":"))
+            for node in cls.body
+            if isinstance(node, ast.FunctionDef) and node.name == section
+        ]
     except (LookupError, OSError, ValueError, SyntaxError):
         return None
-    return sorted(names) or None
+    if any(map(_reads_kwargs, methods)):
+        return None
+    arguments = [argument for method in methods for argument in (*method.args.args[1:], *method.args.kwonlyargs)]
+    return sorted({argument.arg for argument in arguments}) or None
 
 
-def _list_classes(module: str, name: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yield the definitions of a class and of its parents, each with its module.
+def _reads_kwargs(method: ast.FunctionDef) -> bool:
+    """Return whether a method does more with its ``**kwargs`` than pass them on, as RLlib's own methods do."""
+    if method.args.kwarg is None:
+        return False
+    nodes = list(ast.walk(method))
+    passed_on = {id(node.value) for node in nodes if isinstance(node, ast.keyword) and node.arg is None}
+    uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == method.args.kwarg.arg]
+    return any(id(node) not in passed_on for node in uses)
+
+
+def _list_classes(module: str, name: str) -> Iterator[ast.ClassDef]:
+    """Yield the definitions of a class and of its parents.
 
     Raises:
         LookupError: One of them is defined in a way that is not understood.
@@ -45,7 +57,7 @@ def _list_classes(module: str, name: str) -> Iterator[tuple[str, ast.ClassDef]]:
     if name in imports:
         yield from _list_classes(*imports[name])
         return
-    yield module, classes[name]
+    yield classes[name]
     for base in classes[name].bases if name != ROOT else ():
         if not isinstance(base, ast.Name):
             raise LookupError(ast.unparse(base))

@@ -101,6 +101,11 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         typed = next((word for word in words if word.lstrip("+").startswith(f"{group[1]}=")), f"+{group[1]}=")
         fix = typed.lstrip("+")
         return ConfigError(*split_word(typed), ": + adds a group, and this one has an option", "one option", fix)
+    if lines and (there := re.match(r"Could not append to config\. An item is already at '([^']+)'", lines[0])):
+        typed = next((word for word in words if word.startswith(f"+{there[1]}=")), f"+{there[1]}=")
+        fix = typed.lstrip("+")
+        fix = f"'{fix}'" if " " in fix else fix
+        return ConfigError(*split_word(typed), ": + adds a key, and this one has a value", "the key without +", fix)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:
         return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
@@ -139,6 +144,7 @@ def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS
         key, equals, value = word.partition("=")
         if word in refused:
             name = key.lstrip("-")
+            value = "true" if name == "json" and not equals else value
             settings.append(f"{INSTEAD.get(name) or name.replace('-', '_') + '='}{value}")
         elif settings and settings[-1].endswith("=") and not equals:
             settings[-1] += word

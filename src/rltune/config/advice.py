@@ -28,7 +28,7 @@ def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]
         What is allowed; and the setting to type with its value, empty if none is close.
     """
     group, _, last = key.rpartition(".")
-    answer = None if key.startswith(FREE) else find_answer("setting", last)
+    answer = None if key.startswith(FREE) else find_answer("setting", key) or find_answer("setting", last)
     if answer is not None and answer.fix and _applies(answer, settings):
         return answer.note, answer.fix.format(key=key, name=last, value=value)
     meant = find_meant(key, settings)

@@ -135,9 +135,16 @@ class _Conversion:
         raise TypeError(f"{key}={value!r} is no {kind}")
 
     def _make_unknown_error(self, key: str, value: Any) -> ConfigError:
+        below = ""
+        while isinstance(value, Mapping) and len(value) == 1:  # Such as `+env.env_config.size=4`.
+            name, value = next(iter(value.items()))
+            below += f".{name}"
         shown = _show(value)
         allowed, fix = advise(key, shown, self._settings)
-        return ConfigError(key, shown, ": no such key", allowed, fix or SEE_KEYS)
+        answer = find_answer("setting", key.rpartition(".")[2])
+        if answer is None or not answer.fix:  # What was typed below the unknown key belongs below the right one, too.
+            fix = fix.replace("=", f"{below}=", 1)
+        return ConfigError(f"{key}{below}", shown, ": no such key", allowed, fix or SEE_KEYS)
 
     def _make_type_error(self, key: str, value: Any) -> ConfigError:
         bounds, allowed = list_bounds(self._schema).get(key), describe_allowed(self._schema, key)

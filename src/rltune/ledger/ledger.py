@@ -93,10 +93,10 @@ class Ledger:
         if row is None:
             problem = f"the sweep '{name}' is not in its ledger" if name else f"{file_of(url)} has no sweep"
             raise MissingSweepError(problem, "a ledger of this sweep", spell_command("list"))
-        self.sweep_id, self.name, format_number = row
+        self.sweep_id, self.name, self._format = row
         # Tables on a server are not migrated, so that an earlier format is read in files only.
         oldest = OLDEST_FORMAT if self.is_file and not create else FORMAT
-        check_format(": its ledger", format_number, oldest, self.name)
+        check_format(": its ledger", self._format, oldest, self.name)
         self.fence = Fence(self._engine, self.sweep_id)
         self.trials = TrialTable(self.fence, TRIALS)
         self.runs = TrialTable(self.fence, CERTIFY)
@@ -194,8 +194,9 @@ class Ledger:
             is_taken: Whether it counts as carried out: a driver keeps such a request for later drivers.
 
         Raises:
-            StudyError: The ledger cannot be written.
+            StudyError: The ledger cannot be written, or has an older format, whose sweeps end with their version.
         """
+        check_format(": its ledger", self._format, FORMAT, self.name)
         row = {"kind": kind, "payload": dict(payload), "requested_by": requested_by, "requested_s": time.time()}
         row |= {"taken_s": row["requested_s"]} if is_taken else {}
         try:

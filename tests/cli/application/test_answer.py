@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from ended import write_sweep
 
 from rltune.cli.application.answer import Answer, explain_crash, take_switch, to_json
@@ -196,3 +197,13 @@ def test_a_crash_is_a_fault_and_no_wrong_request() -> None:
     Path(error.fix.split()[-1]).unlink()
     assert (error.exit_code, error.key) == (1, "")
     assert Answer(None).exit_code == 0
+
+
+def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_text("id: {a: 1\nname: x\n")
+    with path.open() as file, pytest.raises(yaml.YAMLError) as caught:
+        yaml.safe_load(file)
+    error = explain_crash(caught.value)
+    assert error.exit_code == 2
+    assert f"{path}, line 2" in error.what

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import PurePath
 from typing import Any, NoReturn, TextIO
 
+from yaml import MarkedYAMLError
+
 from rltune.errors import ConfigError, RltuneError, UnexpectedError, describe_exception
 from rltune.secrets import redact
 
@@ -97,8 +99,14 @@ def print_parts(stream: TextIO, error: RltuneError, exit_code: int | None = None
             print(to_json(parts), file=stream, flush=True)
 
 
-def explain_crash(error: Exception) -> UnexpectedError:
-    """Turn an unexpected exception into an error in three parts, and save its traceback to a file without passwords."""
+def explain_crash(error: Exception) -> RltuneError:
+    """Turn an unexpected exception into an error in three parts, and save its traceback to a file without passwords.
+
+    A file of settings that is no YAML is the user's, so that its place is named and no traceback is kept.
+    """
+    if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark):
+        place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
+        return RltuneError(f"{place}: {error.problem}", "a file in YAML", f"correct line {mark.line + 1} of the file")
     text = redact("".join(traceback.format_exception(error)))
     try:
         # mkstemp gives the file mode 0600, so that only this user can read the traceback.
