@@ -132,20 +132,25 @@ class SweepIdentity:
         return cls(folder, name, settings.get("storage"), study.get("storage"), tracking.get("uri"))
 
 
-def read_identity(folder: Path) -> SweepIdentity:
-    """Read a sweep's identity from its ``config.yaml`` of any format: it says where the sweep's policies are.
+def read_identity(folder: Path, *, any_format: bool = False) -> SweepIdentity:
+    """Read a sweep's identity from its ``config.yaml``.
 
     A list of sweeps reads it of each. To load all settings takes ten times as long, so a file that looks as rltune
     writes it is not loaded whole.
 
+    Args:
+        folder: The sweep's folder.
+        any_format: Read it from files of other versions of rltune, too: policies load whatever wrote them.
+
     Raises:
-        StudyError: The file is missing or damaged.
+        StudyError: As for `read_settings`.
     """
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
         text = (folder / "config.yaml").read_text()
-        if text.startswith("format: ") and (sections := _IDENTITY.findall(text)):
+        as_written = tuple(f"format: {number}\n" for number in range(OLDEST_FORMAT, FORMAT + 1))
+        if text.startswith(as_written) and (sections := _IDENTITY.findall(text)):
             return SweepIdentity.of(folder, load_settings("".join(sections)))
-    return SweepIdentity.of(folder, _load_file(folder / "config.yaml")[1])
+    return SweepIdentity.of(folder, _load_file(folder / "config.yaml")[1] if any_format else read_settings(folder))
 
 
 def check_format(subject: str, number: Any, oldest: int, sweep: str = "") -> None:

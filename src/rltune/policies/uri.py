@@ -177,7 +177,7 @@ def _split_sweep_uri(source: Source) -> tuple[SweepIdentity, int | None]:
     """Split ``sweep:<name>/<trial>`` into the sweep and the trial's number, None for ``sweep:<name>``."""
     name, _, trial = source.path.partition("/")
     try:
-        sweep = read_identity(replace(source.sweeps, name=name).folder())
+        sweep = read_identity(replace(source.sweeps, name=name).folder(), any_format=True)
     except StoreError:
         raise
     except StudyError as error:
