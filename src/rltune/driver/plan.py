@@ -87,13 +87,13 @@ class Plan:
     Attributes:
         folder: The sweep's folder, as an absolute path; its name is the sweep's.
         resumed: Whether the sweep exists already.
-        asked: The settings as they were given, without logins, for ``config.yaml``: a resume starts from them.
+        given_settings: The settings as they were given, without logins, for ``config.yaml``: a resume starts from them.
         settings: The settings of the sweep as it runs, with the sizes that follow from others, without logins.
         env_name: The environment's name, which is part of the registered model's.
         seed: The seed from which all others derive.
         engine: ``fast`` or ``rllib``.
         report: Whether the report is written at the end.
-        notify: The address or command that is notified of the end, with its login.
+        notify: The address to which the end is posted, with its login.
         store_address: The sweep's address in a bucket; None keeps everything in its folder.
         ledger_url: The address of the ledger's database with its login; None is a file in the folder.
         budget: The budget; a grid has no more trials than points.
