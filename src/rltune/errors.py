@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, ClassVar, Final, Self
 
 from rltune.other_tools import list_names
@@ -32,6 +32,32 @@ ABSENT: Final = Absent.ABSENT
 """The value of an error that concerns a setting without a value, or no setting at all."""
 
 
+class Cause(StrEnum):
+    """What ended a call, an attempt or a trial. Whoever saw it says it, and nobody guesses it from a text later."""
+
+    ENVIRONMENT = "environment"
+    """Code of the user's, such as the environment, a wrapper or the objective, has raised or called ``sys.exit``."""
+    REWARD = "reward"
+    """A reward is no single finite number."""
+    OBSERVATION = "observation"
+    """An observation is not finite or does not fit its space."""
+    STALLED = "stalled"
+    """A call has not returned within its time limit."""
+    DIVERGED = "diverged"
+    """A loss, a weight or a return has become infinite or NaN in training."""
+    OUT_OF_MEMORY = "out of memory"
+    DISK_FULL = "disk full"
+    LOST_PROCESS = "lost process"
+    """A process has ended without saying why."""
+    LOST_NODE = "lost node"
+    REFUSED = "refused"
+    """The request is wrong whenever it is made."""
+    OUTAGE = "outage"
+    """A server, a disk or a cluster does not work at the moment."""
+    UNKNOWN = "unknown"
+    """An exception of which nobody knows more, such as one of a library."""
+
+
 class RltuneError(Exception):
     """Base class of errors for users.
 
@@ -49,9 +75,11 @@ class RltuneError(Exception):
     Attributes:
         what: The first line, of key, value and problem.
         value: The value as JSON has it. Infinite numbers, NaN, lists and mappings are text; None is also no value.
+        cause: The kind of fault.
     """
 
     exit_code: ClassVar[int] = EXIT_REQUEST
+    cause: Cause = Cause.REFUSED
 
     def __init__(
         self, problem: str, allowed: str = "", fix: str = "", *, key: str = "", value: object = ABSENT
@@ -143,6 +171,7 @@ class UnexpectedError(RltuneError):
     """An unexpected exception, which is a fault of rltune or of code that it calls."""
 
     exit_code: ClassVar[int] = EXIT_FAULT
+    cause = Cause.UNKNOWN
 
 
 class ConfigError(RltuneError):
@@ -172,6 +201,7 @@ class UnavailableError(RltuneError):
     """A server, disk, database or cluster does not work at the moment; the same command may succeed later."""
 
     exit_code: ClassVar[int] = EXIT_TRY_AGAIN
+    cause = Cause.OUTAGE
 
 
 class StudyUnavailableError(StudyError, UnavailableError):
@@ -180,6 +210,39 @@ class StudyUnavailableError(StudyError, UnavailableError):
 
 class PolicyError(RltuneError):
     """A policy cannot be found, loaded or used."""
+
+
+class GuestError(RltuneError):
+    """Code of the user's has raised, called ``sys.exit``, not returned in time, or returned what it may not return.
+
+    Args:
+        problem: What is wrong, beginning with the call, such as ``step 12 of copy 3 fails with ValueError: ...``.
+        allowed: What would be right.
+        fix: What to type next.
+        key: The setting that names the code, as for `RltuneError`.
+        value: Its value.
+        cause: The kind of fault.
+        call: Which call it was, such as ``step 12 of copy 3`` or ``import of my_project.walk``.
+        place: The last line of the user's own code in the traceback, such as ``walk.py, line 42``; empty if there is
+            none.
+        elapsed_s: How long the call took, in seconds.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        allowed: str = "",
+        fix: str = "",
+        *,
+        key: str = "",
+        value: object = ABSENT,
+        cause: Cause = Cause.ENVIRONMENT,
+        call: str = "",
+        place: str = "",
+        elapsed_s: float = 0.0,
+    ) -> None:
+        super().__init__(problem, allowed, fix, key=key, value=value)
+        self.cause, self.call, self.place, self.elapsed_s = cause, call, place, elapsed_s
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -227,6 +290,8 @@ class NonFiniteError(RltuneError):
         fix: What to type next.
     """
 
+    cause = Cause.DIVERGED
+
     def __init__(
         self,
         problem: str,
@@ -236,7 +301,7 @@ class NonFiniteError(RltuneError):
         super().__init__(problem, allowed, fix)
 
 
-class RewardError(RltuneError):
+class RewardError(GuestError):
     """Raised for a NaN or infinite reward, which is a fault of the environment and not a divergence of training.
 
     Args:
@@ -251,4 +316,4 @@ class RewardError(RltuneError):
         allowed: str = "rewards that are finite numbers",
         fix: str = "look for a division by zero, a root or a logarithm in the environment's step",
     ) -> None:
-        super().__init__(problem, allowed, fix)
+        super().__init__(problem, allowed, fix, cause=Cause.REWARD)

@@ -1,0 +1,226 @@
+"""Call a function in a plain process of its own that can be ended, and name an end without an answer.
+
+The user's code runs in such processes and never in the driver's or the service's: it may hang, call ``sys.exit``,
+change the folder, print, or break its process. The function gets and returns JSON, because a pickled answer would
+import the user's modules here. Unlike a call of the fork server it needs no Ray, so it works before and beside Ray's
+start, without our replacements, and on every platform.
+
+`Child` runs in the driver or the service, `main` in the process itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from rltune import errors
+from rltune.envs.guest import RUNNING, make_stall
+from rltune.errors import Cause, GuestError, RltuneError, UnexpectedError, describe_exception
+
+POLL_S = 0.1  # How often the caller is asked whether it still wants the answer.
+MAX_OUTPUT = 4_000  # The last characters of what the process has printed, for the error if it dies.
+_sending = threading.Lock()  # Several threads of an evaluation may report.
+
+
+class CallGivenUpError(Exception):
+    """The caller wants no answer any more, so the process was ended."""
+
+
+class Child:
+    """A process that calls one function. It starts with this object, so that its imports run beside other work.
+
+    Args:
+        imports: Modules that it imports before it has got its request.
+    """
+
+    def __init__(self, imports: Sequence[str] = ()) -> None:
+        self._answers, sending = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rltune.envs.child", str(sending), *imports],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[sending],
+            start_new_session=True,  # A terminal's Ctrl-C must reach only the driver, which ends this process then.
+        )
+        os.close(sending)
+        self._output = b""
+        self.call_name, self.call_began = "", time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def call(
+        self,
+        function: str,
+        arguments: Mapping[str, Any],
+        *,
+        limit_s: float,
+        progress: Callable[[int, int], None] | None = None,
+        is_given_up: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Call a function, and return its answer. The process and all that it has started have ended then.
+
+        Args:
+            function: ``module:function``. It gets ``progress`` as a keyword argument if the caller gives one.
+            arguments: Its other keyword arguments, as JSON has them.
+            limit_s: The longest time that it may take without a sign of life: a call into the user's code that begins
+                (`rltune.envs.guest.call_guest`), or progress.
+            progress: Called with the number of finished parts and of all parts.
+            is_given_up: Whether the answer is not wanted any more.
+
+        Raises:
+            RltuneError: What the function has raised, of our types; an `UnexpectedError` for any other exception.
+            GuestError: The process has ended without an answer (LOST_PROCESS) or has not answered in time (STALLED).
+            CallGivenUpError: `is_given_up` has said so.
+        """
+        request = {"function": function, "arguments": arguments, "progress": progress is not None}
+        request |= {"path": sys.path, "argv": sys.argv, "limit_s": limit_s}
+        try:
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # It has died already, which reading its answer will say.
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.flush()
+            answer = self._receive(limit_s, progress, is_given_up)
+        finally:
+            self.close()
+        if "refused" in answer:
+            raise _restore_error(answer)
+        return answer["answer"]
+
+    def close(self) -> None:
+        """End the process with its whole session."""
+        if self._process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                cast(Any, stream).close()
+        os.close(self._answers)
+
+    def _receive(
+        self, limit_s: float, progress: Callable[[int, int], None] | None, is_given_up: Callable[[], bool]
+    ) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        received, heard, streams = b"", time.monotonic(), [self._answers, self._process.stdout.fileno()]
+        while True:
+            ready = select.select(streams, [], [], POLL_S)[0]
+            if is_given_up():
+                raise CallGivenUpError
+            if self._process.stdout.fileno() in ready:
+                if printed := os.read(self._process.stdout.fileno(), 65536):
+                    self._output = (self._output + printed)[-MAX_OUTPUT:]
+                else:  # It has closed its output, and may go on nevertheless.
+                    streams.remove(self._process.stdout.fileno())
+            if self._answers in ready:
+                content = os.read(self._answers, 65536)
+                if not content:
+                    raise self._make_death_error()
+                heard = time.monotonic()
+                *lines, received = (received + content).split(b"\n")
+                for line in lines:
+                    message = json.loads(line)
+                    if "call" in message:
+                        self.call_name, self.call_began = message["call"], heard
+                    elif "progress" in message:
+                        if progress:
+                            progress(*message["progress"])
+                    else:
+                        return cast(dict[str, Any], message)
+            elif self._process.poll() is not None:  # A process that it has started may keep the pipe open.
+                raise self._make_death_error()
+            elif time.monotonic() - heard > limit_s:
+                raise make_stall(self.call_name, time.monotonic() - heard)
+
+    def _make_death_error(self) -> GuestError:
+        code = self._process.wait()
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        during = f" in {self.call_name}" if self.call_name else ""
+        printed = self._output.decode(errors="backslashreplace").strip().splitlines()
+        last = f"; it printed: {printed[-1]}" if printed else ""
+        return GuestError(
+            f"the environment's process {how}{during}{last}",
+            "an environment that leaves its process alive",
+            "look for os._exit, a crash in a library, or too little memory",
+            cause=Cause.LOST_PROCESS,
+            call=self.call_name,
+        )
+
+
+def _restore_error(answer: Mapping[str, Any]) -> RltuneError:
+    error: RltuneError = getattr(errors, answer["type"]).from_dict(answer["refused"])
+    vars(error).update(answer["parts"])
+    error.cause = Cause(answer["cause"])
+    return error
+
+
+# -- Functions that run in the process itself -------------------------------------------------------------------------
+
+
+def main(answers: int, imports: Sequence[str]) -> None:
+    """Call the function that the parent names, and send it the answer."""
+    # The user's code and what it starts must neither read the request nor write into the answers.
+    requests = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.set_inheritable(answers, False)
+    for module in imports:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    with open(requests, "rb") as stream:
+        request = json.loads(stream.readline() or b"null")
+        if request is None:
+            os._exit(0)
+        threading.Thread(target=_end_with_parent, args=(stream,), daemon=True).start()
+        sys.path[:], sys.argv = request["path"], request["argv"]
+        RUNNING.on_begin = lambda call: _send(answers, {"call": call})
+        try:
+            module, _, name = request["function"].partition(":")
+            named = {"progress": lambda *made: _send(answers, {"progress": made})} if request["progress"] else {}
+            message = {"answer": getattr(importlib.import_module(module), name)(**request["arguments"], **named)}
+            json.dumps(message)
+        except BaseException as error:
+            message = _describe_error(error)
+        _send(answers, message)
+        os._exit(0)  # The user's threads and exit handlers may hang.
+
+
+def _send(answers: int, message: Mapping[str, Any]) -> None:
+    content = json.dumps(message).encode() + b"\n"
+    with _sending:
+        while content:
+            content = content[os.write(answers, content) :]
+
+
+def _end_with_parent(stream: Any) -> None:
+    stream.read()
+    os._exit(1)
+
+
+def _describe_error(error: BaseException) -> dict[str, Any]:
+    refusal = (
+        error
+        if isinstance(error, RltuneError)
+        else UnexpectedError(describe_exception(error), "code that only defines things", "correct it")
+    )
+    known_type = next(base for base in type(refusal).__mro__ if base.__module__ == errors.__name__)
+    parts = {name: vars(refusal)[name] for name in ("call", "place", "elapsed_s") if name in vars(refusal)}
+    return {"refused": refusal.to_dict(), "type": known_type.__name__, "cause": refusal.cause, "parts": parts}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

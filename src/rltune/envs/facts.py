@@ -1,0 +1,131 @@
+"""What the request's check has learned about an environment: spaces, time limit, mask and metadata, as JSON.
+
+They are learned once, in the check's process, and travel with the build, so that nobody makes a copy of the environment
+only to look at it, and the driver never imports the user's modules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rltune.errors import ConfigError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+@dataclass(frozen=True)
+class EnvFacts:
+    """What is known of an environment without making one.
+
+    Attributes:
+        observation_space: The space of its observations with the wrappers of the settings, before anything is
+            flattened; a user's subclass as its Gymnasium base.
+        action_space: The space of its actions.
+        time_limit: The steps after which Gymnasium truncates an episode; None without a limit.
+        has_mask: Whether it says which actions are allowed, in the observation's or the info's ``action_mask`` or by a
+            method ``action_masks``.
+        metadata: Its metadata, of which only what JSON has.
+        has_native: Whether its id has a vector version of its own that takes the same arguments.
+        notes: What the check has to say about it.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    time_limit: int | None = None
+    has_mask: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    has_native: bool = False
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as JSON values; `from_dict` reads them."""
+        spaces = {name: describe_space(getattr(self, name)) for name in ("observation_space", "action_space")}
+        return {**vars(self), **spaces, "metadata": dict(self.metadata), "notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> EnvFacts:
+        """Make the facts from what `to_dict` has returned."""
+        spaces = {name: make_space(values[name]) for name in ("observation_space", "action_space")}
+        return cls(**{**values, **spaces, "notes": tuple(values.get("notes", ()))})
+
+
+def describe_space(space: Any) -> dict[str, Any]:
+    """Describe a space of Gymnasium's as JSON values; infinite bounds become ``"inf"`` and ``"-inf"``.
+
+    Raises:
+        ConfigError: The space is none of those that rltune knows.
+    """
+    from gymnasium import spaces as kinds
+
+    match space:
+        case kinds.Discrete():
+            other = {} if space.dtype == np.int64 else {"dtype": str(np.dtype(space.dtype))}
+            return {"type": "Discrete", "n": int(space.n), "start": int(space.start), **other}
+        case kinds.Box():
+            bounds = {key: _describe_bound(getattr(space, key)) for key in ("low", "high")}
+            return {"type": "Box", "shape": list(space.shape), "dtype": str(np.dtype(space.dtype))} | bounds
+        case kinds.MultiDiscrete():
+            numbers = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            return {"type": "MultiDiscrete", "dtype": str(np.dtype(space.dtype)), **numbers}
+        case kinds.MultiBinary():
+            return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
+        case kinds.Text():
+            characters = "".join(sorted(space.character_set))
+            return {"type": "Text", "min": space.min_length, "max": space.max_length, "characters": characters}
+        case kinds.Dict():
+            return {"type": "Dict", "spaces": [[key, describe_space(part)] for key, part in space.spaces.items()]}
+        case kinds.Tuple():
+            return {"type": "Tuple", "spaces": [describe_space(part) for part in space.spaces]}
+    raise ConfigError(
+        "env.id",
+        type(space).__name__,
+        "is a space without a fixed number of parts",
+        "Box, Discrete, MultiDiscrete, MultiBinary, Text, and Dict or Tuple of them",
+        "env.wrappers=[...] with a wrapper of yours that makes one of them",
+    )
+
+
+def make_space(description: Mapping[str, Any]) -> gymnasium.Space[Any]:
+    """Make the space that `describe_space` has described."""
+    from gymnasium import spaces as kinds
+
+    about = dict(description)
+    match about.pop("type"):
+        case "Discrete":
+            return kinds.Discrete(about["n"], start=about["start"], **_read_dtype(about))
+        case "Box":
+            shape, dtype = tuple(about["shape"]), np.dtype(about["dtype"])
+            low, high = (_read_bound(about[key], shape, dtype) for key in ("low", "high"))
+            return kinds.Box(low, high, shape, dtype.type)
+        case "MultiDiscrete":
+            return kinds.MultiDiscrete(np.array(about["nvec"]), start=np.array(about["start"]), **_read_dtype(about))
+        case "MultiBinary":
+            return kinds.MultiBinary(about["n"])
+        case "Text":
+            return kinds.Text(about["max"], min_length=about["min"], charset=about["characters"])
+        case "Dict":
+            return kinds.Dict({key: make_space(part) for key, part in about["spaces"]})
+        case "Tuple":
+            return kinds.Tuple([make_space(part) for part in about["spaces"]])
+    raise ValueError(f"no such space: {description['type']}")
+
+
+def _describe_bound(values: Any) -> Any:
+    """Describe a Box's bound: one number if all elements are equal, as in images, else a list."""
+    flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values, np.float64).reshape(-1).tolist()]
+    return flat[0] if flat and all(x == flat[0] for x in flat) else flat
+
+
+def _read_bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    values = np.asarray(bound if isinstance(bound, list) else [bound], np.float64)
+    return (values.reshape(shape) if isinstance(bound, list) else np.full(shape, values[0])).astype(dtype)
+
+
+def _read_dtype(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {"dtype": np.dtype(about["dtype"]).type} if "dtype" in about else {}

@@ -1,0 +1,126 @@
+"""The one door through which code of the user's is called: environments, wrappers, objectives, and their modules.
+
+The environment is a guest: it may raise, call ``sys.exit``, hang or print, and was never written for a framework. The
+door names the call, keeps its time, and raises a `GuestError` with a cause for whatever comes out of it. Seldom calls,
+such as an import, ``make`` or ``reset``, go through `call_guest`. In hot loops the door stands around the loop, since a
+``try`` costs nothing until it catches: the loop catches `GUEST_FAULTS`, and `make_fault` names the call, the step and
+the copy then.
+
+Runs wherever the user's code runs, which is never the driver's process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rltune.errors import Cause, GuestError, RltuneError, describe_exception
+
+GUEST_FAULTS = (Exception, SystemExit)
+"""What the user's code may raise. Interrupts and `rltune.envs.step_count.SamplingEnded` are others' and pass."""
+
+STACK = ("rltune", "gymnasium", "pettingzoo", "ray", "torch", "numpy", "omegaconf")
+"""Packages whose lines in a traceback are not the user's own."""
+
+
+class RunningCall:
+    """The call into the user's code that runs in this process; another thread may read it to say what hangs.
+
+    Attributes:
+        name: The innermost call, such as ``make of copy 3``; empty outside of the user's code.
+        since: When it began, on the monotonic clock.
+        count: How many calls have begun, each of which is a sign of life.
+        on_begin: Called with the name of each call as it begins.
+    """
+
+    def __init__(self) -> None:
+        self.name, self.since, self.count = "", 0.0, 0
+        self.on_begin: Callable[[str], None] = lambda name: None
+
+
+RUNNING = RunningCall()
+
+
+@contextlib.contextmanager
+def call_guest(call: str) -> Iterator[None]:
+    """Run a call into the user's code in the ``with`` block.
+
+    Args:
+        call: The call's name, such as ``reset`` or ``import of my_project.walk``.
+
+    Raises:
+        GuestError: The code has raised or called ``sys.exit``. An `RltuneError` of our own passes as it is.
+    """
+    outer, began = (RUNNING.name, RUNNING.since), time.monotonic()
+    RUNNING.name, RUNNING.since, RUNNING.count = call, began, RUNNING.count + 1
+    RUNNING.on_begin(call)
+    try:
+        yield
+    except RltuneError:
+        raise
+    except GUEST_FAULTS as error:
+        raise make_fault(error, call, elapsed_s=time.monotonic() - began) from error
+    finally:
+        RUNNING.name, RUNNING.since = outer
+
+
+def make_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> GuestError:
+    """Make the error for an exception of the user's code, which names the call and the last line of that code.
+
+    Args:
+        error: One of `GUEST_FAULTS`.
+        call: The call's name.
+        elapsed_s: How long the call took, in seconds.
+    """
+    place = find_place(error)
+    if isinstance(error, SystemExit):
+        what = f"calls sys.exit({'' if error.code is None else repr(error.code)})"
+        allowed, fix = "code that raises an exception where something is wrong", "raise RuntimeError(...) in its place"
+    else:
+        what = f"fails with {describe_exception(error)}"
+        allowed, fix = "an environment that is made, reset, stepped and closed without an exception", "correct it"
+    at = f" ({place})" if place else ""
+    return GuestError(f"{call} {what}{at}", allowed, fix, call=call, place=place, elapsed_s=elapsed_s)
+
+
+def find_place(error: BaseException) -> str:
+    """Return the last line of the user's own code in a traceback, such as ``walk.py, line 42``; empty if none is."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_of_stack(frame.filename)]
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
+
+
+def _is_of_stack(file: str) -> bool:
+    """Return whether a file belongs to Python's standard library or to a package of `STACK`."""
+    if file.startswith("<"):
+        return True
+    library = Path(sysconfig.get_paths()["stdlib"])
+    path = Path(file)
+    for package in STACK:
+        module = sys.modules.get(package)
+        root = Path(module.__file__).parent if module is not None and module.__file__ else None
+        if root is not None and path.is_relative_to(root):
+            return True
+    return path.is_relative_to(library) and "site-packages" not in path.parts
+
+
+def make_stall(call: str, elapsed_s: float, setting: str = "failures.stall_s") -> GuestError:
+    """Make the error for a call that has not returned in time.
+
+    Args:
+        call: The call's name; empty if nobody knows it.
+        elapsed_s: For how long it has run, in seconds.
+        setting: The setting of the time limit.
+    """
+    return GuestError(
+        f"{call or 'a call into the environment'} has not returned for {elapsed_s:.0f} s",
+        f"calls that return within {setting}",
+        f"{setting}=3600 if the environment needs that long; otherwise find out where it hangs",
+        cause=Cause.STALLED,
+        call=call,
+        elapsed_s=elapsed_s,
+    )

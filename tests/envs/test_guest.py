@@ -1,0 +1,45 @@
+"""Whatever the user's code does, one typed error says which call it was."""
+
+import pytest
+
+from rltune.envs.guest import RUNNING, call_guest
+from rltune.errors import Cause, ConfigError, GuestError
+
+pytestmark = pytest.mark.fast
+
+
+def test_an_exception_names_the_call_and_the_users_line() -> None:
+    with pytest.raises(GuestError) as caught, call_guest("reset"):
+        raise ValueError("no licence")
+    assert (caught.value.call, caught.value.cause) == ("reset", Cause.ENVIRONMENT)
+    assert caught.value.place.startswith("test_guest.py, line ")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_exit_is_an_error_like_others() -> None:
+    with pytest.raises(GuestError) as caught, call_guest("step 3"):
+        raise SystemExit(0)
+    assert caught.value.call == "step 3"
+
+
+def test_our_own_errors_pass_the_door() -> None:
+    with pytest.raises(ConfigError), call_guest("reset"):
+        raise ConfigError("env.id", "x", "is wrong")
+
+
+def test_interrupts_pass_the_door() -> None:
+    with pytest.raises(KeyboardInterrupt), call_guest("reset"):
+        raise KeyboardInterrupt
+
+
+def test_another_thread_can_read_the_running_call() -> None:
+    begun: list[str] = []
+    RUNNING.on_begin = begun.append
+    count = RUNNING.count
+    with call_guest("make of copy 1"):
+        with call_guest("import of walk"):
+            assert RUNNING.name == "import of walk"
+        assert RUNNING.name == "make of copy 1"
+    RUNNING.on_begin = lambda name: None
+    assert (RUNNING.name, RUNNING.count - count) == ("", 2)
+    assert begun == ["make of copy 1", "import of walk"]
