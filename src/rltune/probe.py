@@ -135,7 +135,8 @@ def run_probe(
     spec = spec_of(config.env)
     row, several_agents = find_capabilities(config.algo), spec.policies is not None
     check_algorithm(config.algo, parse_space({}), row, several_agents=several_agents)
-    obstacles = find_obstacles(config.algo, spec, config.env.vectorize, check_env(spec))
+    facts = check_env(spec)
+    obstacles = find_obstacles(config.algo, spec, config.env.vectorize, facts.find_policy_spaces() if facts else None)
     # Env runners of the combinations could not normalise rewards.
     config = replace(config, algo=remove_from_values(config.algo, {*obstacles, "rewards"}))
     prepare_environment()

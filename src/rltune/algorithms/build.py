@@ -19,6 +19,7 @@ from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, name_for_rllib
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import find_spaces, is_plain
+from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ABSENT, ConfigError
 
@@ -41,6 +42,7 @@ class Build:
         gpus: The number of GPUs of the trial, or a fraction of one.
         replicates: The number of algorithms in a trial, one for each seed; they take turns.
         precision: The precision of matrix products, see `rltune.engine.networks.mixed_precision`.
+        facts: What the request's check has learned about the environment; None with several agents, or unchecked.
     """
 
     algo: Mapping[str, Any]
@@ -49,6 +51,7 @@ class Build:
     gpus: float = 0.0
     replicates: int = 1
     precision: str = "float32"
+    facts: EnvFacts | None = None
 
     def with_params(self, params: Mapping[str, Any]) -> Build:
         """Return this with a sample's values in the algo file, and what that normalises in the environment."""

@@ -52,9 +52,10 @@ from rltune.driver.warm_starts import (
     find_baseline,
     note_values_outside,
 )
+from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
-from rltune.envs.validation import check_env, check_rewards, find_time_limit
+from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
@@ -223,7 +224,8 @@ class Plan:
 
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain dictionaries, for the workers' assignments."""
-        return {**vars(self.build), "algo": dict(self.build.algo), "env": self.build.env.to_dict()}
+        facts = self.build.facts.to_dict() if self.build.facts else None
+        return {**vars(self.build), "algo": dict(self.build.algo), "env": self.build.env.to_dict(), "facts": facts}
 
 
 @dataclass(frozen=True)
@@ -290,7 +292,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     request = _make_request(config)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, obstacles = _check_env(config, space, row)
+    spec, facts, obstacles = _check_env(config, space, row)
     env_notes = list_notes(obstacles, [config.algo, *space.corners()])
     given_settings, config = config, _leave_out(config, obstacles)
     space = build_search_space(config.algo, config.space)
@@ -314,7 +316,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     optional_notes = (
         *env_notes,
         _describe_few_steps(config),
-        _describe_late_episodes(config, spec, request.env_runners, row),
+        _describe_late_episodes(config, facts, request.env_runners, row),
         *portfolio_notes,
         *searcher_notes,
         *earlier_notes,
@@ -350,7 +352,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
         scheduler=config.scheduler,
         criteria=criteria,
         space=space,
-        build=Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision),
+        build=Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, facts),
         baseline=baseline,
         request=request,
         notes=(*notes, *note_values_outside(space, baseline), *filter(None, optional_notes)),
@@ -392,20 +394,23 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
-def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tuple[EnvSpec, dict[str, str]]:
+def _check_env(
+    config: RunConfig, space: Space, row: Capabilities | None
+) -> tuple[EnvSpec, EnvFacts | None, dict[str, str]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
 
     Returns:
-        Its specification, and what cannot be normalised in it, with the reason.
+        Its specification, what was learned about it, and what cannot be normalised in it, with the reason.
     """
     spec = specify_env(config.env, config.objective)
     env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
     check_rewards(spec, env_runners, vectorize)
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
-    spaces = check_env(spec)
+    facts = check_env(spec)
+    spaces = facts.find_policy_spaces() if facts else None
     check_spaces(config.algo, config.env.id, spaces, row, space)
-    return spec, find_obstacles(config.algo, spec, vectorize, spaces)
+    return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
 
 
 def _leave_out(config: RunConfig, obstacles: Collection[str]) -> RunConfig:
@@ -441,10 +446,12 @@ def _describe_few_steps(config: RunConfig) -> str | None:
     )
 
 
-def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int, row: Capabilities | None) -> str | None:
+def _describe_late_episodes(
+    config: RunConfig, facts: EnvFacts | None, env_runners: int, row: Capabilities | None
+) -> str | None:
     """Return a note if a trial, or the stopping rule's first judgement, may end before its first episode; else None."""
     fraction = config.scheduler.args.get("grace_fraction")
-    time_limit = find_time_limit(spec)
+    time_limit = facts.time_limit if facts else None
     if time_limit is None or (row and row.offline):  # Offline training collects no episodes.
         return None
     num_envs = int((config.algo.get("env_runners") or {}).get("num_envs_per_env_runner") or 1) * max(1, env_runners)

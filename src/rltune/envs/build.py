@@ -51,9 +51,13 @@ def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 def wrap_env(env: Any, spec: EnvSpec) -> Any:
     """Apply the wrappers of a specification to an environment, and flatten compound spaces."""
+    return flatten_env(_apply_wrappers(env, spec))
+
+
+def flatten_env(env: Any) -> Any:
+    """Flatten compound observations and actions of an environment, as policies see them."""
     from rltune.envs.spaces import FlatAction, FlatObservation, has_plain_actions, has_plain_observations
 
-    env = _apply_wrappers(env, spec)
     if not has_plain_observations(env.observation_space):
         env = FlatObservation(env)
     return env if has_plain_actions(env.action_space) else FlatAction(env)

@@ -43,6 +43,16 @@ class EnvFacts:
     has_native: bool = False
     notes: tuple[str, ...] = ()
 
+    def find_policy_spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+        """Return the spaces of the observations and actions as policies see them, that is of `make_env`."""
+        from rltune.envs import spaces
+
+        seen, taken = self.observation_space, self.action_space
+        return (
+            seen if spaces.has_plain_observations(seen) else spaces.flatten_observation_space(seen),
+            taken if spaces.has_plain_actions(taken) else spaces.flatten_action_space(taken),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON values; `from_dict` reads them."""
         spaces = {name: describe_space(getattr(self, name)) for name in ("observation_space", "action_space")}

@@ -10,8 +10,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from rltune.envs.build import import_env_module, make_bare_env, wrap_env
+from rltune.envs.build import flatten_env, import_env_module, import_wrappers, make_bare_env
 from rltune.envs.closing import close_env
+from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import check_observation, check_reward, find_network_spaces, name_setting
@@ -24,11 +25,11 @@ RESET = "def reset(self, *, seed=None, options=None)"
 SCORE_STEPS = 2_000
 
 
-def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
+def check_env(spec: EnvSpec) -> EnvFacts | None:
     """Build an environment and take some steps, to find a wrong id, argument or wrapper before the first trial.
 
     Returns:
-        Its observation space and its action space, as policies see them; None with several agents.
+        What was learned about it; None with several agents.
 
     Raises:
         ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
@@ -45,7 +46,10 @@ def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
         import_env_module(module, spec.id)
     env = _make_bare_env(spec)
     try:
-        env = wrap_env(env, spec)
+        for wrap in import_wrappers(spec):
+            env = wrap(env)
+        spaces = env.observation_space, env.action_space
+        env = flatten_env(env)
         find_network_spaces(env.observation_space, env.action_space)
     except ConfigError as error:
         raise name_setting(error, "env.id", spec.id) from None
@@ -64,7 +68,7 @@ def check_env(spec: EnvSpec) -> tuple[Any, Any] | None:
     if spec.objective:
         _check_score(env, spec)
     close_env(env)
-    return env.observation_space, env.action_space
+    return EnvFacts(*spaces, time_limit=find_time_limit(spec))
 
 
 def find_time_limit(spec: EnvSpec) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rltune.algorithms.build import Build
+from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import spec_of
 from rltune.records import SCORED_SHARE, TRIALS, trial_dir_of
 
@@ -84,4 +85,6 @@ class Assignment:
 
     def to_build(self) -> Build:
         """Return the settings from which the trial's runners are built."""
-        return Build(**{**self.build, "env": spec_of(self.build["env"])})
+        facts = self.build.get("facts")
+        env = spec_of(self.build["env"])
+        return Build(**{**self.build, "env": env, "facts": EnvFacts.from_dict(facts) if facts else None})
