@@ -163,3 +163,19 @@ def test_changes_of_the_environment_leave_the_rest_of_it(tmp_path):
     assert play("Countdown-v0") == (2.0, 1), "another environment has arguments of its own"
     with pytest.raises(PolicyError, match=r"env\.nonsense=3"):
         play({"nonsense": 3})
+
+
+class ByType(Countdown):
+    """Looks actions up by their type, and pays arrays."""
+
+    def step(self, action):
+        assert type(action) is int
+        obs, reward, *rest = super().step(action)
+        return obs, np.array([reward]), *rest
+
+
+gymnasium.register("ByType-v0", ByType)
+
+
+def test_an_evaluation_sends_and_takes_what_training_does(checkpoint):
+    assert evaluate(checkpoint, 3, seed=3, env="ByType-v0").returns == (4.0, 5.0, 6.0)

@@ -33,6 +33,7 @@ class EnvFacts:
         metadata: Its metadata, of which only what JSON has.
         has_native: Whether its id has a vector version of its own that takes the same arguments.
         notes: What the check has to say about it.
+        sources: A digest of each source file that it comes from, by the name of its module.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -42,6 +43,7 @@ class EnvFacts:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     has_native: bool = False
     notes: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def find_policy_spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
         """Return the spaces of the observations and actions as policies see them, that is of `make_env`."""
@@ -56,7 +58,13 @@ class EnvFacts:
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON values; `from_dict` reads them."""
         spaces = {name: describe_space(getattr(self, name)) for name in ("observation_space", "action_space")}
-        return {**vars(self), **spaces, "metadata": dict(self.metadata), "notes": list(self.notes)}
+        return {
+            **vars(self),
+            **spaces,
+            "metadata": dict(self.metadata),
+            "sources": dict(self.sources),
+            "notes": list(self.notes),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EnvFacts:

@@ -67,3 +67,43 @@ def test_a_reward_that_is_no_number_ends_the_sampling(mode: str) -> None:
     with pytest.raises(RewardError, match=r"\bnan\n"):
         make_collector(envs).collect(4)
     envs.close()
+
+
+class StrictEnv(CountEnv):
+    """Takes nothing but Python ints, and pays an array, or at its third step what a test says."""
+
+    def __init__(self, third: Any = None) -> None:
+        super().__init__(length=5)
+        self.third = third
+
+    def step(self, action: Any) -> Any:
+        assert type(action) is int
+        obs, reward, *rest = super().step(action)
+        return obs, self.third if reward == 3 and self.third is not False else np.array([reward]), *rest
+
+
+def create_strict(config: Any) -> StrictEnv:
+    return StrictEnv(False)
+
+
+def create_silent(config: Any) -> StrictEnv:
+    return StrictEnv(None)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_copies_get_python_ints_and_may_pay_arrays(mode: str) -> None:
+    register_env("strict", create_strict)
+    envs = make_envs(ppo_config("strict", envs=2).env_runners(gym_env_vectorize_mode=mode))
+    rollout = make_collector(envs).collect(10)
+    assert {reward for reward, _ in rollout.episodes} == {15.0}
+    envs.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_late_reward_of_another_form_is_named(mode: str) -> None:
+    register_env("silent", create_silent)
+    envs = make_envs(ppo_config("silent", envs=2).env_runners(gym_env_vectorize_mode=mode))
+    with pytest.raises(RewardError, match="reward is None") as refused:
+        make_collector(envs).collect(10)
+    assert "return float(reward)" in refused.value.fix
+    envs.close()
