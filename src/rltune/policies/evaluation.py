@@ -16,7 +16,9 @@ from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
+from rltune.envs.spaces import to_python
 from rltune.envs.spec import EnvSpec
+from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.formatting import format_interval, format_number
 from rltune.policies import bundle_reader
@@ -362,8 +364,8 @@ def _play(
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
-                obs[i], reward, terminated, truncated, info = envs[i].step(action)
-                returns[current[i]] += float(reward)
+                obs[i], reward, terminated, truncated, info = envs[i].step(to_python(envs[i].action_space, action))
+                returns[current[i]] += read_reward(reward)
                 lengths[current[i]] += 1
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
                 if terminated or truncated or is_cut:
