@@ -408,6 +408,8 @@ def _check_env(
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
     facts = check_env(spec)
+    if facts and facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
+        spec = replace(spec, evaluation_steps=None)
     spaces = facts.find_policy_spaces() if facts else None
     check_spaces(config.algo, config.env.id, spaces, row, space)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
