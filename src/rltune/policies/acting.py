@@ -29,7 +29,7 @@ FIRST_SEED = 2_100_000_003
 
 
 def choose_acting(
-    folder: Path, training_scores: Sequence[float], progress: Callable[[int, int], None] | None = None
+    folder: str | Path, training_scores: Sequence[float], progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any] | None:
     """Compare a checkpoint's deterministic policy with its training score, and where it is worse, with sampling.
 

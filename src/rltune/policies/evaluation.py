@@ -74,6 +74,12 @@ class Evaluation:
         """Return the result as JSON values."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
+        """Make the result from what `to_dict` has returned, also after its way through JSON."""
+        lists = {key: tuple(values[key]) for key in ("returns", "lengths", "cut")}
+        return cls(**{**values, **lists})
+
     def explain_cut(self) -> str:
         """Explain which episodes were cut, and how to give the environment a time limit; empty if none was cut."""
         return explain_cut(self.cut, len(self.returns), max(self.lengths))
@@ -203,6 +209,30 @@ def evaluate_checkpoint(
 ) -> Evaluation:
     """Evaluate a checkpoint of the user's own sweep, whose pickled files may therefore be loaded."""
     return evaluate(load_playable(Source(str(folder), trust=True)), episodes, seed, progress=progress)
+
+
+def evaluate_folder(
+    folder: str,
+    episodes: int,
+    seed: int,
+    env: Mapping[str, Any] | None = None,
+    trust: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Evaluate a policy in a process of its own (`rltune.envs.child`), which takes and returns JSON values.
+
+    Args:
+        folder: The folder of a checkpoint or of a policy.
+        episodes: As for `evaluate`.
+        seed: As for `evaluate`.
+        env: As for `evaluate`.
+        trust: Whether it is a checkpoint of the user's own sweep, whose pickled files may be loaded.
+        progress: As for `evaluate`.
+
+    Returns:
+        What `Evaluation.from_dict` reads.
+    """
+    return evaluate(load_playable(Source(folder, trust=trust)), episodes, seed, env, progress=progress).to_dict()
 
 
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
