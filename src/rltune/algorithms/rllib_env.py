@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rltune.envs.build import is_plain, make_env, make_training_env
+from rltune.envs.rewards import RewardScale
 from rltune.envs.spec import EnvSpec
 
 DISCOUNT = "rltune_discount"
@@ -14,15 +15,18 @@ DISCOUNT = "rltune_discount"
 
 
 class Creator:
-    """Builds environments of one specification; RLlib calls it as the ``env_creator`` of a registered name."""
+    """Builds environments of one specification; RLlib calls it as the ``env_creator`` of a registered name.
+
+    All copies that it makes share the deviation by which their rewards are normalised.
+    """
 
     def __init__(self, spec: EnvSpec) -> None:
-        self.spec = spec
+        self.spec, self._deviation = spec, RewardScale()
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
         """Build one training environment; RLlib calls this with its ``env_config``."""
         arguments = dict(context)
-        return make_training_env(self.spec, arguments.pop(DISCOUNT, None), **arguments)
+        return make_training_env(self.spec, arguments.pop(DISCOUNT, None), self._deviation, **arguments)
 
     def together(self, num_envs: int) -> Any:
         """Build ``num_envs`` copies as one native vector environment for the fast engine; None if it has none."""

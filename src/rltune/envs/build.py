@@ -21,6 +21,8 @@ from rltune.errors import ABSENT, ConfigError, nearest
 if TYPE_CHECKING:
     import gymnasium
 
+    from rltune.envs.rewards import RewardScale
+
 Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
 # The spaces of the environments that were looked at in this process, each with its entry in Gymnasium's registry.
 _SPACES: dict[str, tuple[Any, Spaces]] = {}
@@ -84,20 +86,34 @@ def make_flat_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium
     return env if has_network_actions(env.action_space) else FlatAction(env)
 
 
-def make_training_env(spec: EnvSpec, reward_discount: float | None = None, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment for training: as `make_flat_env` does, but with shaped rewards.
+def make_training_env(
+    spec: EnvSpec,
+    reward_discount: float | None = None,
+    reward_deviation: RewardScale | None = None,
+    **kwargs: Any,
+) -> gymnasium.Env[Any, Any]:
+    """Build one environment for training: as `make_flat_env` does, but with shaped rewards and records of its episodes.
 
     Args:
         spec: The environment.
         reward_discount: That of the algorithm, by which rewards are normalised; None is `rltune.envs.rewards.DISCOUNT`.
+        reward_deviation: As ``deviation`` of `rltune.envs.rewards.ShapedReward`.
         kwargs: Further arguments of the environment.
     """
     from rltune.envs.rewards import DISCOUNT, ShapedReward
 
-    env = make_flat_env(spec, **kwargs)
-    if not spec.rewards and not spec.objective:
+    env = make_restarting(spec, functools.partial(make_flat_env, spec, **kwargs))
+    if not (spec.rewards or spec.objective or spec.restarts):
         return env
-    return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
+    discount = DISCOUNT if reward_discount is None else reward_discount
+    return ShapedReward(env, spec.rewards, spec.objective, discount, reward_deviation)
+
+
+def make_restarting(spec: EnvSpec, make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+    """Build one environment that is made again when it fails, as often as its specification says."""
+    from rltune.envs.restarts import RestartingEnv
+
+    return RestartingEnv(make, spec.restarts) if spec.restarts else make()
 
 
 def is_plain(spec: EnvSpec) -> bool:
@@ -108,6 +124,7 @@ def is_plain(spec: EnvSpec) -> bool:
         and not spec.wrappers
         and not spec.rewards
         and not spec.objective
+        and not spec.restarts
         and _suits_networks(spec)
     )
 

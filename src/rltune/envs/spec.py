@@ -37,6 +37,8 @@ class EnvSpec:
         rewards: ``normalise``, ``scale`` and ``clip``, without those that change nothing.
         objective: ``kind``, ``key`` and ``direction`` of what an episode is worth (`rltune.envs.objective`); empty for
             its return.
+        restarts: How many times a copy is made again within ten minutes after it has failed
+            (`rltune.envs.restarts`).
         policies: Which policy acts for which of several agents (`rltune.envs.pettingzoo`); None for one agent.
     """
 
@@ -47,6 +49,7 @@ class EnvSpec:
     rewards: Mapping[str, Any] = field(default_factory=dict)
     policies: str | Mapping[str, str] | None = None
     objective: Mapping[str, Any] = field(default_factory=dict)
+    restarts: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
@@ -60,6 +63,8 @@ class EnvSpec:
             plain["policies"] = self.policies if isinstance(self.policies, str) else dict(self.policies)
         if self.objective:
             plain["objective"] = dict(self.objective)
+        if self.restarts:
+            plain["restarts"] = self.restarts
         return plain
 
     def list_normalised(self) -> list[str]:
@@ -113,6 +118,7 @@ def spec_of(config: Any) -> EnvSpec:
         rewards,
         raw.get("policies"),
         raw.get("objective") or {},
+        int(raw.get("restarts") or 0),
     )
 
 
