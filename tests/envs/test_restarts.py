@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from failing import Failing
 
-from rltune.algorithms.rllib_env import name_for_rllib
 from rltune.config.schema import EnvConfig
 from rltune.config.validation import check_pair
 from rltune.envs import restarts
-from rltune.envs.build import make_training_env
+from rltune.envs.build import is_plain, make_training_env
 from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.restarts import RestartingEnv
 from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
 
 FAULT = "ConnectionResetError: the simulator has closed the connection"
@@ -119,7 +120,9 @@ def test_restarts_are_no_part_of_the_task() -> None:
     assert plain.digest == restarting.digest
     assert "restarts" not in plain.to_dict()
     assert spec_of(restarting.to_dict()) == restarting
-    assert name_for_rllib(EnvSpec("CartPole-v1", restarts=3)).startswith("rltune:")
+    simple = EnvSpec("CartPole-v1")
+    facts = check_env(simple)
+    assert is_plain(simple, facts) and not is_plain(replace(simple, restarts=3), facts)
 
 
 @pytest.mark.parametrize("other", [{"vectorize": "vector_entry_point"}, {"policies": "shared"}])
