@@ -10,9 +10,10 @@ import few_copies
 import gymnasium
 import numpy as np
 import pytest
+from failing import Failing
 
 from rltune.envs.facts import describe_space
-from rltune.errors import PolicyError
+from rltune.errors import GuestError, PolicyError
 from rltune.policies.evaluation import Copies, evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
 from tests.policies.bundles import BOX, write_linear
@@ -207,3 +208,16 @@ def test_copies_are_closed_if_one_cannot_be_made(tmp_path):
     with pytest.raises(PolicyError) as refused:
         evaluate(policy, 5, copies=0)
     assert refused.value.key == "copies"
+
+
+def test_an_episode_in_which_the_copy_fails_is_played_again(tmp_path):
+    """From its seed, in a copy that was made again, and never counted half."""
+    Failing.made.clear()
+    spec = {"id": "failing:Failing-v0", "kwargs": {"length": 5, "fail_at": 8}, "restarts": 3}
+    policy = load_policy(write_linear(tmp_path, describe_space(Failing.observation_space), spec), trust=True)
+    result = evaluate(policy, 4, seed=3, copies=1)
+    assert (result.returns, result.lengths, result.cut) == ((15.0,) * 4, (5,) * 4, ())
+    assert [copy.seeds for copy in Failing.made] == [[3, 4], [4, 5], [5, 6], [6]]
+    assert all(copy.is_closed for copy in Failing.made)
+    with pytest.raises((ConnectionResetError, GuestError)):
+        evaluate(policy, 5, seed=3, copies=1)

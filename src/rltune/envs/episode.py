@@ -8,7 +8,8 @@ sum of the rewards that were seen.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 RECORD = "rltune_episode"
 """Key in the info of an episode's last step for its `EpisodeRecord`."""
@@ -33,3 +34,8 @@ class EpisodeRecord(NamedTuple):
     cut: bool = False
     restarts: int = 0
     fault: str = ""
+
+
+def was_cut(info: Mapping[str, Any]) -> bool:
+    """Return whether a failure of the environment has cut the episode of whose last step this is the info."""
+    return RECORD in info and bool(info[RECORD].cut)
