@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -77,15 +76,6 @@ def find_time_limit(env: Any) -> int | None:
                 layer.unwrapped.spec = GymnasiumSpec("Inner-v0")
             limits.append(layer.spec.max_episode_steps if layer.spec else None)
     return min((int(limit) for limit in limits if limit), default=None)
-
-
-def read_metadata(env: Any) -> dict[str, Any]:
-    """Return an environment's metadata, such as ``render_fps``, as far as JSON has them."""
-    metadata = {}
-    for key, value in (getattr(env, "metadata", None) or {}).items():
-        with contextlib.suppress(TypeError, ValueError):
-            metadata[str(key)] = json.loads(json.dumps(value, allow_nan=False))
-    return metadata
 
 
 def digest_sources(env: Any) -> dict[str, str]:

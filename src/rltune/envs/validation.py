@@ -10,62 +10,59 @@ from typing import Any
 
 from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
 from rltune.envs.closing import close_env
-from rltune.envs.facts import EnvFacts
+from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import check_first_steps
-from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit, read_metadata
+from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import find_network_spaces, name_setting
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ABSENT, ConfigError, describe_exception, nearest
 
 
-def check_env(spec: EnvSpec) -> EnvFacts | None:
+def check_env(spec: EnvSpec) -> EnvFacts:
     """Build an environment and take some steps, to find a wrong id, argument or wrapper before the first trial.
 
+    It makes one copy, which is closed whatever the check finds.
+
     Returns:
-        What was learned about it; None with several agents.
+        What was learned about it.
 
     Raises:
         ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
     """
     if spec.policies is not None:
-        check_agents(spec)
-        return None
+        return check_agents(spec)
     module, colon, _ = spec.id.rpartition(":")
     if colon and not module:
         raise ConfigError(
             "env.id", spec.id, "names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
         )
+    _check_shaping(spec)
     if module:
         import_env_module(module, spec.id)
-    wrapped = _make_bare_env(spec)
+    env = _make_bare_env(spec)
     try:
-        for wrap in import_wrappers(spec):
-            wrapped = wrap(wrapped)
-        find_network_spaces(wrapped.observation_space, wrapped.action_space)
-    except ConfigError as error:
-        raise name_setting(error, "env.id", spec.id) from None
-    except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
-        raise ConfigError(
-            "env.wrappers",
-            ABSENT,
-            f"of {spec.id}: {describe_exception(error)}",
-            "arguments that the wrappers take",
-            "env.wrappers=[]",
-        ) from None
-    check_normalising(wrapped, spec)
-    _check_shaping(spec)
-    has_mask, notes = check_first_steps(wrapped, spec)
-    close_env(wrapped)
-    return EnvFacts(
-        wrapped.observation_space,
-        wrapped.action_space,
-        find_time_limit(wrapped),
-        has_mask,
-        read_metadata(wrapped),
-        notes=tuple(notes),
-        sources=digest_sources(wrapped),
-    )
+        try:
+            for wrap in import_wrappers(spec):
+                env = wrap(env)
+            spaces = env.observation_space, env.action_space
+            find_network_spaces(*spaces)
+        except ConfigError as error:
+            raise name_setting(error, "env.id", spec.id) from None
+        except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
+            raise ConfigError(
+                "env.wrappers",
+                ABSENT,
+                f"of {spec.id}: {describe_exception(error)}",
+                "arguments that the wrappers take",
+                "env.wrappers=[]",
+            ) from None
+        check_normalising(env, spec)
+        has_mask, notes = check_first_steps(env, spec)
+        metadata, sources = select_json(env.metadata or {}), digest_sources(env)
+        return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
+    finally:
+        close_env(env)
 
 
 def _check_shaping(spec: EnvSpec) -> None:
