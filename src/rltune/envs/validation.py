@@ -59,7 +59,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
             ) from None
         check_normalising(env, spec)
         has_mask, notes = check_first_steps(env, spec)
-        metadata, sources = select_json(env.metadata or {}), digest_sources(env)
+        metadata, sources = select_json(env.metadata if isinstance(env.metadata, dict) else {}), digest_sources(env)
         return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
     finally:
         close_env(env)
