@@ -175,15 +175,9 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[bool, list[str]]:
             break
     notes = []
     if is_quick and (difference := _repeat(play, env.observation_space, first, actions, steps)):
-        notes.append(
-            f"{spec.id} does not follow its seed: {difference}. Episodes of one seed differ, so that policies are not "
-            "compared on the same ones: draw from self.np_random after super().reset(seed=seed)"
-        )
+        notes.append(describe_unseeded(spec.id, difference))
     if play.excess:
-        notes.append(
-            f"{play.excess}. Training takes it as it is: if it is meant, widen the observation_space, "
-            "Box(-np.inf, np.inf, shape) has no bounds"
-        )
+        notes.append(describe_excess(play.excess))
     if play.has_mask:
         notes.append(
             f"{spec.id} says which actions are permitted (an action mask), which training does not use yet: policies "
@@ -192,6 +186,22 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[bool, list[str]]:
     if spec.objective:
         _check_score(play, spec)
     return play.has_mask, notes
+
+
+def describe_unseeded(env_id: str, difference: str) -> str:
+    """Return the note on an environment that does not follow its seed."""
+    return (
+        f"{env_id} does not follow its seed: {difference}. Episodes of one seed differ, so that policies are not "
+        "compared on the same ones: draw from self.np_random after super().reset(seed=seed)"
+    )
+
+
+def describe_excess(excess: str) -> str:
+    """Return the note on a number that leaves its bounds by little."""
+    return (
+        f"{excess}. Training takes it as it is: if it is meant, widen the observation_space, "
+        "Box(-np.inf, np.inf, shape) has no bounds"
+    )
 
 
 def _repeat(play: FirstSteps, space: Any, first: Any, actions: list[Any], steps: list[Step]) -> str | None:

@@ -6,6 +6,7 @@ where its author says that it can run in parallel. PettingZoo is imported inside
 
 from __future__ import annotations
 
+import copy
 import importlib
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 from rltune.envs.closing import close_env
 from rltune.envs.facts import EnvFacts, select_json
+from rltune.envs.first_steps import describe_excess, describe_unseeded, find_difference
 from rltune.envs.inspection import digest_sources
 from rltune.envs.spaces import (
     check_observation,
@@ -199,7 +201,8 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
     try:
         try:
             env = make_parallel_env(spec)
-            first, _ = env.reset(seed=0)
+            first = copy.deepcopy(env.reset(seed=0)[0])
+            again = copy.deepcopy(env.reset(seed=0)[0])
             then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
             spaces = spaces_by_agent(env)
         except ConfigError:
@@ -214,16 +217,28 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
             ) from None
         for pair in policy_spaces(spec, spaces).values():
             find_network_spaces(*pair)
+        notes: dict[str, str] = {}  # The first note of each kind.
         for agent, (observation_space, _) in spaces.items():
             try:
                 for observations in (first, then):
-                    if agent in observations:
-                        check_observation(observation_space, observations[agent])
+                    if agent in observations and (excess := check_observation(observation_space, observations[agent])):
+                        notes.setdefault("bounds", describe_excess(f"{excess} of {agent}"))
+                if agent in first and agent in again:
+                    difference = find_difference(observation_space, first[agent], again[agent], f" of {agent}")
+                    if difference:
+                        difference = f"two resets with seed 0 differ, {difference}"
+                        notes.setdefault("seed", describe_unseeded(spec.id, difference))
                 check_reward(rewards.get(agent, 0.0))
             except ConfigError as error:
                 raise name_setting(error, "env.id", spec.id, f", {agent}") from None
-        metadata = select_json(getattr(env, "metadata", None) or {})
-        return EnvFacts(*join_spaces(spaces), metadata=metadata, agents=tuple(spaces), sources=digest_sources(env))
+        metadata, sources = select_json(getattr(env, "metadata", None) or {}), digest_sources(env)
+        return EnvFacts(
+            *join_spaces(spaces),
+            metadata=metadata,
+            agents=tuple(spaces),
+            notes=tuple(notes.values()),
+            sources=sources,
+        )
     finally:
         if env is not None:
             close_env(env)

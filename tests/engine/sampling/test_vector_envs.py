@@ -75,6 +75,29 @@ def test_a_reward_that_is_no_number_ends_the_sampling(mode: str) -> None:
     envs.close()
 
 
+def test_copies_that_are_too_many_are_closed_and_counted() -> None:
+    config = ppo_config("FewCopies-v0", envs=4).environment(env_config={"most": 2})
+    with pytest.raises(GuestError) as refused:
+        make_envs(config)
+    assert refused.value.fix == "algo.env_runners.num_envs_per_env_runner=2"
+    assert "3 of 4" in refused.value.call
+    assert not few_copies.OPEN
+
+
+def test_copies_in_other_processes_are_not_looked_at(tmp_path: Path) -> None:
+    """Gymnasium would make one more, in the process that steps them."""
+    spec = EnvSpec("FewCopies-v0", {"log": str(tmp_path / "log")}, ({"entry_point": "FlattenObservation"},))
+    facts = check_env(spec)
+    config = ppo_config(register_for_rllib(spec, facts), envs=2).env_runners(gym_env_vectorize_mode="async")
+    (tmp_path / "log").unlink()
+    envs = make_envs(config)
+    envs.reset([1, 2])
+    envs.close()
+    started = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    assert [number for _, number in started] == ["1", "1"]
+    assert str(os.getpid()) not in {pid for pid, _ in started}
+
+
 class StrictEnv(CountEnv):
     """Takes nothing but Python ints, and pays an array, or at its third step what a test says."""
 
@@ -113,26 +136,3 @@ def test_a_late_reward_of_another_form_is_named(mode: str) -> None:
         make_collector(envs).collect(10)
     assert "return float(reward)" in refused.value.fix
     envs.close()
-
-
-def test_copies_that_are_too_many_are_closed_and_counted() -> None:
-    config = ppo_config("FewCopies-v0", envs=4).environment(env_config={"most": 2})
-    with pytest.raises(GuestError) as refused:
-        make_envs(config)
-    assert refused.value.fix == "algo.env_runners.num_envs_per_env_runner=2"
-    assert "3 of 4" in refused.value.call
-    assert not few_copies.OPEN
-
-
-def test_copies_in_other_processes_are_not_looked_at(tmp_path: Path) -> None:
-    """Gymnasium would make one more, in the process that steps them."""
-    spec = EnvSpec("FewCopies-v0", {"log": str(tmp_path / "log")}, ({"entry_point": "FlattenObservation"},))
-    facts = check_env(spec)
-    config = ppo_config(register_for_rllib(spec, facts), envs=2).env_runners(gym_env_vectorize_mode="async")
-    (tmp_path / "log").unlink()
-    envs = make_envs(config)
-    envs.reset([1, 2])
-    envs.close()
-    started = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
-    assert [number for _, number in started] == ["1", "1"]
-    assert str(os.getpid()) not in {pid for pid, _ in started}
