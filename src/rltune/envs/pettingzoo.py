@@ -24,6 +24,7 @@ from rltune.envs.spaces import (
     has_plain_actions,
     has_plain_observations,
     name_setting,
+    to_python,
 )
 from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.envs.step_count import read_reward
@@ -176,7 +177,8 @@ class TeamEnv:
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left."""
-        obs, rewards, *_ = self._env.step(actions)
+        sent = {agent: to_python(self.action_space[agent], action) for agent, action in actions.items()}
+        obs, rewards, *_ = self._env.step(sent)
         return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, {}
 
 
@@ -203,7 +205,8 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
             env = make_parallel_env(spec)
             first = copy.deepcopy(env.reset(seed=0)[0])
             again = copy.deepcopy(env.reset(seed=0)[0])
-            then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+            drawn = {agent: env.action_space(agent) for agent in env.agents}
+            then, rewards, *_ = env.step({agent: to_python(space, space.sample()) for agent, space in drawn.items()})
             spaces = spaces_by_agent(env)
         except ConfigError:
             raise
