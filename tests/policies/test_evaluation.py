@@ -180,11 +180,11 @@ def test_episodes_do_not_depend_on_the_number_of_copies(tmp_path):
     assert [result.returns for result in results] == [results[0].returns] * 4
 
 
-@pytest.mark.parametrize(("trained", "asked", "opened"), [(1, None, 1), (2, None, 2), (4, 3, 3), (None, None, 5)])
-def test_as_many_copies_play_as_the_training_had(tmp_path, monkeypatch, trained, asked, opened):
+@pytest.mark.parametrize(("trained", "copies", "opened"), [(1, None, 1), (2, None, 2), (4, 3, 3), (None, None, 5)])
+def test_as_many_copies_play_as_the_training_had(tmp_path, monkeypatch, trained, copies, opened):
     monkeypatch.setattr(few_copies, "STARTED", [])
     policy = load_few(tmp_path, opened, **({"copies": trained} if trained else {}))
-    assert len(evaluate(policy, 5, copies=asked).returns) == 5
+    assert len(evaluate(policy, 5, copies=copies).returns) == 5
     assert list(range(1, opened + 1)) == few_copies.STARTED, "the first that plays is the one that is looked at"
     assert not few_copies.OPEN
 
