@@ -22,9 +22,12 @@ from rltune.config.capabilities import list_algos
 from rltune.envs.build import make_env
 from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective
+from rltune.envs.spaces import to_python
+from rltune.envs.spec import spec_of
+from rltune.envs.step_count import read_reward
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
-from rltune.policies.evaluation import Evaluation, environment_of, find_step_limit, make_generator
+from rltune.policies.evaluation import Evaluation, environment_of, find_step_limit, make_generator, seed_globally
 from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
@@ -113,29 +116,33 @@ def film_episodes(
         folder.mkdir(parents=True, exist_ok=True)
         for which, episode in chosen.items():
             path = folder / f"{which}-seed-{seed + episode}.mp4"
-            episode_return = _film_episode(player, stage, result.deterministic, seed + episode, path)
+            step_limit = spec_of(spec).step_limit
+            episode_return = _film_episode(player, stage, step_limit, result.deterministic, seed + episode, path)
             films.append(Film(path, which, seed + episode, episode_return))
     return films
 
 
-def _film_episode(policy: BundlePolicy, stage: Any, deterministic: bool, seed: int, path: Path) -> float:
+def _film_episode(
+    policy: BundlePolicy, stage: Any, step_limit: int, deterministic: bool, seed: int, path: Path
+) -> float:
     """Replay and encode one episode frame by frame, without keeping its frames in memory; return its return."""
     from imageio.v2 import get_writer
 
     draft, total, length, state, over = path.with_name(f".{path.name}"), 0.0, 0, None, False
-    limit, rng = find_step_limit(stage), make_generator(seed)
-    fps = stage.metadata.get("render_fps") or FPS
-    writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
-    with writer as mp4:
-        obs, _ = stage.reset(seed=seed)
-        begins = np.array([True])
-        mp4.append_data(_draw_frame(stage))
-        while not over:
-            action, state = policy.predict(obs, state, begins, deterministic, rng)
-            obs, reward, terminated, truncated, _ = stage.step(action[()])
+    with seed_globally(seed):
+        limit, rng = find_step_limit(stage, step_limit), make_generator(seed)
+        fps = stage.metadata.get("render_fps") or FPS
+        writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
+        with writer as mp4:
+            obs, _ = stage.reset(seed=seed)
+            begins = np.array([True])
             mp4.append_data(_draw_frame(stage))
-            total, length, begins = total + float(reward), length + 1, np.array([False])
-            over = terminated or truncated or length >= limit
+            while not over:
+                action, state = policy.predict(obs, state, begins, deterministic, rng)
+                obs, reward, terminated, truncated, _ = stage.step(to_python(stage.action_space, action[()]))
+                mp4.append_data(_draw_frame(stage))
+                total, length, begins = total + read_reward(reward), length + 1, np.array([False])
+                over = terminated or truncated or length >= limit
     draft.replace(path)
     return total
 
