@@ -87,11 +87,6 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
             # If remote runners sample, then the local runner has no environments and only keeps the merged statistics.
             self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
 
-    def begin_anew(self, **kwargs: Any) -> None:
-        """Initialise this runner again for another algorithm, because a new process would have to import everything."""
-        self.env = None  # The previous algorithm's stop() has closed these environments already.
-        self.__init__(**kwargs)  # type: ignore[misc]
-
     def make_env(self) -> None:
         """Build array environments; RLlib's connectors and module specs only need their spaces."""
         if self.env is not None:
