@@ -14,6 +14,7 @@ from omegaconf import MISSING, OmegaConf
 
 from rltune.config.bounds import Checked, bounded
 from rltune.config.uris import conceal_setting
+from rltune.records import EVALUATION_STEPS
 from rltune.secrets import conceal
 
 
@@ -81,6 +82,7 @@ class EnvConfig:
     vectorize: str = bounded("auto", choices=("auto", "sync", "async", "vector_entry_point"))
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     policies: Any = None
+    evaluation_steps: int = bounded(EVALUATION_STEPS, minimum=1)
 
 
 @dataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -52,6 +52,7 @@ from rltune.driver.warm_starts import (
     find_baseline,
     note_values_outside,
 )
+from rltune.envs.child import Fork
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
@@ -224,8 +225,8 @@ class Plan:
 
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain dictionaries, for the workers' assignments."""
-        facts = self.build.facts.to_dict() if self.build.facts else None
-        return {**vars(self.build), "algo": dict(self.build.algo), "env": self.build.env.to_dict(), "facts": facts}
+        build = self.build
+        return {**vars(build), "algo": dict(build.algo), "env": build.env.to_dict(), "facts": build.facts.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -237,15 +238,15 @@ class Invocation:
         stream: The stream to which the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
         typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
-        call_in_subprocess: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None
-            without a fork server.
+        fork_child: Forks a process that has RLlib imported, as `rltune.envs.child.Child` takes it; None without a fork
+            server.
     """
 
     began: float
     stream: TextIO | None = None
     trainable: type | None = None
     typed: str | None = None
-    call_in_subprocess: Callable[..., Any] | None = None
+    fork_child: Fork | None = None
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
@@ -352,7 +353,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
         scheduler=config.scheduler,
         criteria=criteria,
         space=space,
-        build=Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, facts),
+        build=Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, facts=facts),
         baseline=baseline,
         request=request,
         notes=(*notes, *note_values_outside(space, baseline), *filter(None, optional_notes)),
@@ -394,9 +395,7 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
-def _check_env(
-    config: RunConfig, space: Space, row: Capabilities | None
-) -> tuple[EnvSpec, EnvFacts | None, dict[str, str]]:
+def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tuple[EnvSpec, EnvFacts, dict[str, str]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
 
     Returns:
@@ -408,7 +407,9 @@ def _check_env(
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
     facts = check_env(spec)
-    spaces = facts.find_policy_spaces() if facts else None
+    if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
+        spec = replace(spec, evaluation_steps=None)
+    spaces = facts.find_policy_spaces()
     check_spaces(config.algo, config.env.id, spaces, row, space)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
 
@@ -447,11 +448,11 @@ def _describe_few_steps(config: RunConfig) -> str | None:
 
 
 def _describe_late_episodes(
-    config: RunConfig, facts: EnvFacts | None, env_runners: int, row: Capabilities | None
+    config: RunConfig, facts: EnvFacts, env_runners: int, row: Capabilities | None
 ) -> str | None:
     """Return a note if a trial, or the stopping rule's first judgement, may end before its first episode; else None."""
     fraction = config.scheduler.args.get("grace_fraction")
-    time_limit = facts.time_limit if facts else None
+    time_limit = facts.time_limit
     if time_limit is None or (row and row.offline):  # Offline training collects no episodes.
         return None
     num_envs = int((config.algo.get("env_runners") or {}).get("num_envs_per_env_runner") or 1) * max(1, env_runners)
