@@ -18,7 +18,9 @@ from rltune.envs.closing import close_env
 from rltune.envs.episode import was_cut
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
+from rltune.envs.spaces import to_python
 from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.formatting import format_interval, format_number
 from rltune.policies import bundle_reader
@@ -366,14 +368,14 @@ def _play(
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
-                obs[i], reward, terminated, truncated, info = envs[i].step(action)
+                obs[i], reward, terminated, truncated, info = envs[i].step(to_python(envs[i].action_space, action))
                 if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
                     episode = current[i]
                     returns[episode], lengths[episode], generators[episode] = 0.0, 0, make_generator(seed + episode)
                     obs[i], begins[row] = envs[i].reset(seed=seed + episode)[0], True
                     ongoing.append(row)
                     continue
-                returns[current[i]] += float(reward)
+                returns[current[i]] += read_reward(reward)
                 lengths[current[i]] += 1
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
                 if terminated or truncated or is_cut:
