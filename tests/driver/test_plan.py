@@ -155,6 +155,12 @@ def test_published_settings_keep_their_observations_and_rewards(request_of):
     assert (env.normalise_observations, env.rewards) == NEITHER
 
 
+def test_a_time_limit_of_its_own_outweighs_the_settings(request_of):
+    env = make_plan(request_of(*SAFE, "env=cartpole", "env.evaluation_steps=7")).build.env
+    assert env.evaluation_steps is None
+    assert env.digest == make_plan(request_of(*SAFE, "env=cartpole")).build.env.digest
+
+
 def test_what_is_normalised_can_be_searched(request_of):
     plan = make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "~tuned"))
     envs = [
