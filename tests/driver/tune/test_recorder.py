@@ -516,3 +516,11 @@ def test_nothing_is_noted_once_an_episode_has_ended(trials):
     trials.report(first, 100, 5.0)
     trials.report(second, 500, math.nan)
     assert not trials.sweep.console.notes
+
+
+@pytest.mark.parametrize(("cause", "is_named"), [("environment", True), ("diverged", False), ("lost process", False)])
+def test_a_failure_of_the_environment_names_restarts_once(trials, cause, is_named):
+    for trial in (trials.begin(), trials.begin()):
+        trials.hand_back(trial, 50)
+        trials.end(trial, failed="ValueError: no", cause=cause)
+    assert sum("env.restarts=3 makes" in note for note in trials.sweep.console.notes) == is_named

@@ -28,7 +28,7 @@ from rltune.driver.tune.failures import (
 )
 from rltune.driver.tune.proposals import Stage
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
-from rltune.errors import RltuneError, describe_exception
+from rltune.errors import Cause, RltuneError, describe_exception
 from rltune.ledger.disk_full import DISK_FULL, is_disk_full
 from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.trial_table import CHECKPOINTS
@@ -130,6 +130,7 @@ class Recorder(Callback):
         # gap.
         self._incomplete: set[TrialKey] = set()
         self._num_copies = count_copies(self._plan.build.algo)
+        self._names_restarts = False
         self._has_seen_episode = False  # Or has said that none has ended.
 
     def __getstate__(self) -> dict[str, Any]:
@@ -294,6 +295,13 @@ class Recorder(Callback):
             failure: Why the attempt ended.
         """
         record, result, reason = event.record, event.result, failure.reason
+        env = self._plan.build.env
+        if result.get("cause") == Cause.ENVIRONMENT and env.policies is None and not self._names_restarts:
+            self._names_restarts = True
+            self.sweep.console.note(
+                f"{record.name} has failed in its environment: env.restarts={max(3, 2 * env.restarts)} makes a failed "
+                "copy again and goes on"
+            )
         if outage := find_outage(self._store, failure):
             self.stopper.request(outage)
             self._interrupt(event)
