@@ -196,11 +196,11 @@ class Trial(tune.Trainable):
             records: Of the checkpoints written since the last report.
 
         Returns:
-            The report's ``returns``, one per episode, and its ``records``.
+            The report's ``returns``, one per episode, and its ``records``; nothing without a best checkpoint.
         """
         best = self._checkpoints.best
-        if best is None:
-            raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
+        if best is None:  # No episode has ended, which the driver says.
+            return {}
         if (folder := self._store.open(best)) is None:
             raise RuntimeError(f"checkpoint {best.path} is damaged")
         from rltune.policies.evaluation import Copies  # The import of torch takes seconds.
