@@ -229,6 +229,7 @@ def evaluate_folder(
     env: Mapping[str, Any] | None = None,
     trust: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    copies: int | None = None,
 ) -> dict[str, Any]:
     """Evaluate a policy in a process of its own (`rltune.envs.child`), which takes and returns JSON values.
 
@@ -239,11 +240,13 @@ def evaluate_folder(
         env: As for `evaluate`.
         trust: Whether it is a checkpoint of the user's own sweep, whose pickled files may be loaded.
         progress: As for `evaluate`.
+        copies: As for `evaluate`.
 
     Returns:
         What `Evaluation.from_dict` reads.
     """
-    return evaluate(load_playable(Source(folder, trust=trust)), episodes, seed, env, progress=progress).to_dict()
+    policy = load_playable(Source(folder, trust=trust))
+    return evaluate(policy, episodes, seed, env, progress=progress, copies=copies).to_dict()
 
 
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:

@@ -79,8 +79,7 @@ class AlgorithmRunner:
         self._count_steps()
         self._shaped = bool(build.env.rewards or build.env.objective) and not self.config.is_offline
         self._env, self._facts, self._evaluated = build.env, build.facts, 0
-        # Copies that step in processes of their own are alone there.
-        self._copies = 1 if build.vectorize == "async" else self.config.num_envs_per_env_runner
+        self._copies = build.copies
         self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
         able = capabilities_of(type(self.config))
