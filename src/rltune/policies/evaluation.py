@@ -316,9 +316,10 @@ class Copies:
 
     def __exit__(self, *details: object) -> None:
         """Close all copies."""
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close all copies; the next evaluation makes new ones."""
         while self._envs:
             close_env(self._envs.pop())
 
@@ -338,7 +339,7 @@ class Copies:
         """
         is_flat = isinstance(policy, RLlibPolicy)
         if (spec, is_flat) != (self._spec, self._is_flat):
-            self._close()
+            self.close()
             self._spec, self._is_flat = spec, is_flat
         trained = policy.info.get("copies")  # Policies of earlier releases, and those of other programs, lack it.
         usual = (
