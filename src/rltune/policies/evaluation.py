@@ -232,6 +232,7 @@ def evaluate_folder(
     env: Mapping[str, Any] | None = None,
     trust: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    copies: int | None = None,
 ) -> dict[str, Any]:
     """Evaluate a policy in a process of its own (`rltune.envs.child`), which takes and returns JSON values.
 
@@ -242,11 +243,13 @@ def evaluate_folder(
         env: As for `evaluate`.
         trust: Whether it is a checkpoint of the user's own sweep, whose pickled files may be loaded.
         progress: As for `evaluate`.
+        copies: As for `evaluate`.
 
     Returns:
         What `Evaluation.from_dict` reads.
     """
-    return evaluate(load_playable(Source(folder, trust=trust)), episodes, seed, env, progress=progress).to_dict()
+    policy = load_playable(Source(folder, trust=trust))
+    return evaluate(policy, episodes, seed, env, progress=progress, copies=copies).to_dict()
 
 
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -316,9 +319,10 @@ class Copies:
 
     def __exit__(self, *details: object) -> None:
         """Close all copies."""
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close all copies; the next evaluation makes new ones."""
         while self._envs:
             close_env(self._envs.pop())
 
@@ -338,7 +342,7 @@ class Copies:
         """
         is_flat = isinstance(policy, RLlibPolicy)
         if (spec, is_flat) != (self._spec, self._is_flat):
-            self._close()
+            self.close()
             self._spec, self._is_flat = spec, is_flat
         trained = policy.info.get("copies")  # Policies of earlier releases, and those of other programs, lack it.
         usual = (
