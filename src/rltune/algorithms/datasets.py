@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from rltune.envs.closing import close_env
 from rltune.envs.spaces import encode_observation, flatten_action, to_python
+from rltune.envs.spec import spec_of
 from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
@@ -50,7 +51,7 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         )
     env = policy.env()
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    limit, cut = find_step_limit(env), []
+    limit, cut = find_step_limit(env, spec_of(policy.info["env"]).step_limit), []
     for episode in range(episodes):
         obs, state, done, length = env.reset(seed=seed + episode)[0], None, False, 0
         rng = make_generator(seed + episode)
