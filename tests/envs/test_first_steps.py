@@ -46,6 +46,13 @@ class FreeText(Walk):
         return {"place": super().look(), "mission": str(FREE.integers(10**9))}
 
 
+class FreeFlags(Walk):
+    observation_space = S.MultiBinary(64)
+
+    def look(self) -> Any:
+        return FREE.random(64) < 0.5
+
+
 class FreeMove(Walk):
     def take(self, action: Any) -> None:
         self.x = float(np.clip(self.x + FREE.normal(0, 0.1), -1, 1))
@@ -98,7 +105,7 @@ def test_other_rules_after_the_same_seed_are_no_refusal():
     assert sum("seed" in note for note in notes) == 1
 
 
-@pytest.mark.parametrize("made", [FreeStart, FreeBuffer, FreeLeaf, FreeText, FreeMove, FreeReward, FreeEnd])
+@pytest.mark.parametrize("made", [FreeStart, FreeBuffer, FreeLeaf, FreeFlags, FreeText, FreeMove, FreeReward, FreeEnd])
 def test_what_ignores_the_seed_gets_one_note(made):
     (note,) = check(made).notes
     assert "seed" in note
