@@ -211,11 +211,11 @@ def test_episodes_do_not_depend_on_the_number_of_copies(tmp_path):
     assert [result.returns for result in results] == [results[0].returns] * 4
 
 
-@pytest.mark.parametrize(("trained", "asked", "opened"), [(1, None, 1), (2, None, 2), (4, 3, 3), (None, None, 5)])
-def test_as_many_copies_play_as_the_training_had(tmp_path, monkeypatch, trained, asked, opened):
+@pytest.mark.parametrize(("trained", "copies", "opened"), [(1, None, 1), (2, None, 2), (4, 3, 3), (None, None, 5)])
+def test_as_many_copies_play_as_the_training_had(tmp_path, monkeypatch, trained, copies, opened):
     monkeypatch.setattr(few_copies, "STARTED", [])
     policy = load_few(tmp_path, opened, **({"copies": trained} if trained else {}))
-    assert len(evaluate(policy, 5, copies=asked).returns) == 5
+    assert len(evaluate(policy, 5, copies=copies).returns) == 5
     assert list(range(1, opened + 1)) == few_copies.STARTED, "the first that plays is the one that is looked at"
     assert not few_copies.OPEN
 
@@ -238,3 +238,19 @@ def test_copies_are_closed_if_one_cannot_be_made(tmp_path):
     with pytest.raises(PolicyError) as refused:
         evaluate(policy, 5, copies=0)
     assert refused.value.key == "copies"
+
+
+class ByType(Countdown):
+    """Looks actions up by their type, and pays arrays."""
+
+    def step(self, action):
+        assert type(action) is int
+        obs, reward, *rest = super().step(action)
+        return obs, np.array([reward]), *rest
+
+
+gymnasium.register("ByType-v0", ByType)
+
+
+def test_an_evaluation_sends_and_takes_what_training_does(checkpoint):
+    assert evaluate(checkpoint, 3, seed=3, env="ByType-v0").returns == (4.0, 5.0, 6.0)

@@ -17,7 +17,9 @@ from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
+from rltune.envs.spaces import to_python
 from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
@@ -345,8 +347,8 @@ def _play(
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
-                obs[i], reward, terminated, truncated, info = envs[i].step(action)
-                returns[current[i]] += float(reward)
+                obs[i], reward, terminated, truncated, info = envs[i].step(to_python(envs[i].action_space, action))
+                returns[current[i]] += read_reward(reward)
                 lengths[current[i]] += 1
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
                 if terminated or truncated or is_cut:

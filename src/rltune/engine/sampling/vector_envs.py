@@ -25,7 +25,8 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rltune.engine.features import UnsupportedError
 from rltune.envs.closing import close_env, close_quietly, make_copies
-from rltune.envs.step_count import STEPS, require_finite
+from rltune.envs.spaces import PlainNumbers
+from rltune.envs.step_count import STEPS, read_reward, require_finite
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array]
@@ -107,7 +108,7 @@ class SyncEnvs:
                 continue
             obs, reward, terminated, truncated, _ = env.step(choices[index])
             self._obs[index] = obs
-            self._rewards[index] = reward
+            self._rewards[index] = reward if isinstance(reward, float) else read_reward(reward)
             self._terminated[index] = terminated
             self._truncated[index] = truncated
             self._done[index] = bool(terminated or truncated)
@@ -219,7 +220,7 @@ def make_envs(config: Any, worker_index: int = 0) -> ArrayEnvs:
 
 def _make_async_envs(make: Callable[[int], Any], count: int) -> ArrayEnvs:
     """Build environments in processes of their own; Gymnasium closes one of them here, and the others there."""
-    makers = [lambda index=index: close_quietly(make(index)) for index in range(count)]
+    makers = [lambda index=index: PlainNumbers(close_quietly(make(index))) for index in range(count)]
     # Observations may stay in shared memory, because the sampler copies them before the next step.
     return VectorEnvs(AsyncVectorEnv(makers, copy=False))
 
