@@ -12,9 +12,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from failing import Failing
 
 from rltune.envs.facts import describe_space
-from rltune.errors import PolicyError
+from rltune.errors import GuestError, PolicyError
 from rltune.policies.evaluation import Copies, evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
 from rltune.records import EVALUATION_STEPS
@@ -254,3 +255,16 @@ gymnasium.register("ByType-v0", ByType)
 
 def test_an_evaluation_sends_and_takes_what_training_does(checkpoint):
     assert evaluate(checkpoint, 3, seed=3, env="ByType-v0").returns == (4.0, 5.0, 6.0)
+
+
+def test_an_episode_in_which_the_copy_fails_is_played_again(tmp_path):
+    """From its seed, in a copy that was made again, and never counted half."""
+    Failing.made.clear()
+    spec = {"id": "failing:Failing-v0", "kwargs": {"length": 5, "fail_at": 8}, "restarts": 3}
+    policy = load_policy(write_linear(tmp_path, describe_space(Failing.observation_space), spec), trust=True)
+    result = evaluate(policy, 4, seed=3, copies=1)
+    assert (result.returns, result.lengths, result.cut) == ((15.0,) * 4, (5,) * 4, ())
+    assert [copy.seeds for copy in Failing.made] == [[3, 4], [4, 5], [5, 6], [6]]
+    assert all(copy.is_closed for copy in Failing.made)
+    with pytest.raises((ConnectionResetError, GuestError)):
+        evaluate(policy, 5, seed=3, copies=1)

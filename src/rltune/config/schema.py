@@ -81,6 +81,7 @@ class EnvConfig:
     wrappers: list[Any] = field(default_factory=list)
     vectorize: str = bounded("auto", choices=("auto", "sync", "async", "vector_entry_point"))
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
+    restarts: int = bounded(0, minimum=0, example=3)
     policies: Any = None
     evaluation_steps: int = bounded(EVALUATION_STEPS, minimum=1)
 

@@ -402,10 +402,10 @@ def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tup
         Its specification, what was learned about it, and what cannot be normalised in it, with the reason.
     """
     spec = specify_env(config.env, config.objective)
-    env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
-    check_rewards(spec, env_runners, vectorize)
+    vectorize = config.env.vectorize
+    check_rewards(spec, vectorize)
     has_several_agents = spec.policies is not None
-    check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
+    check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
     facts = check_env(spec)
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)

@@ -38,6 +38,8 @@ class EnvSpec:
         rewards: ``normalise``, ``scale`` and ``clip``, without those that change nothing.
         objective: ``kind``, ``key`` and ``direction`` of what an episode is worth (`rltune.envs.objective`); empty for
             its return.
+        restarts: How many times a copy is made again within ten minutes after it has failed
+            (`rltune.envs.restarts`).
         policies: Which policy acts for which of several agents (`rltune.envs.pettingzoo`); None for one agent.
         evaluation_steps: The steps after which an evaluated episode is cut that does not end by itself; None is the
             default, which an environment with a time limit of its own always has, as it ends its episodes itself.
@@ -51,6 +53,7 @@ class EnvSpec:
     policies: str | Mapping[str, str] | None = None
     objective: Mapping[str, Any] = field(default_factory=dict)
     evaluation_steps: int | None = None
+    restarts: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
@@ -66,6 +69,8 @@ class EnvSpec:
             plain["objective"] = dict(self.objective)
         if self.evaluation_steps is not None:
             plain["evaluation_steps"] = self.evaluation_steps
+        if self.restarts:
+            plain["restarts"] = self.restarts
         return plain
 
     def list_normalised(self) -> list[str]:
@@ -130,6 +135,7 @@ def spec_of(config: Any) -> EnvSpec:
         raw.get("policies"),
         raw.get("objective") or {},
         raw.get("evaluation_steps"),
+        int(raw.get("restarts") or 0),
     )
 
 

@@ -199,8 +199,8 @@ def _suggest_install(env_id: str) -> str:
     return f"pip install 'rltune[{extra}]'" if extra else "install the package that the message names"
 
 
-def can_shape_rewards(env_runners: int, vectorize: str) -> bool:
-    """Return whether rewards can be shaped: only where the trial's own process steps each environment by itself.
+def can_normalise_rewards(env_runners: int, vectorize: str) -> bool:
+    """Return whether rewards can be normalised: only where one process has all copies, as they share the deviation.
 
     Args:
         env_runners: How many processes sample besides the trial's own.
@@ -209,19 +209,17 @@ def can_shape_rewards(env_runners: int, vectorize: str) -> bool:
     return not env_runners and vectorize in ("auto", "sync")
 
 
-def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
-    """Refuse shaped rewards where they cannot be, because the true returns would not reach the trial's process.
+def check_rewards(spec: EnvSpec, vectorize: str) -> None:
+    """Refuse shaped rewards without single copies of the environment, which shape them.
 
     Raises:
-        ConfigError: Rewards are shaped, and `can_shape_rewards` says no.
+        ConfigError: Rewards are shaped, and ``vectorize`` is ``vector_entry_point``.
     """
-    key = "algo.env_runners.num_env_runners" if env_runners else "env.vectorize"
-    value, alternative = (env_runners, 0) if env_runners else (vectorize, "sync")
-    if spec.rewards and not can_shape_rewards(env_runners, vectorize):
+    if spec.rewards and vectorize == "vector_entry_point":
         raise ConfigError(
             "env.rewards",
             dict(spec.rewards),
-            f"with {key}={value}: the true returns would be lost",
-            "shaped rewards where the trial's own process steps each environment by itself",
-            f"{key}={alternative}",
+            f"with env.vectorize={vectorize}: rewards are shaped copy by copy",
+            "shaped rewards with single copies of the environment",
+            "env.vectorize=sync",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import torch
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
+from rltune.envs.episode import was_cut
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
 from rltune.envs.spaces import to_python
@@ -91,7 +93,8 @@ def evaluate(
 ) -> Evaluation:
     """Play exactly ``episodes`` episodes with a policy; the environment's seeds are ``seed``, ``seed + 1``, ...
 
-    Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One that does
+    Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One in which
+    the environment fails is played again from its seed, if ``env.restarts`` has its copy made again. One that does
     not end within `find_step_limit` steps is cut, and counts with what it has reached by then.
 
     Args:
@@ -284,12 +287,13 @@ def open_copies(copies: int | Copies | None) -> contextlib.AbstractContextManage
 
 
 def _make_copy(spec: Mapping[str, Any], is_flat: bool) -> Any:
-    from rltune.envs.build import make_env, make_flat_env
+    from rltune.envs.build import make_env, make_flat_env, make_restarting
 
     if spec.get("policies"):
         return TeamEnv(make_env(spec))
     # Gymnasium's checker runs at each step and would take half of a small environment's step time.
-    return (make_flat_env if is_flat else make_env)(spec, disable_env_checker=True)
+    make = functools.partial(make_flat_env if is_flat else make_env, spec, disable_env_checker=True)
+    return make_restarting(spec_of(spec), make)
 
 
 def _check_spaces(policy: AnyPolicy, env: Any, spec: Mapping[str, Any]) -> None:
@@ -348,6 +352,12 @@ def _play(
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
                 obs[i], reward, terminated, truncated, info = envs[i].step(to_python(envs[i].action_space, action))
+                if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
+                    episode = current[i]
+                    returns[episode], lengths[episode], generators[episode] = 0.0, 0, make_generator(seed + episode)
+                    obs[i], begins[row] = envs[i].reset(seed=seed + episode)[0], True
+                    ongoing.append(row)
+                    continue
                 returns[current[i]] += read_reward(reward)
                 lengths[current[i]] += 1
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
