@@ -17,6 +17,7 @@ import torch
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.episode import was_cut
+from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
 from rltune.envs.spaces import to_python
@@ -275,7 +276,8 @@ class Copies:
         )
         wanted = min(episodes, self._most or usual)
         while len(self._envs) < wanted:
-            self._envs.append(_make_copy(spec, is_flat))
+            with call_guest(f"make of copy {len(self._envs) + 1} of {wanted}"):
+                self._envs.append(_make_copy(spec, is_flat))
             _check_spaces(policy, self._envs[0], spec)
             report()
         return self._envs[:wanted]
@@ -333,11 +335,12 @@ def _play(
         What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds; and the seeds of
         those that were cut.
     """
-    with open_copies(copies) as shared:
+    with open_copies(copies) as shared, contextlib.ExitStack() as stack:
         envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
         obs: list[Any] = []
         for episode, env in enumerate(envs):
-            obs.append(env.reset(seed=seed + episode)[0])
+            with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
+                obs.append(env.reset(seed=seed + episode)[0])
             progress(0, episodes)
         limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -345,6 +348,7 @@ def _play(
         generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
+        stack.enter_context(call_guest("step or reset"))  # The door is around the loop, where it costs no time.
         while busy:
             # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
             rng = [generators[current[i]] for i in busy]
