@@ -26,7 +26,7 @@ from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import RegisteredModel
 
 if TYPE_CHECKING:
-    from rltune.policies.evaluation import Evaluation
+    from rltune.policies.result import Evaluation
 
 ALIAS = "champion"
 ENV_TAG = "rltune.env_digest"

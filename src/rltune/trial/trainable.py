@@ -157,8 +157,12 @@ class Trial(tune.Trainable):
         the same numbers and without training in between. This does not bias the comparison with trials of smaller
         batches: an on-policy iteration learns at its end, so that the reported policy acted at each of these marks.
         Off-policy iterations are equally long in all trials of a sweep.
+
+        The episodes at the end are played after the last report, which has brought the training state by then: if they
+        fail, or the process with them, then the next attempt only plays them again.
         """
         state = self._state
+        was_trained = state.reports >= self.task.reports
         began, steps_before, trained_before = time.time(), state.env_steps, state.train_s
         clock, cpu_s = time.perf_counter(), time.process_time()
         mark = self._next_mark()
@@ -176,7 +180,11 @@ class Trial(tune.Trainable):
         records = self._checkpoints.save_if_due(state, self._runners, report["score"])
         report |= {"records": records, "began": began, "ended": time.time(), "done": mark == self.task.env_steps}
         if report["done"] and self.task.episodes:
-            report |= self._play_best(records)
+            if was_trained:
+                report |= self._play_best(records)
+            else:
+                latest = self._checkpoints.save_latest(state, self._runners)
+                report |= {"records": {**records, **latest}, "done": False}
         return report
 
     def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
