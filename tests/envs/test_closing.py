@@ -71,7 +71,9 @@ def test_an_evaluation_keeps_its_episodes() -> None:
         def predict(self, obs: Any, *args: Any) -> tuple[list[int], None]:
             return [0] * len(obs), None
 
-    returns, lengths, _ = _play(Idle(), NoWindow, 2, 5, 0, True, lambda *made: None, lambda total, *last: total)
+    returns, lengths, _ = _play(
+        Idle(), lambda index: NoWindow(), 2, 5, 0, True, lambda *made: None, lambda total, *last: total
+    )
     assert returns.tolist() == [1.0] * 5
     assert lengths.tolist() == [1] * 5
 

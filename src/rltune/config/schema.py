@@ -81,6 +81,8 @@ class EnvConfig:
     vectorize: str = bounded("auto", choices=("auto", "sync", "async", "vector_entry_point"))
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     policies: Any = None
+    per_copy: dict[str, Any] = field(default_factory=dict)
+    max_copies: int | None = bounded(None, minimum=1, example=4)
 
 
 @dataclass

@@ -6,6 +6,7 @@ inside the functions, so that a typo on the command line is answered at once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rltune.envs.closing import close_env
+from rltune.envs.copies import Copy, build_copy, build_own, take_copies
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, resolve_variables, spec_of
 from rltune.errors import ABSENT, ConfigError, nearest
@@ -26,27 +28,36 @@ Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
 _SPACES: dict[str, tuple[Any, Spaces]] = {}
 
 
-def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_env(spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Build one environment with its wrappers and its original rewards; compound spaces are flattened.
 
     Args:
         spec: An `EnvSpec`, or a mapping with its fields.
+        copy: Which copy of it to build, for the caller to release; None is one of its own, which is released when the
+            environment is closed.
         kwargs: Further arguments of the environment, such as ``render_mode``, which override the specification's.
 
     Returns:
         A Gymnasium environment; for several agents a ``pettingzoo.ParallelEnv``.
     """
     spec = spec_of(spec)
+    return build_copy(spec, copy, lambda copy: _make_env(spec, copy, kwargs))
+
+
+def _make_env(spec: EnvSpec, copy: Copy, kwargs: Mapping[str, Any]) -> Any:
     if spec.policies is not None:
-        return make_parallel_env(spec, **kwargs)
-    return wrap_env(make_bare_env(spec, **kwargs), spec)
+        return make_parallel_env(spec, copy, **kwargs)
+    return wrap_env(make_bare_env(spec, copy, **kwargs), spec)
 
 
-def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build the environment without the wrappers of its specification."""
+def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Build the environment as `make_env` does, but without the wrappers of its specification."""
     import gymnasium
 
-    return gymnasium.make(spec.id, **{**resolve_variables(spec.kwargs), **kwargs})
+    def make(copy: Copy) -> Any:
+        return gymnasium.make(spec.id, **{**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs})
+
+    return build_copy(spec, copy, make)
 
 
 def wrap_env(env: Any, spec: EnvSpec) -> Any:
@@ -69,35 +80,49 @@ def _apply_wrappers(env: Any, spec: EnvSpec) -> Any:
     return env
 
 
-def make_flat_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_flat_env(
+    spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **kwargs: Any
+) -> gymnasium.Env[Any, Any]:
     """Build one environment as `make_env` does, but with the observations and actions that networks take.
 
     Args:
         spec: The environment, of one agent.
+        copy: As for `make_env`.
         kwargs: Further arguments of the environment.
     """
+    spec = spec_of(spec)
+    return build_copy(spec, copy, lambda copy: _make_flat_env(spec, copy, kwargs))
+
+
+def _make_flat_env(spec: EnvSpec, copy: Copy, kwargs: Mapping[str, Any]) -> Any:
     from rltune.envs.spaces import FlatAction, FlatObservation, has_network_actions, has_network_observations
 
-    env = make_env(spec, **kwargs)
+    env = _make_env(spec, copy, kwargs)
     if not has_network_observations(env.observation_space):
         env = FlatObservation(env, images=True)
     return env if has_network_actions(env.action_space) else FlatAction(env)
 
 
-def make_training_env(spec: EnvSpec, reward_discount: float | None = None, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_training_env(
+    spec: EnvSpec, reward_discount: float | None = None, copy: Copy | None = None, /, **kwargs: Any
+) -> gymnasium.Env[Any, Any]:
     """Build one environment for training: as `make_flat_env` does, but with shaped rewards.
 
     Args:
         spec: The environment.
         reward_discount: That of the algorithm, by which rewards are normalised; None is `rltune.envs.rewards.DISCOUNT`.
+        copy: As for `make_env`.
         kwargs: Further arguments of the environment.
     """
     from rltune.envs.rewards import DISCOUNT, ShapedReward
 
-    env = make_flat_env(spec, **kwargs)
-    if not spec.rewards and not spec.objective:
-        return env
-    return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
+    def make(copy: Copy) -> Any:
+        env = _make_flat_env(spec, copy, kwargs)
+        if not spec.rewards and not spec.objective:
+            return env
+        return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
+
+    return build_copy(spec, copy, make)
 
 
 def is_plain(spec: EnvSpec) -> bool:
@@ -105,6 +130,8 @@ def is_plain(spec: EnvSpec) -> bool:
     return (
         spec.policies is None
         and "${oc.env:" not in str(spec.kwargs)
+        and not spec.is_numbered
+        and not spec.needs_context
         and not spec.wrappers
         and not spec.rewards
         and not spec.objective
@@ -157,7 +184,13 @@ def make_vector_env(
     import gymnasium
 
     spec = spec_of(spec)
-    return gymnasium.vector.SyncVectorEnv([functools.partial(make_env, spec, **kwargs) for _ in range(num_envs)])
+    with contextlib.ExitStack() as stack:
+        copies = take_copies(spec, num_envs)
+        for copy in copies:
+            stack.callback(copy.release)
+        envs = [build_own(copy, lambda copy: make_env(spec, copy, **kwargs)) for copy in copies]
+        stack.pop_all()  # Each environment releases its own copy from now on.
+    return gymnasium.vector.SyncVectorEnv([functools.partial(lambda env: env, env) for env in envs])
 
 
 def import_wrappers(spec: EnvSpec) -> list[Callable[[Any], Any]]:

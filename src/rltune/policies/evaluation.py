@@ -14,9 +14,10 @@ import torch
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
+from rltune.envs.copies import Copy, build_own
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
-from rltune.envs.spec import EnvSpec
+from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.formatting import format_interval, format_number
 from rltune.policies import bundle_reader
@@ -226,19 +227,28 @@ def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a function that builds one environment, after checking that its spaces fit the policy."""
+def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[int], Any]:
+    """Return a function that builds an environment by its index, after checking that its spaces fit the policy.
+
+    The function returns None for all but the first one if no further copy may be made at the moment.
+    """
     from rltune.envs.build import make_env, make_flat_env
 
     make_single = make_flat_env if isinstance(policy, RLlibPolicy) else make_env
 
-    def make() -> Any:
-        if spec.get("policies"):
-            return TeamEnv(make_env(spec))
-        # Gymnasium's checker runs at each step and would take half of a small environment's step time.
-        return make_single(spec, disable_env_checker=True)
+    task = spec_of(spec)
 
-    trial = make()
+    def build(copy: Copy) -> Any:
+        if spec.get("policies"):
+            return TeamEnv(make_env(spec, copy))
+        # Gymnasium's checker runs at each step and would take half of a small environment's step time.
+        return make_single(spec, copy, disable_env_checker=True)
+
+    def make(index: int) -> Any:
+        copy = Copy(task, vector_index=index)
+        return build_own(copy, build) if index == 0 or copy.take_if_free() else None
+
+    trial = make(0)
     try:
         spaces = (_describe_form(trial.observation_space), _describe_form(trial.action_space))
     finally:
@@ -264,7 +274,7 @@ def _describe_form(space: Any) -> str:
 
 def _play(
     policy: AnyPolicy,
-    make: Callable[[], Any],
+    make: Callable[[int], Any],
     num_envs: int,
     episodes: int,
     seed: int,
@@ -282,13 +292,15 @@ def _play(
         envs: list[Any] = []
         obs: list[Any] = []
         for episode in range(num_envs):
-            envs.append(make())
+            if (env := make(episode)) is None:
+                break
+            envs.append(env)
             stack.callback(close_env, envs[-1])
             obs.append(envs[-1].reset(seed=seed + episode)[0])
             progress(0, episodes)
         limit, cut = find_step_limit(envs[0]), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
-        current = list(range(num_envs))  # Maps each environment to the index of its current episode.
+        current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
         generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
