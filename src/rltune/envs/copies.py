@@ -363,7 +363,7 @@ def wait_for_copies(
     queue = sorted({QUEUE + byte for pool in _list_pools(spec).values() for byte, _ in pool})
     limit = spec.copy_limit
     if limit is not None and count > limit[1]:
-        raise make_limit_error(spec, count, "copies that step together")
+        raise make_limit_error(spec, count, "that step together")
     locks = _open_locks() if queue else None
     if locks is None or locks.holds(queue[0]):  # A thread or a caller of this process stands there already.
         yield 0.0
@@ -428,24 +428,23 @@ class _Wait:
             time.sleep(POLL_S)
 
 
-def make_limit_error(spec: EnvSpec, count: int, what: str) -> ConfigError:
+def make_limit_error(spec: EnvSpec, count: int, what: str, is_fewer_enough: bool = False) -> ConfigError:
     """Make the error for more copies than a machine may ever have at once.
 
     Args:
         spec: The environment, whose copies are bounded.
         count: How many are wanted.
         what: What they are, with the settings that say how many.
+        is_fewer_enough: Whether a smaller ``num_envs_per_env_runner`` alone mends it.
     """
     key, limit = spec.copy_limit or ("env.max_copies", 0)
-    value = limit if key == "env.max_copies" else spec.per_copy[key.rpartition(".")[2]]
-    larger = f"env.max_copies={count}" if key == "env.max_copies" else f"a list of {count} in {key}"
-    return ConfigError(
-        key,
-        value,
-        f"allows {limit} copies at once, which is less than the {count} {what}",
-        f"at least {count} copies",
-        f"algo.env_runners.num_envs_per_env_runner={max(1, limit)}, or {larger}",
-    )
+    if key == "env.max_copies":
+        value, fix = limit, f"{key}={count}"
+    else:
+        value, fix = spec.per_copy[key.rpartition(".")[2]], f"{key}=[...] with {count} of them"
+    fewer = f"algo.env_runners.num_envs_per_env_runner={limit}, or " if is_fewer_enough else ""
+    problem = f"allows {limit} copies at once, which is less than the {count} {what}"
+    return ConfigError(key, value, problem, f"at least {count}", fewer + fix)
 
 
 class ReleasingClose:
