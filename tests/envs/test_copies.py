@@ -23,6 +23,7 @@ import pytest
 from rltune.envs import copies
 from rltune.envs.build import is_plain, make_env, make_vector_env
 from rltune.envs.copies import Copy
+from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import ConfigError, UnavailableError
 
@@ -358,13 +359,13 @@ def test_copies_belong_to_the_specification_and_not_to_its_digest():
     assert spec_of(json.loads(json.dumps(spec.to_dict()))).to_dict() == spec.to_dict()
     assert spec.digest == spec_of({"id": "Numbered-v0"}).digest
     assert spec.copy_limit == ("env.per_copy.server", 2)
-    assert not is_plain(spec)
+    assert not is_plain(spec, EnvFacts(Numbered.observation_space, Numbered.action_space))
     assert "per_copy" not in spec_of({"id": "Numbered-v0"}).to_dict()
 
 
 def test_classes_for_rllib_get_a_context_with_their_place():
     spec = spec_of({"id": "Numbered-v0", "kwargs": {"env_config": {"length": 8}}})
-    assert not is_plain(spec)
+    assert not is_plain(spec, EnvFacts(Numbered.observation_space, Numbered.action_space))
     env = make_env(spec, Copy(spec, worker_index=2, vector_index=3))
     context = arguments_of(env)["env_config"]
     assert (context["length"], context.worker_index, context.vector_index) == (8, 2, 3)

@@ -118,6 +118,9 @@ class ToyRunner:
             return 0
         return 50 if folder is None or len((folder / "toy.bin").read_bytes()) != self.replay_bytes else 0
 
+    def close_envs(self) -> None:
+        pass
+
     def stop(self) -> None:
         pass
 
@@ -130,7 +133,7 @@ class ToyTrial(Trial):
             os.kill(os.getpid(), signal.SIGKILL)
         return ToyRunner(self.task.params, seed, float(self.task.params.get("seconds", 0.0)))
 
-    def play(self, folder: Path) -> list[float]:
+    def play(self, folder: Path, copies: Any = None) -> list[float]:
         """The same return in each episode: ``worth``, else the curve's end, and ``luck`` times -2 to 2 by the seed."""
         params, seed = self.task.params, json.loads((folder / "toy.json").read_text())["seed"]
         worth = params.get("worth", params["quality"] * self.task.env_steps / 1000)
@@ -142,7 +145,7 @@ def make_task(sweep: Path, **other: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "number": 0, "params": {"quality": 1.0}, "seeds": (1,), "sweep": str(sweep), "env_steps": 1000, "reports": 2,
         "checkpoint_every_s": 0.0, "replay_gb": 0.0, "stall_s": 600.0, "threads": 1, "engine": "rllib",
-        "build": {"algo": {"name": "toy"}, "env": {}}, "attempt": secrets.token_hex(4),
+        "build": {"algo": {"name": "toy"}, "env": {"id": "Toy-v0"}}, "attempt": secrets.token_hex(4),
     }  # fmt: skip
     return Assignment(**known | other).to_config()
 

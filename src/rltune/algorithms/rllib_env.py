@@ -8,8 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rltune.envs.build import is_plain, make_env, make_training_env
+import gymnasium
+
+from rltune.envs.build import make_env, make_training_env
 from rltune.envs.copies import Copy, build_own
+from rltune.envs.facts import EnvFacts
+from rltune.envs.spaces import find_network_spaces
 from rltune.envs.spec import EnvSpec
 
 DISCOUNT = "rltune_discount"
@@ -17,19 +21,27 @@ DISCOUNT = "rltune_discount"
 
 
 class Creator:
-    """Builds environments of one specification; RLlib calls it as the ``env_creator`` of a registered name."""
+    """Builds environments of one specification; RLlib calls it as the ``env_creator`` of a registered name.
 
-    def __init__(self, spec: EnvSpec) -> None:
-        self.spec = spec
+    Args:
+        spec: The environment.
+        facts: What is known about it, if Gymnasium's vector environment has each copy in a process of its own. It would
+            make one more copy to look at (Gymnasium 1.2), and gets a `StandIn` for it.
+    """
+
+    def __init__(self, spec: EnvSpec, facts: EnvFacts | None = None) -> None:
+        self.spec, self.facts = spec, facts
         self._context: Mapping[str, Any] | None = None
         self._num_built = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the specification alone; the copies are counted in each process."""
-        return {"spec": self.spec, "_context": None, "_num_built": 0}
+        """Pickle without the count of the copies, which begins anew in each process."""
+        return {**vars(self), "_context": None, "_num_built": 0}
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
         """Build one training environment; RLlib calls this with its ``env_config``."""
+        if self.facts is not None and multiprocessing.parent_process() is None:
+            return StandIn(self.facts)
         # The trial stands in the queue for all of its copies (`rltune.trial.trainable`), whichever process makes them.
         copy = Copy(self.spec, getattr(context, "worker_index", 0), self._find_vector_index(context), is_queued=True)
         return build_own(copy, lambda copy: self._build(dict(context), copy))
@@ -59,16 +71,29 @@ class Creator:
         return None if self.spec.is_numbered else make_native_atari(self.spec, num_envs)
 
 
-def name_for_rllib(spec: EnvSpec) -> str:
-    """Return the name by which RLlib's config refers to an environment, and register that name if necessary.
+class StandIn(gymnasium.Env[Any, Any]):
+    """Stands for a copy of an environment where only its spaces are wanted.
 
-    A plain Gymnasium id is its own name, so that its native vector version can be used. Any other environment is
-    registered with Ray under a name that contains the whole specification.
+    Args:
+        facts: What is known about the environment, of one agent.
     """
-    if is_plain(spec):
-        return spec.id
+
+    def __init__(self, facts: EnvFacts) -> None:
+        pair = facts.find_policy_spaces()
+        assert pair is not None  # Gymnasium's vector environments are of one agent.
+        self.observation_space, self.action_space = find_network_spaces(*pair)
+        self.metadata = dict(facts.metadata)
+
+
+def register_for_rllib(spec: EnvSpec, facts: EnvFacts | None = None) -> str:
+    """Register an environment with Ray under a name that contains the whole specification, and return the name.
+
+    Args:
+        spec: The environment.
+        facts: As for `Creator`.
+    """
     from ray.tune.registry import register_env
 
     name = "rltune:" + json.dumps(spec.to_dict(), sort_keys=True)
-    register_env(name, Creator(spec))
+    register_env(name, Creator(spec, None if spec.policies is not None else facts))
     return name

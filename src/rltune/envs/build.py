@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy, build_own, take_copies
@@ -23,9 +22,7 @@ from rltune.errors import ABSENT, ConfigError, nearest
 if TYPE_CHECKING:
     import gymnasium
 
-Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
-# The spaces of the environments that were looked at in this process, each with its entry in Gymnasium's registry.
-_SPACES: dict[str, tuple[Any, Spaces]] = {}
+    from rltune.envs.facts import EnvFacts
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -41,13 +38,9 @@ def make_env(spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **k
         A Gymnasium environment; for several agents a ``pettingzoo.ParallelEnv``.
     """
     spec = spec_of(spec)
-    return build_copy(spec, copy, lambda copy: _make_env(spec, copy, kwargs))
-
-
-def _make_env(spec: EnvSpec, copy: Copy, kwargs: Mapping[str, Any]) -> Any:
     if spec.policies is not None:
         return make_parallel_env(spec, copy, **kwargs)
-    return wrap_env(make_bare_env(spec, copy, **kwargs), spec)
+    return _build(spec, copy, kwargs)
 
 
 def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -60,9 +53,23 @@ def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> 
     return build_copy(spec, copy, make)
 
 
-def wrap_env(env: Any, spec: EnvSpec) -> Any:
-    """Apply the wrappers of a specification to an environment, and flatten compound spaces."""
-    return flatten_env(_apply_wrappers(env, spec))
+def _build(
+    spec: EnvSpec, copy: Copy | None, kwargs: Mapping[str, Any], finish: Callable[[Any], Any] = lambda env: env
+) -> Any:
+    """Build an environment with its wrappers, and finish it; it is closed if one of its wrappers cannot be made."""
+
+    def build(copy: Copy) -> Any:
+        wrappers = import_wrappers(spec)
+        env = bare = make_bare_env(spec, copy, **kwargs)
+        try:
+            for wrap in wrappers:
+                env = wrap(env)
+            return finish(flatten_env(env))
+        except BaseException:
+            close_env(bare)
+            raise
+
+    return build_copy(spec, copy, build)
 
 
 def flatten_env(env: Any) -> Any:
@@ -72,12 +79,6 @@ def flatten_env(env: Any) -> Any:
     if not has_plain_observations(env.observation_space):
         env = FlatObservation(env)
     return env if has_plain_actions(env.action_space) else FlatAction(env)
-
-
-def _apply_wrappers(env: Any, spec: EnvSpec) -> Any:
-    for wrap in import_wrappers(spec):
-        env = wrap(env)
-    return env
 
 
 def make_flat_env(
@@ -90,14 +91,12 @@ def make_flat_env(
         copy: As for `make_env`.
         kwargs: Further arguments of the environment.
     """
-    spec = spec_of(spec)
-    return build_copy(spec, copy, lambda copy: _make_flat_env(spec, copy, kwargs))
+    return _build(spec_of(spec), copy, kwargs, _flatten_for_networks)
 
 
-def _make_flat_env(spec: EnvSpec, copy: Copy, kwargs: Mapping[str, Any]) -> Any:
+def _flatten_for_networks(env: Any) -> Any:
     from rltune.envs.spaces import FlatAction, FlatObservation, has_network_actions, has_network_observations
 
-    env = _make_env(spec, copy, kwargs)
     if not has_network_observations(env.observation_space):
         env = FlatObservation(env, images=True)
     return env if has_network_actions(env.action_space) else FlatAction(env)
@@ -116,17 +115,19 @@ def make_training_env(
     """
     from rltune.envs.rewards import DISCOUNT, ShapedReward
 
-    def make(copy: Copy) -> Any:
-        env = _make_flat_env(spec, copy, kwargs)
+    def finish(env: Any) -> Any:
+        env = _flatten_for_networks(env)
         if not spec.rewards and not spec.objective:
             return env
         return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
 
-    return build_copy(spec, copy, make)
+    return _build(spec, copy, kwargs, finish)
 
 
-def is_plain(spec: EnvSpec) -> bool:
+def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
     """Return whether `gymnasium.make` alone builds this environment: nothing is wrapped, shaped or flattened."""
+    from rltune.envs.spaces import has_network_actions, has_network_observations
+
     return (
         spec.policies is None
         and "${oc.env:" not in str(spec.kwargs)
@@ -135,46 +136,9 @@ def is_plain(spec: EnvSpec) -> bool:
         and not spec.wrappers
         and not spec.rewards
         and not spec.objective
-        and _suits_networks(spec)
+        and has_network_observations(facts.observation_space)
+        and has_network_actions(facts.action_space)
     )
-
-
-def _suits_networks(spec: EnvSpec) -> bool:
-    from rltune.envs.spaces import has_network_actions, has_network_observations
-
-    observation_space, action_space = _find_own_spaces(spec)
-    return has_network_observations(observation_space) and has_network_actions(action_space)
-
-
-def find_spaces(spec: EnvSpec) -> Spaces:
-    """Return the spaces of the observations and actions of `make_env`, for which one copy is built in each process."""
-    from rltune.envs.spaces import (
-        flatten_action_space,
-        flatten_observation_space,
-        has_plain_actions,
-        has_plain_observations,
-    )
-
-    seen, taken = _find_own_spaces(spec)
-    return (
-        seen if has_plain_observations(seen) else flatten_observation_space(seen),
-        taken if has_plain_actions(taken) else flatten_action_space(taken),
-    )
-
-
-def _find_own_spaces(spec: EnvSpec) -> Spaces:
-    """Return the spaces of an environment with its wrappers, before compound ones are flattened."""
-    import gymnasium
-
-    # An id may be registered again, in a notebook with another class, and then has another entry.
-    name = spec.id.rpartition(":")[2]
-    task = {key: value for key, value in spec.to_dict().items() if key in ("id", "kwargs", "wrappers")}
-    key = json.dumps(task, sort_keys=True)
-    if key not in _SPACES or _SPACES[key][0] is not gymnasium.registry.get(name):
-        env = _apply_wrappers(make_bare_env(spec), spec)
-        close_env(env)
-        _SPACES[key] = gymnasium.registry.get(name), (env.observation_space, env.action_space)
-    return _SPACES[key][1]
 
 
 def make_vector_env(

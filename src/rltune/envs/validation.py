@@ -7,12 +7,13 @@ import re
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rltune.envs.build import flatten_env, import_env_module, import_wrappers, make_bare_env
 from rltune.envs.closing import close_env
-from rltune.envs.facts import EnvFacts
+from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import check_observation, check_reward, find_network_spaces, name_setting
@@ -25,50 +26,64 @@ RESET = "def reset(self, *, seed=None, options=None)"
 SCORE_STEPS = 2_000
 
 
-def check_env(spec: EnvSpec) -> EnvFacts | None:
+def check_env(spec: EnvSpec) -> EnvFacts:
     """Build an environment and take some steps, to find a wrong id, argument or wrapper before the first trial.
 
+    It makes one copy, which is closed whatever the check finds.
+
     Returns:
-        What was learned about it; None with several agents.
+        What was learned about it.
 
     Raises:
         ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
     """
     if spec.policies is not None:
-        check_agents(spec)
-        return None
+        return check_agents(spec)
     module, colon, _ = spec.id.rpartition(":")
     if colon and not module:
         raise ConfigError(
             "env.id", spec.id, "names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
         )
+    _check_shaping(spec)
     if module:
         import_env_module(module, spec.id)
     env = _make_bare_env(spec)
     try:
-        for wrap in import_wrappers(spec):
-            env = wrap(env)
-        spaces = env.observation_space, env.action_space
-        env = flatten_env(env)
-        find_network_spaces(env.observation_space, env.action_space)
-    except ConfigError as error:
-        raise name_setting(error, "env.id", spec.id) from None
-    except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
-        raise ConfigError(
-            "env.wrappers",
-            ABSENT,
-            f"of {spec.id}: {describe_exception(error)}",
-            "arguments that the wrappers take",
-            "env.wrappers=[]",
-        ) from None
-    with warnings.catch_warnings():  # Gymnasium would warn of the faults that the check below reports as errors.
-        warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
-        _check_first_steps(env, spec)
-    _check_shaping(spec)
-    if spec.objective:
-        _check_score(env, spec)
-    close_env(env)
-    return EnvFacts(*spaces, time_limit=find_time_limit(spec))
+        try:
+            for wrap in import_wrappers(spec):
+                env = wrap(env)
+            spaces, metadata = (env.observation_space, env.action_space), select_json(env.metadata)
+            flat = flatten_env(env)
+            find_network_spaces(flat.observation_space, flat.action_space)
+        except ConfigError as error:
+            raise name_setting(error, "env.id", spec.id) from None
+        except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
+            raise ConfigError(
+                "env.wrappers",
+                ABSENT,
+                f"of {spec.id}: {describe_exception(error)}",
+                "arguments that the wrappers take",
+                "env.wrappers=[]",
+            ) from None
+        with warnings.catch_warnings():  # Gymnasium would warn of the faults that the check reports as errors.
+            warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
+            info = _check_first_steps(flat, spec)
+        if spec.objective:
+            _check_score(flat, spec)
+        return EnvFacts(*spaces, find_time_limit(spec), _has_mask(env, info), metadata)
+    finally:
+        close_env(env)
+
+
+def _has_mask(env: Any, info: Mapping[str, Any]) -> bool:
+    """Return whether an environment says which actions are allowed, in one of the ways that are in use.
+
+    Args:
+        env: The environment with its wrappers, before anything is flattened.
+        info: What its reset has returned beside the observation.
+    """
+    is_observed = "action_mask" in (getattr(env.observation_space, "spaces", None) or ())
+    return is_observed or "action_mask" in info or bool(env.has_wrapper_attr("action_masks"))
 
 
 def find_time_limit(spec: EnvSpec) -> int | None:
@@ -86,16 +101,19 @@ def find_time_limit(spec: EnvSpec) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-def _check_first_steps(env: Any, spec: EnvSpec) -> None:
+def _check_first_steps(env: Any, spec: EnvSpec) -> Mapping[str, Any]:
     """Refuse an environment that cannot step, or whose observations or rewards are invalid.
 
     It takes some steps, few in a slow simulator. What comes later is met in training, which does not look at bounds.
+
+    Returns:
+        The info of the reset.
     """
     setting = ("env.wrappers", ABSENT, f"of {spec.id}") if spec.wrappers else ("env.id", spec.id, "")
     key, value, place = setting
     done, began = "reset", time.monotonic()
     try:
-        obs = _read_returned(setting, done, env.reset(seed=0))[0]
+        obs, info = _read_returned(setting, done, env.reset(seed=0))
         env.action_space.seed(0)
         check_observation(env.observation_space, obs)
         for number in range(1, MAX_CHECKED_STEPS + 1):
@@ -105,7 +123,8 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
             check_observation(env.observation_space, obs)
             check_reward(reward)
             if terminated or truncated or time.monotonic() - began > MAX_CHECK_S:
-                return
+                break
+        return cast(Mapping[str, Any], info)
     except ConfigError as error:
         raise name_setting(error, key, value, f"{place}, by {done}") from None
     except Exception as error:  # The environment may be a user's code, which may raise any exception.

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from ray import tune
@@ -37,6 +37,9 @@ from rltune.trial.recent_episodes import read_training_scores
 from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
 from rltune.trial.supervisor import STACK_FILE, Supervisor
+
+if TYPE_CHECKING:
+    from rltune.policies.evaluation import Copies
 
 MAX_STALLED = 50  # A trial fails after this many consecutive iterations without an environment step.
 NOTED_WAIT_S = 5.0  # A trial that has waited so long for copies of the environment says so.
@@ -111,8 +114,8 @@ class Trial(tune.Trainable):
     def _wait_for_copies(self) -> contextlib.AbstractContextManager[float]:
         """Stand in the queue until the copies of all seeds are free; if the sweep ends, the wait ends, too."""
         build = self.task.build
-        env = spec_of(build["env"]) if "env" in build else None
-        if env is None or env.copy_limit is None:
+        env = spec_of(build["env"])
+        if env.copy_limit is None:
             return contextlib.nullcontext(0.0)
         num_copies = count_copies(apply_params(build["algo"], self.task.params)) * len(self.task.seeds)
         # More than one machine may have are those of env runners on several nodes, each of which waits for its own.
@@ -222,18 +225,30 @@ class Trial(tune.Trainable):
             raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
         if (folder := self._store.open(best)) is None:
             raise RuntimeError(f"checkpoint {best.path} is damaged")
-        if acting := choose_acting(folder, read_training_scores(folder), self._report_episode):
-            self._checkpoints.notes.append(describe_acting(acting))
-            best = save_acting(self._store, best, acting)
-            records = {**records, "best": best.to_dict()}
-            folder = self._store.open(best) or folder
-        return {"records": records, "returns": self.play(folder)}
+        from rltune.policies.evaluation import Copies  # The import of torch takes seconds.
 
-    def play(self, folder: Path) -> list[float]:
-        """Play the task's evaluation episodes with a checkpoint's policy; tests override this method."""
+        # The evaluation's copies take the place of the training's.
+        for runner in self._runners:
+            runner.close_envs()
+        with Copies() as copies:
+            if acting := choose_acting(folder, read_training_scores(folder), self._report_episode, copies):
+                self._checkpoints.notes.append(describe_acting(acting))
+                best = save_acting(self._store, best, acting)
+                records = {**records, "best": best.to_dict()}
+                folder = self._store.open(best) or folder
+            return {"records": records, "returns": self.play(folder, copies)}
+
+    def play(self, folder: Path, copies: Copies) -> list[float]:
+        """Play the task's evaluation episodes with a checkpoint's policy; tests override this method.
+
+        Args:
+            folder: The checkpoint.
+            copies: The copies of the environment to play in.
+        """
         from rltune.policies.evaluation import evaluate_checkpoint
 
-        result = evaluate_checkpoint(folder, self.task.episodes, self.task.evaluation_seed, self._report_episode)
+        task = self.task
+        result = evaluate_checkpoint(folder, task.episodes, task.evaluation_seed, self._report_episode, copies)
         if result.cut:
             self._checkpoints.notes.append(f"at its end: {result.explain_cut()}")
         return list(result.returns)
