@@ -31,6 +31,10 @@ class PlayConfig(PolicyConfig):
     trust: bool = MISSING
 
 
+EVALUATED = ("id", "kwargs", "wrappers", "per_copy", "max_copies")
+"""What an evaluation may change of a policy's environment."""
+
+
 @dataclass
 class EvaluateConfig(PlayConfig):
     """The settings of conf/evaluate.yaml."""
@@ -98,12 +102,12 @@ def _read_environment(settings: EvaluateConfig, policy: AnyPolicy) -> Mapping[st
         return None
     spec = environment_of(policy, env)
     # Of these keys, which only training reads, a file of conf/env may have some. Such a file has a name, too.
-    if "name" not in env and (key := next((key for key in env if key not in ("id", "kwargs", "wrappers")), None)):
+    if "name" not in env and (key := next((key for key in env if key not in EVALUATED), None)):
         raise ConfigError(
             f"env.{key}",
             env[key],
             ": an evaluation does not take it",
-            "env.id, env.kwargs and env.wrappers; a policy has its own normaliser, and its returns are the true ones",
+            f"{', '.join(f'env.{key}' for key in EVALUATED)}; its normaliser is the policy's, and returns are true",
             f"leave env.{key} out",
         )
     check_env(spec_of(spec))

@@ -285,6 +285,15 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
             "auto, sync or async with wrappers",
             "env.vectorize=sync",
         )
+    key = "env.per_copy" if env.per_copy else "env.max_copies"
+    if (env.per_copy or env.max_copies) and env.vectorize == "vector_entry_point":
+        raise ConfigError(
+            "env.vectorize",
+            "vector_entry_point",
+            f"with {key}: it makes all copies at once, by itself",
+            f"auto, sync or async with {key}",
+            "env.vectorize=sync",
+        )
     _check_algo(algo)
     _check_name("env.name", env.name)
     _check_name("algo.name", algo["name"])
