@@ -17,6 +17,7 @@ from rltune.envs.facts import EnvFacts
 from rltune.envs.pettingzoo import assign_policies, policy_spaces, spaces_by_agent
 from rltune.envs.spaces import decode_action, encode_observation, find_network_spaces
 from rltune.envs.spec import EnvSpec
+from rltune.envs.step_count import read_reward
 
 StepResult = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
 
@@ -61,7 +62,7 @@ class ParallelEnvAdapter(MultiAgentEnv):
         self.agents = list(self.env.agents)
         cut = over and any(truncated.values())
         ends = {**terminated, "__all__": over and not cut}, {**truncated, "__all__": cut}
-        return self._encode(obs), {agent: float(reward) for agent, reward in rewards.items()}, *ends, dict(info)
+        return self._encode(obs), {agent: read_reward(reward) for agent, reward in rewards.items()}, *ends, dict(info)
 
     def render(self) -> Any:
         """Render the wrapped environment."""

@@ -13,6 +13,7 @@ import gymnasium
 from rltune.envs.build import make_env, make_training_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.facts import EnvFacts
+from rltune.envs.rewards import RewardScale
 from rltune.envs.spaces import find_network_spaces
 from rltune.envs.spec import EnvSpec
 
@@ -23,6 +24,8 @@ DISCOUNT = "rltune_discount"
 class Creator:
     """Builds environments of one specification; RLlib calls it as the ``env_creator`` of a registered name.
 
+    All copies that it makes share the deviation by which their rewards are normalised.
+
     Args:
         spec: The environment.
         facts: What is known about it, if Gymnasium's vector environment has each copy in a process of its own. It would
@@ -30,7 +33,7 @@ class Creator:
     """
 
     def __init__(self, spec: EnvSpec, facts: EnvFacts | None = None) -> None:
-        self.spec, self.facts = spec, facts
+        self.spec, self.facts, self._deviation = spec, facts, RewardScale()
         self._context: Mapping[str, Any] | None = None
         self._num_built = 0
 
@@ -48,7 +51,8 @@ class Creator:
 
     def _build(self, arguments: dict[str, Any], copy: Copy) -> Any:
         if self.spec.policies is None:
-            return make_training_env(self.spec, arguments.pop(DISCOUNT, None), copy, **arguments)
+            discount = arguments.pop(DISCOUNT, None)
+            return make_training_env(self.spec, discount, self._deviation, copy, **arguments)
         from rltune.algorithms.multi_agent import ParallelEnvAdapter
 
         return ParallelEnvAdapter(make_env(self.spec, copy))

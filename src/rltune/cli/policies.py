@@ -19,6 +19,9 @@ from rltune.formatting import format_objective, spell_command
 if TYPE_CHECKING:
     from rltune.policies.policy import AnyPolicy
 
+EVALUATED = ("id", "kwargs", "wrappers", "per_copy", "max_copies", "evaluation_steps")
+"""The keys of an environment that an evaluation takes; only training reads the others."""
+
 
 @dataclass
 class PlayConfig(PolicyConfig):
@@ -29,10 +32,6 @@ class PlayConfig(PolicyConfig):
     deterministic: bool | None = None
     out: str = MISSING
     trust: bool = MISSING
-
-
-EVALUATED = ("id", "kwargs", "wrappers", "per_copy", "max_copies")
-"""What an evaluation may change of a policy's environment."""
 
 
 @dataclass
@@ -107,7 +106,8 @@ def _read_environment(settings: EvaluateConfig, policy: AnyPolicy) -> Mapping[st
             f"env.{key}",
             env[key],
             ": an evaluation does not take it",
-            f"{', '.join(f'env.{key}' for key in EVALUATED)}; its normaliser is the policy's, and returns are true",
+            f"{', '.join(f'env.{name}' for name in EVALUATED)}; a policy has its own normaliser, and its returns are "
+            "the true ones",
             f"leave env.{key} out",
         )
     check_env(spec_of(spec))

@@ -6,10 +6,9 @@ A new sweep, a resumed sweep and an extended one go through the same steps, see 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
@@ -189,7 +188,7 @@ def _start_ray(plan: Plan, invocation: Invocation) -> Iterator[tuple[Plan, Invoc
     """Start a local Ray or join a cluster, and meanwhile run the checks that need RLlib.
 
     Yields:
-        The plan with the notes of the checks, how to call functions that need RLlib, and the nodes of the cluster.
+        The plan with the notes of the checks, how to fork processes that have RLlib, and the nodes of the cluster.
 
     Raises:
         RltuneError: Ray does not start, or a check has failed.
@@ -205,9 +204,9 @@ def _start_ray(plan: Plan, invocation: Invocation) -> Iterator[tuple[Plan, Invoc
         # The check registers classes with Ray, which while Ray is starting only another process can do safely.
         checked = thread.submit(_check, plan, server) if server else None
         with connect_ray(cluster, modules, server) as nodes:
-            notes, call_in_subprocess = checked.result() if checked else _check(plan, None)
+            notes = checked.result() if checked else _check(plan, None)
             thread.shutdown()
-            yield plan.with_notes(*notes), replace(invocation, call_in_subprocess=call_in_subprocess), nodes
+            yield plan.with_notes(*notes), replace(invocation, fork_child=server.fork_child if server else None), nodes
 
 
 def _import_modules() -> None:
@@ -218,19 +217,13 @@ def _import_modules() -> None:
     import rltune.driver.tune.fit  # noqa: F401
 
 
-def _check(plan: Plan, server: ForkServer | None) -> tuple[tuple[str, ...], Callable[..., Any] | None]:
-    """Run the checks that need RLlib, in a subprocess if possible.
-
-    Returns:
-        Their notes, and the function that calls others in such a subprocess; None without one.
-    """
+def _check(plan: Plan, server: ForkServer | None) -> tuple[str, ...]:
+    """Run the checks that need RLlib, in a subprocess if possible, and return their notes."""
     request = plan.build, plan.space, plan.engine
     if server is None:
-        return planning.preflight(*request), None
-    stall_s = plan.failures.stall_s
-    # The time-out has to cover the import of RLlib, during which the call reports no progress.
-    notes = server.call(planning.preflight, *request, patience_s=max(PREFLIGHT_S, stall_s))
-    return notes, functools.partial(server.call, patience_s=stall_s)
+        return planning.preflight(*request)
+    # The time-out has to cover the import of RLlib.
+    return server.call(planning.preflight, *request, patience_s=max(PREFLIGHT_S, plan.failures.stall_s))
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import gymnasium
 
     from rltune.envs.facts import EnvFacts
+    from rltune.envs.rewards import RewardScale
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -44,11 +45,15 @@ def make_env(spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **k
 
 
 def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build the environment as `make_env` does, but without the wrappers of its specification."""
+    """Build the environment as `make_env` does, but without the wrappers of its specification.
+
+    Gymnasium's checker, which looks at each step, is left out: the check before a sweep says what matters.
+    """
     import gymnasium
 
     def make(copy: Copy) -> Any:
-        return gymnasium.make(spec.id, **{**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs})
+        arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
+        return gymnasium.make(spec.id, **{"disable_env_checker": True, **arguments})
 
     return build_copy(spec, copy, make)
 
@@ -103,25 +108,43 @@ def _flatten_for_networks(env: Any) -> Any:
 
 
 def make_training_env(
-    spec: EnvSpec, reward_discount: float | None = None, copy: Copy | None = None, /, **kwargs: Any
+    spec: EnvSpec,
+    reward_discount: float | None = None,
+    reward_deviation: RewardScale | None = None,
+    copy: Copy | None = None,
+    /,
+    **kwargs: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """Build one environment for training: as `make_flat_env` does, but with shaped rewards.
+    """Build one environment for training: as `make_flat_env` does, but with shaped rewards and records of its episodes.
 
     Args:
         spec: The environment.
         reward_discount: That of the algorithm, by which rewards are normalised; None is `rltune.envs.rewards.DISCOUNT`.
+        reward_deviation: As ``deviation`` of `rltune.envs.rewards.ShapedReward`.
         copy: As for `make_env`.
         kwargs: Further arguments of the environment.
     """
     from rltune.envs.rewards import DISCOUNT, ShapedReward
 
-    def finish(env: Any) -> Any:
-        env = _flatten_for_networks(env)
-        if not spec.rewards and not spec.objective:
+    def build(copy: Copy) -> Any:
+        env = make_restarting(spec, functools.partial(make_flat_env, spec, copy, **kwargs))
+        if not (spec.rewards or spec.objective or spec.restarts):
             return env
-        return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
+        discount = DISCOUNT if reward_discount is None else reward_discount
+        try:
+            return ShapedReward(env, spec.rewards, spec.objective, discount, reward_deviation)
+        except BaseException:
+            close_env(env)
+            raise
 
-    return _build(spec, copy, kwargs, finish)
+    return build_copy(spec, copy, build)
+
+
+def make_restarting(spec: EnvSpec, make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+    """Build one environment that is made again when it fails, as often as its specification says."""
+    from rltune.envs.restarts import RestartingEnv
+
+    return RestartingEnv(make, spec.restarts) if spec.restarts else make()
 
 
 def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
@@ -136,6 +159,7 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
         and not spec.wrappers
         and not spec.rewards
         and not spec.objective
+        and not spec.restarts
         and has_network_observations(facts.observation_space)
         and has_network_actions(facts.action_space)
     )

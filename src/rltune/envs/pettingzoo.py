@@ -24,6 +24,7 @@ from rltune.envs.spaces import (
     name_setting,
 )
 from rltune.envs.spec import EnvSpec, resolve_variables
+from rltune.envs.step_count import read_reward
 from rltune.errors import ABSENT, ConfigError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
@@ -181,7 +182,7 @@ class TeamEnv:
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left."""
         obs, rewards, *_ = self._env.step(actions)
-        return obs, sum(map(float, rewards.values())), not self._env.agents, False, {}
+        return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, {}
 
 
 def check_agents(spec: EnvSpec) -> EnvFacts:

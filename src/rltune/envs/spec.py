@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.errors import ConfigError, choices, describe_exception
+from rltune.records import EVALUATION_STEPS
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
 """The extra of rltune that installs each module. Those of Gymnasium's own families follow from their entry points."""
@@ -46,7 +47,11 @@ class EnvSpec:
         rewards: ``normalise``, ``scale`` and ``clip``, without those that change nothing.
         objective: ``kind``, ``key`` and ``direction`` of what an episode is worth (`rltune.envs.objective`); empty for
             its return.
+        restarts: How many times a copy is made again within ten minutes after it has failed
+            (`rltune.envs.restarts`).
         policies: Which policy acts for which of several agents (`rltune.envs.pettingzoo`); None for one agent.
+        evaluation_steps: The steps after which an evaluated episode is cut that does not end by itself; None is the
+            default, which an environment with a time limit of its own always has, as it ends its episodes itself.
         per_copy: What each living copy has for itself, by the constructor's argument: ``number``, ``[port, 5005]``,
             ``folder`` or ``[one_of, ...]`` (`rltune.envs.copies`).
         max_copies: The most copies on a machine at once, of all environments that set it; None: no bound.
@@ -59,6 +64,8 @@ class EnvSpec:
     rewards: Mapping[str, Any] = field(default_factory=dict)
     policies: str | Mapping[str, str] | None = None
     objective: Mapping[str, Any] = field(default_factory=dict)
+    evaluation_steps: int | None = None
+    restarts: int = 0
     per_copy: Mapping[str, Any] = field(default_factory=dict)
     max_copies: int | None = None
 
@@ -74,6 +81,10 @@ class EnvSpec:
             plain["policies"] = self.policies if isinstance(self.policies, str) else dict(self.policies)
         if self.objective:
             plain["objective"] = dict(self.objective)
+        if self.evaluation_steps is not None:
+            plain["evaluation_steps"] = self.evaluation_steps
+        if self.restarts:
+            plain["restarts"] = self.restarts
         if self.per_copy:
             plain["per_copy"] = dict(self.per_copy)
         if self.max_copies is not None:
@@ -87,14 +98,21 @@ class EnvSpec:
 
     @property
     def digest(self) -> str:
-        """A digest of everything that scores depend on: id, arguments, wrappers, objective.
+        """A digest of everything that scores depend on: id, arguments, wrappers, objective, and the limit of episodes.
 
-        The shaping of rewards does not belong to it, and neither does what tells copies apart.
+        The shaping of rewards does not belong to it, and neither does the limit's default or what tells copies apart.
         """
         wrappers = [[wrapper.get("entry_point"), dict(wrapper.get("kwargs") or {})] for wrapper in self.wrappers]
-        parts = [self.id, dict(self.kwargs), wrappers, *([dict(self.objective)] if self.objective else [])]
+        parts: list[Any] = [self.id, dict(self.kwargs), wrappers, *([dict(self.objective)] if self.objective else [])]
+        if self.step_limit != EVALUATION_STEPS:
+            parts.append({"evaluation_steps": self.step_limit})
         task = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.sha256(task.encode()).hexdigest()[:12]
+
+    @property
+    def step_limit(self) -> int:
+        """The steps after which an evaluated episode is cut that does not end by itself."""
+        return EVALUATION_STEPS if self.evaluation_steps is None else self.evaluation_steps
 
     @property
     def is_numbered(self) -> bool:
@@ -157,6 +175,8 @@ def spec_of(config: Any) -> EnvSpec:
         rewards,
         raw.get("policies"),
         raw.get("objective") or {},
+        raw.get("evaluation_steps"),
+        int(raw.get("restarts") or 0),
         per_copy=per_copy,
         max_copies=max_copies,
     )
