@@ -67,7 +67,38 @@ class FreeEnd(Walk):
         return observation, reward, self.taken == 3, False, info
 
 
-@pytest.mark.parametrize("made", [FreeStart, FreeLeaf, FreeText, FreeMove, FreeReward, FreeEnd])
+class FreeBuffer(FreeStart):
+    """Writes all observations into one array."""
+
+    buffer = np.zeros(2, np.float32)
+
+    def look(self) -> Any:
+        self.buffer[:] = super().look()
+        return self.buffer
+
+
+class FreeRules(Walk):
+    """Permits other actions in each episode, and raises at the others."""
+
+    episodes = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.episodes += 1
+        return super().reset(**kwargs)
+
+    def tell(self) -> dict[str, Any]:
+        return {"action_mask": np.arange(3) == self.episodes % 3}
+
+    def take(self, action: Any) -> None:
+        assert action == self.episodes % 3
+
+
+def test_other_rules_after_the_same_seed_are_no_refusal():
+    notes = check(FreeRules).notes
+    assert sum("seed" in note for note in notes) == 1
+
+
+@pytest.mark.parametrize("made", [FreeStart, FreeBuffer, FreeLeaf, FreeText, FreeMove, FreeReward, FreeEnd])
 def test_what_ignores_the_seed_gets_one_note(made):
     (note,) = check(made).notes
     assert "seed" in note

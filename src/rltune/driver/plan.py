@@ -319,6 +319,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     fitted, grid_notes = fit_sizes(config, space.count_points() if traits.is_grid else None)
     optional_notes = (
         *env_notes,
+        *(facts.notes if facts else ()),
         _describe_few_steps(config),
         _describe_late_episodes(config, facts, request.env_runners, row),
         *portfolio_notes,

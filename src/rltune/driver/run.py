@@ -23,7 +23,7 @@ from rltune.config.settings_file import read_identity, require_own_sweep
 from rltune.driver import plan as planning
 from rltune.driver.background_imports import LOADED_BEFORE_FORK, worker_imports
 from rltune.driver.folder import hold_sweep, open_folder
-from rltune.driver.plan import Invocation, Plan, make_plan
+from rltune.driver.plan import Invocation, Plan
 from rltune.driver.requests.inbox import withdraw_stops
 from rltune.driver.signals import end_process, stop_on_signals
 from rltune.driver.starting import (
@@ -33,6 +33,7 @@ from rltune.driver.starting import (
     compare_with_begun,
     find_begun,
     find_end,
+    plan_begun,
     require_changeable,
 )
 from rltune.errors import StudyUnavailableError
@@ -80,7 +81,7 @@ def run_sweep(
         _print(stream, f"{folder.name} has ended ({outcome.status}) and no setting asks for more: see {summary}")
         return outcome
     require_own_sweep(folder, make_resume_command(folder))
-    return drive(make_plan(config, folder), Invocation(began, stream, trainable))
+    return drive(plan_begun(config, folder), Invocation(began, stream, trainable))
 
 
 def resume_sweep(
@@ -118,7 +119,7 @@ def resume_sweep(
     config = change_settings(folder, ref, changes or {})
     if lacks_login(config.notify or ""):
         _print(stream, f"notify={config.notify}: its login is not saved in any file; add notify=... to be notified")
-    return drive(make_plan(config, folder), Invocation(began, stream, trainable))
+    return drive(plan_begun(config, folder), Invocation(began, stream, trainable))
 
 
 def drive(plan: Plan, invocation: Invocation) -> Outcome:
@@ -169,8 +170,9 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
     from rltune.views.sweep_view import SweepView
 
     watch_head(sweep)
+    plan = sweep.plan
     try:
-        record_start(sweep.ledger, sweep.folder, sweep.plan.settings, sweep.invocation.typed)
+        record_start(sweep.ledger, sweep.folder, plan.settings, plan.build.facts, sweep.invocation.typed)
         start_console(sweep)
         sweep.housekeeping.add(sweep.console.draw_every_s, sweep.display.draw)
         if not (SweepView.read(sweep.ledger).is_searched and sweep.is_certified()):

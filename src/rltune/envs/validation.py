@@ -40,12 +40,13 @@ def check_env(spec: EnvSpec) -> EnvFacts:
     _check_shaping(spec)
     if module:
         import_env_module(module, spec.id)
-    wrapped = _make_bare_env(spec)
+    env = _make_bare_env(spec)
     try:
         try:
             for wrap in import_wrappers(spec):
-                wrapped = wrap(wrapped)
-            find_network_spaces(wrapped.observation_space, wrapped.action_space)
+                env = wrap(env)
+            spaces = env.observation_space, env.action_space
+            find_network_spaces(*spaces)
         except ConfigError as error:
             raise name_setting(error, "env.id", spec.id) from None
         except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
@@ -56,19 +57,12 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 "arguments that the wrappers take",
                 "env.wrappers=[]",
             ) from None
-        check_normalising(wrapped, spec)
-        has_mask, notes = check_first_steps(wrapped, spec)
-        return EnvFacts(
-            wrapped.observation_space,
-            wrapped.action_space,
-            find_time_limit(wrapped),
-            has_mask,
-            select_json(getattr(wrapped, "metadata", None) or {}),
-            notes=tuple(notes),
-            sources=digest_sources(wrapped),
-        )
+        check_normalising(env, spec)
+        has_mask, notes = check_first_steps(env, spec)
+        metadata, sources = select_json(env.metadata if isinstance(env.metadata, dict) else {}), digest_sources(env)
+        return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
     finally:
-        close_env(wrapped)
+        close_env(env)
 
 
 def _check_shaping(spec: EnvSpec) -> None:

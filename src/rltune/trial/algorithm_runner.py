@@ -77,6 +77,8 @@ class AlgorithmRunner:
         self._normalises_rewards = bool(build.env.rewards.get("normalise")) and not self.config.is_offline
         self._env, self._facts, self._evaluated = build.env, build.facts, 0
         self._num_cut, self._restarts, self._fault = 0, 0, ""
+        # Copies that step in processes of their own are alone there.
+        self._copies = 1 if build.vectorize == "async" else self.config.num_envs_per_env_runner
         self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
         able = capabilities_of(type(self.config))
@@ -162,7 +164,7 @@ class AlgorithmRunner:
 
     def _describe_training(self, info: Mapping[str, Any]) -> dict[str, Any]:
         """Add to a policy's metadata the environment, with what this trial normalises, and its copies in a process."""
-        return {**info, "env": self._env.to_dict(), "copies": self.config.num_envs_per_env_runner}
+        return {**info, "env": self._env.to_dict(), "copies": self._copies}
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         makers = list_connectors(self.config)
