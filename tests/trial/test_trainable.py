@@ -398,6 +398,8 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     def end_early(done: int, total: int) -> None:
         raise SamplingEnded
 
+    trained = trial.step()
+    assert not trained["done"], trained.get("traceback")
     monkeypatch.setattr(trial, "_report_episode", end_early)
     report = trial.step()
     assert report["interrupted"], report.get("traceback")
