@@ -82,6 +82,13 @@ def test_a_missing_key_is_told_before_the_first_trial() -> None:
     check_env(spec())
 
 
+def test_the_check_imports_an_own_function() -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_env(spec(kind="nowhere:score", key=None))
+    assert (refused.value.key, refused.value.value) == ("objective.kind", "nowhere:score")
+    assert "PYTHONPATH" in refused.value.fix
+
+
 PLACE = {"env_runners": 0, "vectorize": "auto", "several_agents": False}
 
 
@@ -94,7 +101,6 @@ PLACE = {"env_runners": 0, "vectorize": "auto", "several_agents": False}
         ({}, {"several_agents": True}, "several agents", "objective.kind=return"),
         ({}, {"env_runners": 2}, "num_env_runners=2", "algo.env_runners.num_env_runners=0"),
         ({}, {"vectorize": "async"}, "env.vectorize=async", "env.vectorize=sync"),
-        ({"kind": "nowhere:score", "key": None}, {}, "cannot be imported", "PYTHONPATH"),
     ],
 )
 def test_what_cannot_be_had_is_refused_with_what_to_type(

@@ -55,7 +55,7 @@ from rltune.driver.warm_starts import (
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
-from rltune.envs.validation import check_env, check_rewards
+from rltune.envs.validation import check_rewards, examine_env, refuse_program
 from rltune.errors import ConfigError
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
@@ -315,6 +315,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     fitted, grid_notes = fit_sizes(config, space.count_points() if traits.is_grid else None)
     optional_notes = (
         *env_notes,
+        *(facts.notes if facts else ()),
         _describe_few_steps(config),
         _describe_late_episodes(config, facts, request.env_runners, row),
         *portfolio_notes,
@@ -407,7 +408,8 @@ def _check_env(
     check_rewards(spec, env_runners, vectorize)
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
-    facts = check_env(spec)
+    refuse_program(spec)
+    facts = examine_env(spec, config.failures.stall_s)
     spaces = facts.find_policy_spaces() if facts else None
     check_spaces(config.algo, config.env.id, spaces, row, space)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)

@@ -7,16 +7,16 @@ inside the functions, so that a typo on the command line is answered at once.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rltune.envs.closing import close_env
+from rltune.envs.guest import import_guest
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, resolve_variables, spec_of
-from rltune.errors import ABSENT, ConfigError, nearest
+from rltune.errors import ABSENT, ConfigError, GuestError, nearest
 
 if TYPE_CHECKING:
     import gymnasium
@@ -46,6 +46,8 @@ def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Build the environment without the wrappers of its specification."""
     import gymnasium
 
+    if module := spec.id.rpartition(":")[0]:
+        import_guest(module)  # Gymnasium imports it, too, but shows it the command line of this process.
     return gymnasium.make(spec.id, **{**resolve_variables(spec.kwargs), **kwargs})
 
 
@@ -178,8 +180,10 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
         raise ConfigError(key, wrapper, "is no wrapper", usage, "see gymnasium.wrappers for names")
     module, _, name = str(wrapper["entry_point"]).rpartition(":")
     try:
-        cls = getattr(importlib.import_module(module or "gymnasium.wrappers"), name)
-    except (ImportError, AttributeError):
+        cls = getattr(import_guest(module or "gymnasium.wrappers"), name)
+    except (GuestError, AttributeError) as error:
+        if isinstance(error, GuestError) and not isinstance(error.__cause__, ImportError):
+            raise
         close = nearest(name, [wrapper for wrapper in dir(gymnasium.wrappers) if wrapper[0].isupper()])
         raise ConfigError(
             key,
@@ -216,8 +220,11 @@ def import_env_module(module: str, env_id: str) -> None:
         ConfigError: It cannot be imported; names the extra, the nearest module, or where to put it.
     """
     try:
-        importlib.import_module(module)
-    except Exception as error:
+        import_guest(module)
+    except GuestError as fault:
+        error = fault.__cause__
+        if not isinstance(error, Exception):
+            raise
         package = module.split(".")[0]
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == package
         close = nearest(package, EXTRAS) if is_missing else None

@@ -1,19 +1,24 @@
 """Call a function in a plain process of its own that can be ended, and name an end without an answer.
 
 The user's code runs in such processes and never in the driver's or the service's: it may hang, call ``sys.exit``,
-change the folder, print, or break its process. The function gets and returns JSON, because a pickled answer would
-import the user's modules here. Unlike a call of the fork server it needs no Ray, so it works before and beside Ray's
-start, without our replacements, and on every platform.
+change the folder, print, or break its process. The function returns JSON, because a pickled answer would import the
+user's modules here. Unlike a call of the fork server it needs no Ray, so it works before and beside Ray's start,
+without our replacements, and on every platform.
 
-`Child` runs in the driver or the service, `main` in the process itself.
+There are two processes. The first one supervises: it runs no code of the user's, so that it notices at once when its
+parent closes it or is killed, and then ends the second one with all that this has started. The second one calls the
+function. `Child` runs in the driver or the service, `main` in the process itself.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import importlib
 import json
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -21,14 +26,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from rltune import errors
-from rltune.envs.guest import RUNNING, make_stall
+from rltune.envs.guest import ARGUMENTS, RUNNING, make_fault, make_stall
 from rltune.errors import Cause, GuestError, RltuneError, UnexpectedError, describe_exception
+from rltune.formatting import find_start, use_start
 
 POLL_S = 0.1  # How often the caller is asked whether it still wants the answer.
-MAX_OUTPUT = 4_000  # The last characters of what the process has printed, for the error if it dies.
+IMPORT_S = 120.0  # The shortest time limit for the imports, which take long on a busy machine.
+CLOSE_S = 5.0  # How long the supervising process may take to end the other one, before it is killed itself.
+REMIND_S = 5.0  # When the caller first hears what a slow call waits for, and then each time after four times as long.
+MAX_OUTPUT = 4_000  # The last characters of what the process has printed that are kept.
+MAX_LINES = 3  # The last of its lines that are part of an error.
+# The modules are found where the parent finds them, even if its program has changed the path.
+START = "import sys; sys.path[:] = sys.argv[4:]; from rltune.envs.child import main; main(*sys.argv[1:4])"
 _sending = threading.Lock()  # Several threads of an evaluation may report.
 
 
@@ -43,23 +55,26 @@ class Child:
         imports: Modules that it imports before it has got its request.
     """
 
-    def __init__(self, imports: Sequence[str] = ()) -> None:
+    def __init__(self, imports: Sequence[str] = ("rltune.envs.validation",)) -> None:
         self._answers, sending = os.pipe()
+        receiving, self._requests = os.pipe()
+        arguments = [str(receiving), str(sending), ",".join(imports), *sys.path]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rltune.envs.child", str(sending), *imports],
-            stdin=subprocess.PIPE,
+            [sys.executable, "-c", START, *arguments],
+            stdin=subprocess.PIPE,  # Nothing is written to it: it closes when this process closes it or ends.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=[sending],
+            pass_fds=[receiving, sending],
             start_new_session=True,  # A terminal's Ctrl-C must reach only the driver, which ends this process then.
         )
+        os.close(receiving)
         os.close(sending)
         self._output = b""
         self.call_name, self.call_began = "", time.monotonic()
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """The id of the supervising process."""
         return self._process.pid
 
     def call(
@@ -70,148 +85,281 @@ class Child:
         limit_s: float,
         progress: Callable[[int, int], None] | None = None,
         is_given_up: Callable[[], bool] = lambda: False,
+        remind: Callable[[str, float], None] = lambda call, elapsed_s: None,
     ) -> Any:
         """Call a function, and return its answer. The process and all that it has started have ended then.
 
         Args:
-            function: ``module:function``. It gets ``progress`` as a keyword argument if the caller gives one.
-            arguments: Its other keyword arguments, as JSON has them.
+            function: As for `send`.
+            arguments: As for `send`.
+            limit_s: As for `receive`.
+            progress: As for `receive`.
+            is_given_up: As for `receive`.
+            remind: As for `receive`.
+        """
+        self.send(function, arguments, has_progress=progress is not None)
+        return self.receive(limit_s=limit_s, progress=progress, is_given_up=is_given_up, remind=remind)
+
+    def send(self, function: str, arguments: Mapping[str, Any], *, has_progress: bool = False) -> None:
+        """Send the request, which is carried out while this process does other work. `receive` or `close` must follow.
+
+        Args:
+            function: ``module:function``, whose answer is such as JSON has.
+            arguments: Its keyword arguments.
+            has_progress: Whether it takes ``progress``, a function, as a further keyword argument.
+        """
+        request = {"function": function, "arguments": dict(arguments), "progress": has_progress}
+        request |= {"path": sys.path, "start": find_start()}
+        with contextlib.suppress(BrokenPipeError), open(self._requests, "wb") as stream:
+            # It is pickled because JSON would turn the numbers among an argument's keys to text.
+            stream.write(pickle.dumps(request))
+        self._requests = -1
+
+    def receive(
+        self,
+        *,
+        limit_s: float,
+        progress: Callable[[int, int], None] | None = None,
+        is_given_up: Callable[[], bool] = lambda: False,
+        remind: Callable[[str, float], None] = lambda call, elapsed_s: None,
+        shows_output: bool = True,
+    ) -> Any:
+        """Wait for the answer of the function, and end the process with all that it has started.
+
+        Args:
             limit_s: The longest time that it may take without a sign of life: a call into the user's code that begins
                 (`rltune.envs.guest.call_guest`), or progress.
             progress: Called with the number of finished parts and of all parts.
             is_given_up: Whether the answer is not wanted any more.
+            remind: Called with the name of the call that it waits for, and for how many seconds, after `REMIND_S`.
+            shows_output: Whether the last lines that it has printed become part of an error.
 
         Raises:
             RltuneError: What the function has raised, of our types; an `UnexpectedError` for any other exception.
             GuestError: The process has ended without an answer (LOST_PROCESS) or has not answered in time (STALLED).
             CallGivenUpError: `is_given_up` has said so.
         """
-        request = {"function": function, "arguments": arguments, "progress": progress is not None}
-        request |= {"path": sys.path, "argv": sys.argv, "limit_s": limit_s}
         try:
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # It has died already, which reading its answer will say.
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                self._process.stdin.flush()
-            answer = self._receive(limit_s, progress, is_given_up)
+            answer = self._wait(limit_s, progress or (lambda *made: None), is_given_up, remind)
+            output = self._describe_output() if shows_output and "refused" in answer else ""
         finally:
             self.close()
         if "refused" in answer:
-            raise _restore_error(answer)
+            raise _restore_error(answer, output)
         return answer["answer"]
 
     def close(self) -> None:
-        """End the process with its whole session."""
-        if self._process.returncode is not None:
+        """End the process with all that it has started."""
+        if self._process.returncode is not None and self._answers < 0:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                cast(Any, stream).close()
-        os.close(self._answers)
+        process = cast(Any, self._process)
+        with contextlib.suppress(OSError):
+            process.stdin.write(b"end")  # A process that was forked here meanwhile would keep the closed pipe open.
+            process.stdin.close()
+        try:
+            process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+        for descriptor in {self._answers, self._requests} - {-1}:
+            os.close(descriptor)
+        self._answers = self._requests = -1
 
-    def _receive(
-        self, limit_s: float, progress: Callable[[int, int], None] | None, is_given_up: Callable[[], bool]
+    def _wait(
+        self,
+        limit_s: float,
+        progress: Callable[[int, int], None],
+        is_given_up: Callable[[], bool],
+        remind: Callable[[str, float], None],
     ) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        received, heard, streams = b"", time.monotonic(), [self._answers, self._process.stdout.fileno()]
+        received, began = b"", time.monotonic()
+        heard, remind_s, is_ready = began, REMIND_S, False
         while True:
-            ready = select.select(streams, [], [], POLL_S)[0]
+            has_ended = self._process.poll() is not None
+            ready = select.select([self._answers, cast(Any, self._process.stdout)], [], [], POLL_S)[0]
+            now = time.monotonic()
             if is_given_up():
                 raise CallGivenUpError
-            if self._process.stdout.fileno() in ready:
-                if printed := os.read(self._process.stdout.fileno(), 65536):
-                    self._output = (self._output + printed)[-MAX_OUTPUT:]
-                else:  # It has closed its output, and may go on nevertheless.
-                    streams.remove(self._process.stdout.fileno())
-            if self._answers in ready:
-                content = os.read(self._answers, 65536)
-                if not content:
-                    raise self._make_death_error()
-                heard = time.monotonic()
+            if self._process.stdout in ready:
+                self._read_output()
+            if self._answers in ready and (content := os.read(self._answers, 65536)):
+                heard = now
                 *lines, received = (received + content).split(b"\n")
-                for line in lines:
-                    message = json.loads(line)
+                for message in map(json.loads, lines):
                     if "call" in message:
-                        self.call_name, self.call_began = message["call"], heard
+                        self.call_name, self.call_began, is_ready = message["call"], now, True
                     elif "progress" in message:
-                        if progress:
-                            progress(*message["progress"])
+                        progress(*message["progress"])
+                    elif "ended" in message:
+                        raise self._make_death_error(message["ended"])
                     else:
                         return cast(dict[str, Any], message)
-            elif self._process.poll() is not None:  # A process that it has started may keep the pipe open.
-                raise self._make_death_error()
-            elif time.monotonic() - heard > limit_s:
-                raise make_stall(self.call_name, time.monotonic() - heard)
+            elif has_ended:
+                raise self._make_death_error(self._process.wait())
+            elif now - heard > (limit_s if is_ready else max(limit_s, IMPORT_S)):
+                stall = make_stall(self.call_name, now - heard)
+                raise stall.rewrite(stall.problem + self._describe_output())
+            if now - began > remind_s:
+                remind(self.call_name, now - self.call_began)
+                remind_s *= 4
 
-    def _make_death_error(self) -> GuestError:
-        code = self._process.wait()
+    def _read_output(self) -> None:
+        """Read what the process has printed since, without waiting for more."""
+        stream = cast(Any, self._process.stdout)
+        while select.select([stream], [], [], 0)[0] and (printed := os.read(stream.fileno(), 65536)):
+            self._output = (self._output + printed)[-MAX_OUTPUT:]
+
+    def _make_death_error(self, code: int) -> GuestError:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         during = f" in {self.call_name}" if self.call_name else ""
-        printed = self._output.decode(errors="backslashreplace").strip().splitlines()
-        last = f"; it printed: {printed[-1]}" if printed else ""
         return GuestError(
-            f"the environment's process {how}{during}{last}",
+            f"the environment's process {how}{during}{self._describe_output()}",
             "an environment that leaves its process alive",
             "look for os._exit, a crash in a library, or too little memory",
             cause=Cause.LOST_PROCESS,
             call=self.call_name,
         )
 
+    def _describe_output(self) -> str:
+        """Return the last lines that were printed for an error's text: simulators often say there why they fail."""
+        self._read_output()
+        lines = self._output.decode(errors="backslashreplace").splitlines()
+        last = [line.strip() for line in lines if line.strip()][-MAX_LINES:]
+        return f"; it printed: {' / '.join(last)}" if last else ""
 
-def _restore_error(answer: Mapping[str, Any]) -> RltuneError:
-    error: RltuneError = getattr(errors, answer["type"]).from_dict(answer["refused"])
+
+def _restore_error(answer: Mapping[str, Any], output: str) -> RltuneError:
+    refused = answer["refused"]
+    error: RltuneError = getattr(errors, answer["type"]).from_dict({**refused, "error": refused["error"] + output})
     vars(error).update(answer["parts"])
     error.cause = Cause(answer["cause"])
     return error
 
 
-# -- Functions that run in the process itself -------------------------------------------------------------------------
+_early: list[Child] = []  # At most one child, started before the command's settings are composed.
 
 
-def main(answers: int, imports: Sequence[str]) -> None:
-    """Call the function that the parent names, and send it the answer."""
-    # The user's code and what it starts must neither read the request nor write into the answers.
-    requests = os.dup(0)
+def begin_child() -> None:
+    """Start the child of a check early, so that its imports are done when `acquire_child` needs it.
+
+    If no check follows, then it ends with this process.
+    """
+    if not _early:
+        _early.append(Child())
+
+
+def acquire_child() -> Child:
+    """Return the child that was started early, or start one."""
+    return _early.pop() if _early else Child()
+
+
+@atexit.register
+def close_early_child() -> None:
+    """End the child that was started early and that nobody has needed."""
+    while _early:
+        _early.pop().close()
+
+
+# -- Functions that run in the supervising process ---------------------------------------------------------------------
+
+
+def main(requests: str, answers: str, imports: str) -> NoReturn:
+    """Start the process that carries out the request, and end it with all that it has started when the parent says so.
+
+    Args:
+        requests: The descriptor of the pipe that the request comes from.
+        answers: The descriptor of the pipe for the answer.
+        imports: Modules, separated by commas.
+    """
+    # Forked before anything else is imported: a process with the threads of a library does not survive it everywhere.
+    guest = os.fork()
+    with contextlib.suppress(OSError):  # Both of the two do it, because either may come first.
+        os.setpgid(guest, guest)
+    if not guest:
+        _serve(int(requests), int(answers), imports.split(",") if imports else [])
+    os.close(int(requests))
+    while not select.select([0], [], [], POLL_S)[0]:
+        pid, status = os.waitpid(guest, os.WNOHANG)
+        if pid:
+            _send(int(answers), {"ended": os.waitstatus_to_exitcode(status)})
+            break
+    _end_guest(guest)
+    os._exit(0)
+
+
+def _end_guest(guest: int) -> None:
+    """Kill a process, its process group, and the descendants that have left the group."""
+    import psutil
+
+    descendants: list[Any] = []
+    with contextlib.suppress(psutil.Error):
+        descendants = psutil.Process(guest).children(recursive=True)
+    with contextlib.suppress(OSError):
+        os.killpg(guest, signal.SIGKILL)
+    for process in descendants:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(guest, 0)
+
+
+# -- Functions that run in the process that calls the function ---------------------------------------------------------
+
+
+def _serve(requests: int, answers: int, imports: Sequence[str]) -> NoReturn:
+    """Carry out the request and send the answer; then wait to be ended."""
+    # The user's code and what it starts must neither keep the pipes open nor write into the answers.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.set_inheritable(answers, False)
+    for descriptor in (requests, answers):
+        os.set_inheritable(descriptor, False)
     for module in imports:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
     with open(requests, "rb") as stream:
-        request = json.loads(stream.readline() or b"null")
-        if request is None:
-            os._exit(0)
-        threading.Thread(target=_end_with_parent, args=(stream,), daemon=True).start()
-        sys.path[:], sys.argv = request["path"], request["argv"]
-        RUNNING.on_begin = lambda call: _send(answers, {"call": call})
-        try:
-            module, _, name = request["function"].partition(":")
-            named = {"progress": lambda *made: _send(answers, {"progress": made})} if request["progress"] else {}
-            message = {"answer": getattr(importlib.import_module(module), name)(**request["arguments"], **named)}
-            json.dumps(message)
-        except BaseException as error:
-            message = _describe_error(error)
-        _send(answers, message)
-        os._exit(0)  # The user's threads and exit handlers may hang.
+        request = pickle.load(stream)  # noqa: S301 - from the parent, through a pipe
+        _send(answers, {"call": ""})
+        _send(answers, _answer(request, answers))
+    # The supervising process finds what was started here only while this process lives. Exit handlers may hang.
+    while True:
+        signal.pause()
+
+
+def _answer(request: Mapping[str, Any], answers: int) -> dict[str, Any]:
+    sys.path[:], sys.argv = request["path"], [*ARGUMENTS]
+    use_start(request["start"])
+    call_names = [""]
+
+    def report(call: str) -> None:
+        call_names.append(call)
+        _send(answers, {"call": call})
+
+    RUNNING.on_begin = report
+    try:
+        module, _, name = request["function"].partition(":")
+        named = {"progress": lambda *made: _send(answers, {"progress": made})} if request["progress"] else {}
+        message = {"answer": getattr(importlib.import_module(module), name)(**request["arguments"], **named)}
+        json.dumps(message)
+    except Exception as error:
+        message = _describe_error(error)
+    except BaseException as error:  # No signal reaches this process, so that it is the user's code that has raised it.
+        message = _describe_error(make_fault(error, call_names[-1]))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # The user's code may have replaced or closed it.
+            stream.flush()
+    with contextlib.suppress(Exception):
+        ctypes.CDLL(None).fflush(None)  # What libraries have printed, which Python's own buffers do not have.
+    return message
 
 
 def _send(answers: int, message: Mapping[str, Any]) -> None:
     content = json.dumps(message).encode() + b"\n"
-    with _sending:
+    with _sending, contextlib.suppress(BrokenPipeError):  # The parent has ended, and so will this process.
         while content:
             content = content[os.write(answers, content) :]
 
 
-def _end_with_parent(stream: Any) -> None:
-    stream.read()
-    os._exit(1)
-
-
-def _describe_error(error: BaseException) -> dict[str, Any]:
+def _describe_error(error: Exception) -> dict[str, Any]:
     refusal = (
         error
         if isinstance(error, RltuneError)
@@ -220,7 +368,3 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
     known_type = next(base for base in type(refusal).__mro__ if base.__module__ == errors.__name__)
     parts = {name: vars(refusal)[name] for name in ("call", "place", "elapsed_s") if name in vars(refusal)}
     return {"refused": refusal.to_dict(), "type": known_type.__name__, "cause": refusal.cause, "parts": parts}
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])

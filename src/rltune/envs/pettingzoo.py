@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rltune.envs.closing import close_env
+from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
@@ -22,7 +23,7 @@ from rltune.envs.spaces import (
     name_setting,
 )
 from rltune.envs.spec import EnvSpec, resolve_variables
-from rltune.errors import ABSENT, ConfigError, choices, describe_exception
+from rltune.errors import ABSENT, ConfigError, GuestError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
 # A PettingZoo module has a function of one of these names that builds its environment.
@@ -65,9 +66,12 @@ def _import_module(env_id: str) -> Any:
         )
     try:
         importlib.import_module("pettingzoo")
-        return importlib.import_module(env_id)
+        return import_guest(env_id)
     # The import may fail in any way, for example with an ImportError or AttributeError if a package is missing.
-    except Exception as error:
+    except (ImportError, GuestError) as fault:
+        error = fault.__cause__ if isinstance(fault, GuestError) else fault
+        if not isinstance(error, Exception):
+            raise
         package = env_id.partition(".")[0]
         advice = f"put {package}.py into this folder, or install its package"
         fix = EXTRA if package in ("pettingzoo", "mpe2") else advice
@@ -183,12 +187,15 @@ def check_agents(spec: EnvSpec) -> None:
         if used:
             raise ConfigError(key, ABSENT, "is for one agent, and env.policies asks for several", f"no {key}", without)
     try:
-        env = make_parallel_env(spec)
-        first, _ = env.reset(seed=0)
-        then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
-    except ConfigError:
-        raise
-    except Exception as error:  # The environment is a user's code, which may raise any exception.
+        with call_guest("make"):
+            env = make_parallel_env(spec)
+        with call_guest("reset"):
+            first, _ = env.reset(seed=0)
+        with call_guest("step 1"):
+            then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    except GuestError as fault:
+        if not isinstance(error := fault.__cause__, Exception):
+            raise
         raise ConfigError(
             "env.id",
             spec.id,
@@ -206,7 +213,8 @@ def check_agents(spec: EnvSpec) -> None:
             check_reward(rewards.get(agent, 0.0))
         except ConfigError as error:
             raise name_setting(error, "env.id", spec.id, f", {agent}") from None
-    close_env(env)
+    with call_guest("close"):
+        close_env(env)
 
 
 def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:

@@ -3,26 +3,121 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 import time
 import warnings
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rltune.envs.build import flatten_env, import_env_module, import_wrappers, make_bare_env
-from rltune.envs.closing import close_env
+from rltune.envs.child import acquire_child
 from rltune.envs.facts import EnvFacts
+from rltune.envs.guest import call_guest
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import check_observation, check_reward, find_network_spaces, name_setting
-from rltune.envs.spec import EnvSpec
-from rltune.errors import ABSENT, ConfigError, describe_exception, nearest
+from rltune.envs.spec import EnvSpec, spec_of
+from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest
 
 MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
 RESET = "def reset(self, *, seed=None, options=None)"
 # The longest random episode on which the objective is checked; with a longer one it is not checked.
 SCORE_STEPS = 2_000
+
+
+def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts | None:
+    """Check an environment by `check_env` in a process of its own, which has ended then.
+
+    Args:
+        spec: The environment.
+        stall_s: How long a call into it may take, in seconds.
+
+    Returns:
+        What was learned about it; None with several agents.
+
+    Raises:
+        RltuneError: It cannot be built, stepped or learned from, it does not answer, or its process has ended.
+    """
+    remind = functools.partial(_remind, spec.id, stall_s)
+    try:
+        answer = acquire_child().call(
+            f"{__name__}:describe_env", {"spec": spec.to_dict()}, limit_s=stall_s, remind=remind
+        )
+    except GuestError as fault:
+        raise fault if fault.key else fault.rewrite(f": {fault.problem}", "env.id", spec.id) from None
+    return EnvFacts.from_dict(answer) if answer else None
+
+
+def qualify_id(env_id: str) -> str:
+    """Return an environment's id with its module, if only the program that runs a sweep has registered the id.
+
+    Trials run in other processes. These know what Gymnasium and the installed plug-ins register, and what the module
+    before the colon does.
+    """
+    gymnasium = sys.modules.get("gymnasium")
+    entry = gymnasium.registry.get(env_id) if gymnasium else None
+    point = entry.entry_point if entry else None
+    # An entry point may be a text, a class, a function, or arguments bound to one.
+    module = (
+        point.partition(":")[0] if isinstance(point, str) else getattr(getattr(point, "func", point), "__module__", "")
+    )
+    plugins = (
+        {plugin.value.partition(".")[0] for plugin in metadata.entry_points(group="gymnasium.envs")} if module else ()
+    )
+    return env_id if module.partition(".")[0] in ("", "gymnasium", *plugins) else f"{module}:{env_id}"
+
+
+def refuse_program(spec: EnvSpec) -> None:
+    """Refuse what only the program or notebook defines that runs a sweep, because trials run in other processes.
+
+    Raises:
+        ConfigError: An id, a wrapper or the objective lies in ``__main__``.
+    """
+    named = [("env.id", spec.id)]
+    named += [
+        (f"env.wrappers[{index}]", str(wrap["entry_point"]))
+        for index, wrap in enumerate(spec.wrappers)
+        if "entry_point" in wrap
+    ]
+    named.append(("objective.kind", str(spec.objective.get("kind", ""))))
+    for key, value in named:
+        module, _, name = value.rpartition(":")
+        if module != "__main__":
+            continue
+        main = sys.modules["__main__"]
+        file, run_as = Path(getattr(main, "__file__", None) or ""), getattr(main, "__spec__", None)
+        importable = run_as.name if run_as else file.stem if file.suffix == ".py" else ""
+        guard = ', with what starts the sweep below if __name__ == "__main__"'
+        if not importable or importable.startswith("rltune"):
+            importable, guard = "my_env", ", with its definition in a file my_env.py of this folder"
+        raise ConfigError(
+            key,
+            value,
+            "is defined by the running program or notebook, which the processes of trials cannot import",
+            "a module that they can import, module:Name",
+            f"{key}={importable}:{name}{guard}",
+        )
+
+
+def _remind(env_id: str, stall_s: float, call: str, elapsed_s: float) -> None:
+    """Print what a slow check waits for."""
+    what = f"{call} has taken {elapsed_s:.0f} s" if call else "its process starts"
+    print(f"checking {env_id}: {what}; failures.stall_s={stall_s:g} limits each call", flush=True)
+
+
+def describe_env(spec: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Check an environment by `check_env`, and return what was learned about it as JSON values.
+
+    Args:
+        spec: The environment as `EnvSpec.to_dict` describes it.
+    """
+    warnings.simplefilter("ignore")  # What the process prints becomes part of an error.
+    facts = check_env(spec_of(spec))
+    return facts.to_dict() if facts else None
 
 
 def check_env(spec: EnvSpec) -> EnvFacts | None:
@@ -44,20 +139,24 @@ def check_env(spec: EnvSpec) -> EnvFacts | None:
         )
     if module:
         import_env_module(module, spec.id)
+    make_score(spec.objective)
     env = _make_bare_env(spec)
     try:
         for wrap in import_wrappers(spec):
-            env = wrap(env)
+            with call_guest("make of a wrapper"):
+                env = wrap(env)
         spaces = env.observation_space, env.action_space
         env = flatten_env(env)
         find_network_spaces(env.observation_space, env.action_space)
     except ConfigError as error:
         raise name_setting(error, "env.id", spec.id) from None
-    except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
+    except GuestError as fault:
+        if not isinstance(fault.__cause__, Exception):
+            raise
         raise ConfigError(
             "env.wrappers",
             ABSENT,
-            f"of {spec.id}: {describe_exception(error)}",
+            f"of {spec.id}: {describe_exception(fault.__cause__)}",
             "arguments that the wrappers take",
             "env.wrappers=[]",
         ) from None
@@ -67,8 +166,23 @@ def check_env(spec: EnvSpec) -> EnvFacts | None:
     _check_shaping(spec)
     if spec.objective:
         _check_score(env, spec)
-    close_env(env)
-    return EnvFacts(*spaces, time_limit=find_time_limit(spec))
+    return EnvFacts(*spaces, time_limit=find_time_limit(spec), notes=tuple(check_close(env)))
+
+
+def check_close(env: Any) -> list[str]:
+    """Close an environment, and return a note if its ``close`` raises, which does no harm to episodes.
+
+    Raises:
+        GuestError: It calls ``sys.exit``.
+    """
+    try:
+        with call_guest("close"):
+            env.close()
+    except GuestError as fault:
+        if isinstance(fault.__cause__, SystemExit):
+            raise
+        return [f"{fault.problem}; the episodes that were played count"]
+    return []
 
 
 def find_time_limit(spec: EnvSpec) -> int | None:
@@ -95,29 +209,36 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
     key, value, place = setting
     done, began = "reset", time.monotonic()
     try:
-        obs = _read_returned(setting, done, env.reset(seed=0))[0]
+        with call_guest(done):
+            returned = env.reset(seed=0)
+        obs = _read_returned(setting, done, returned)[0]
         env.action_space.seed(0)
         check_observation(env.observation_space, obs)
         for number in range(1, MAX_CHECKED_STEPS + 1):
             done = f"step {number}"
             action = env.action_space.sample()
-            obs, reward, terminated, truncated, _ = _read_returned(setting, done, env.step(action))
+            with call_guest(done):
+                returned = env.step(action)
+            obs, reward, terminated, truncated, _ = _read_returned(setting, done, returned)
             check_observation(env.observation_space, obs)
             check_reward(reward)
             if terminated or truncated or time.monotonic() - began > MAX_CHECK_S:
                 return
     except ConfigError as error:
         raise name_setting(error, key, value, f"{place}, by {done}") from None
-    except Exception as error:  # The environment may be a user's code, which may raise any exception.
+    except GuestError as fault:
+        cause = fault.__cause__
+        if not isinstance(cause, Exception):
+            raise
         # If Gymnasium's own wrappers have failed to unpack the returned tuple, then the error is explained as ours
         # would be.
-        if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(error)):
-            _read_returned(setting, done, error)
-        lacks = isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error)
+        if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(cause)):
+            _read_returned(setting, done, cause)
+        lacks = isinstance(cause, TypeError) and "reset() got an unexpected keyword argument" in str(cause)
         raise ConfigError(
             key,
             value,
-            f"{place}: {done} fails with {describe_exception(error)}",
+            f"{place}: {done} fails with {describe_exception(cause)}",
             RESET if lacks else "an environment that steps",
             "write it so, with super().reset(seed=seed)" if lacks else "correct it, or leave the failing wrapper out",
         ) from None
@@ -184,10 +305,20 @@ def _check_shaping(spec: EnvSpec) -> None:
 
 def _make_bare_env(spec: EnvSpec) -> Any:
     """Build the environment without wrappers, and turn any exception into a ConfigError."""
+    try:
+        with call_guest("make"):
+            return make_bare_env(spec)
+    except GuestError as fault:
+        if not isinstance(fault.__cause__, Exception):
+            raise
+        _explain_failed_make(spec, fault.__cause__)
+
+
+def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
     import gymnasium
 
     try:
-        return make_bare_env(spec)
+        raise exception
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(
             "env.id", spec.id, f"needs a package: {error}", "its extra installed", _suggest_install(spec.id)
@@ -207,7 +338,7 @@ def _make_bare_env(spec: EnvSpec) -> Any:
             "the packages that the environment imports, installed",
             f"pip install the package that has the module {error.name}",
         ) from None
-    except Exception as error:  # The environment may be a user's code, which may raise any exception.
+    except Exception as error:
         raise ConfigError(
             "env.id",
             spec.id,
@@ -234,8 +365,9 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             _list_registered(module) or "a registered id, module:Name-v0",
             f"gymnasium.register('{name}-v0', entry_point={name}) in {module}, then env.id={module}:{name}-v0",
         )
+    source = _find_registering_module(name)
     close = nearest(name, registry, 0.75)
-    if close:
+    if close and not source:
         return ConfigError(
             "env.id",
             env_id,
@@ -249,15 +381,19 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             env_id,
             f": {reason}",
             _list_registered(module) or f"an id that {module} registers, and it registers none",
-            f"gymnasium.register(id='{name}', entry_point=...) in {module}",
+            f"env.id={source}:{name}" if source else f"gymnasium.register(id='{name}', entry_point=...) in {module}",
         )
-    source = _find_registering_module(name)
+    source = source or "my_module"
+    # Names of RLlib's `register_env` have no version.
+    register = (
+        "" if re.search(r"-v[0-9]+$", name) else f"gymnasium.register('{name}', entry_point=...) in {source}, then "
+    )
     return ConfigError(
         "env.id",
         env_id,
         f": {reason}",
         "a registered Gymnasium id; an environment of yours needs its module, module:Name-v0",
-        f"env.id={source or 'my_module'}:{name}",
+        f"{register}env.id={source}:{name}",
     )
 
 
