@@ -12,7 +12,6 @@ function. `Child` runs in the driver or the service, `main` in the process itsel
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import importlib
@@ -252,13 +251,6 @@ def begin_child() -> None:
 def acquire_child() -> Child:
     """Return the child that was started early, or start one."""
     return _early.pop() if _early else Child()
-
-
-@atexit.register
-def close_early_child() -> None:
-    """End the child that was started early and that nobody has needed."""
-    while _early:
-        _early.pop().close()
 
 
 # -- Functions that run in the supervising process ---------------------------------------------------------------------
