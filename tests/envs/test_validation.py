@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import warnings
 
+import few_copies
 import gymnasium
 import numpy as np
 import pytest
@@ -331,3 +333,32 @@ def test_shaped_rewards_are_refused_where_others_sample(env_runners, vectorize, 
     assert refused.value.fix == fix
     check_rewards(EnvSpec("CartPole-v1"), env_runners, vectorize)
     check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), 0, "sync")
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({}, None),
+        ({"objective": {"kind": "info", "key": "missing"}}, "objective.key"),
+        ({"wrappers": ({"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"steps": 1}},)}, "env.wrappers"),
+        ({"wrappers": ({"entry_point": f"{__name__}:Lost"},)}, "env.wrappers"),
+        ({"rewards": {"scale": 0.0}}, "env.rewards"),
+    ],
+)
+def test_a_check_makes_one_copy_and_closes_it(settings, key, monkeypatch):
+    monkeypatch.setattr(few_copies, "STARTED", [])
+    with pytest.raises(ConfigError) if key else contextlib.nullcontext() as refused:
+        check_env(EnvSpec("FewCopies-v0", **settings))
+    if refused:
+        assert refused.value.key == key
+    assert ([] if key == "env.rewards" else [1]) == few_copies.STARTED
+    assert not few_copies.OPEN
+
+
+def test_a_check_learns_what_is_known_without_a_copy():
+    spec = EnvSpec("CartPole-v1", {"max_episode_steps": 30})
+    facts = check_env(spec)
+    assert (facts.time_limit, facts.has_mask, facts.agents) == (30, False, ())
+    assert facts.observation_space.shape == (4,)
+    assert facts.metadata["render_fps"] == 50
+    assert check_env(EnvSpec("Taxi-v3")).has_mask

@@ -9,13 +9,15 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
-from importlib import metadata
+from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from rltune.envs.build import flatten_env, import_env_module, import_wrappers, make_bare_env
 from rltune.envs.child import acquire_child
-from rltune.envs.facts import EnvFacts
+from rltune.envs.closing import close_env
+from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
@@ -29,7 +31,7 @@ RESET = "def reset(self, *, seed=None, options=None)"
 SCORE_STEPS = 2_000
 
 
-def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts | None:
+def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts:
     """Check an environment by `check_env` in a process of its own, which has ended then.
 
     Args:
@@ -37,7 +39,7 @@ def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts | None:
         stall_s: How long a call into it may take, in seconds.
 
     Returns:
-        What was learned about it; None with several agents.
+        What was learned about it.
 
     Raises:
         RltuneError: It cannot be built, stepped or learned from, it does not answer, or its process has ended.
@@ -49,7 +51,7 @@ def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts | None:
         )
     except GuestError as fault:
         raise fault if fault.key else fault.rewrite(f": {fault.problem}", "env.id", spec.id) from None
-    return EnvFacts.from_dict(answer) if answer else None
+    return EnvFacts.from_dict(answer)
 
 
 def qualify_id(env_id: str) -> str:
@@ -65,9 +67,7 @@ def qualify_id(env_id: str) -> str:
     module = (
         point.partition(":")[0] if isinstance(point, str) else getattr(getattr(point, "func", point), "__module__", "")
     )
-    plugins = (
-        {plugin.value.partition(".")[0] for plugin in metadata.entry_points(group="gymnasium.envs")} if module else ()
-    )
+    plugins = {plugin.value.partition(".")[0] for plugin in entry_points(group="gymnasium.envs")} if module else ()
     return env_id if module.partition(".")[0] in ("", "gymnasium", *plugins) else f"{module}:{env_id}"
 
 
@@ -109,67 +109,73 @@ def _remind(env_id: str, stall_s: float, call: str, elapsed_s: float) -> None:
     print(f"checking {env_id}: {what}; failures.stall_s={stall_s:g} limits each call", flush=True)
 
 
-def describe_env(spec: Mapping[str, Any]) -> dict[str, Any] | None:
+def describe_env(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Check an environment by `check_env`, and return what was learned about it as JSON values.
 
     Args:
         spec: The environment as `EnvSpec.to_dict` describes it.
     """
     warnings.simplefilter("ignore")  # What the process prints becomes part of an error.
-    facts = check_env(spec_of(spec))
-    return facts.to_dict() if facts else None
+    return check_env(spec_of(spec)).to_dict()
 
 
-def check_env(spec: EnvSpec) -> EnvFacts | None:
+def check_env(spec: EnvSpec) -> EnvFacts:
     """Build an environment and take some steps, to find a wrong id, argument or wrapper before the first trial.
 
+    It makes one copy, which is closed whatever the check finds.
+
     Returns:
-        What was learned about it; None with several agents.
+        What was learned about it.
 
     Raises:
         ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
     """
     if spec.policies is not None:
-        check_agents(spec)
-        return None
+        return check_agents(spec)
     module, colon, _ = spec.id.rpartition(":")
     if colon and not module:
         raise ConfigError(
             "env.id", spec.id, "names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
         )
+    _check_shaping(spec)
     if module:
         import_env_module(module, spec.id)
     make_score(spec.objective)
     env = _make_bare_env(spec)
     try:
-        for wrap in import_wrappers(spec):
-            with call_guest("make of a wrapper"):
-                env = wrap(env)
-        spaces = env.observation_space, env.action_space
-        env = flatten_env(env)
-        find_network_spaces(env.observation_space, env.action_space)
-    except ConfigError as error:
-        raise name_setting(error, "env.id", spec.id) from None
-    except GuestError as fault:
-        if not isinstance(fault.__cause__, Exception):
-            raise
-        raise ConfigError(
-            "env.wrappers",
-            ABSENT,
-            f"of {spec.id}: {describe_exception(fault.__cause__)}",
-            "arguments that the wrappers take",
-            "env.wrappers=[]",
-        ) from None
-    with warnings.catch_warnings():  # Gymnasium would warn of the faults that the check below reports as errors.
-        warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
-        _check_first_steps(env, spec)
-    _check_shaping(spec)
-    if spec.objective:
-        _check_score(env, spec)
-    return EnvFacts(*spaces, time_limit=find_time_limit(spec), notes=tuple(check_close(env)))
+        try:
+            for wrap in import_wrappers(spec):
+                with call_guest("make of a wrapper"):
+                    env = wrap(env)
+            spaces, metadata = (env.observation_space, env.action_space), select_json(env.metadata)
+            flat = flatten_env(env)
+            find_network_spaces(flat.observation_space, flat.action_space)
+        except ConfigError as error:
+            raise name_setting(error, "env.id", spec.id) from None
+        except GuestError as fault:
+            if not isinstance(fault.__cause__, Exception):
+                raise
+            raise ConfigError(
+                "env.wrappers",
+                ABSENT,
+                f"of {spec.id}: {describe_exception(fault.__cause__)}",
+                "arguments that the wrappers take",
+                "env.wrappers=[]",
+            ) from None
+        with warnings.catch_warnings():  # Gymnasium would warn of the faults that the check reports as errors.
+            warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
+            info = _check_first_steps(flat, spec)
+        if spec.objective:
+            _check_score(flat, spec)
+        facts = EnvFacts(*spaces, find_time_limit(spec), _has_mask(env, info), metadata)
+    except Exception:
+        with call_guest("close"):
+            close_env(env)
+        raise
+    return replace(facts, notes=check_close(env))
 
 
-def check_close(env: Any) -> list[str]:
+def check_close(env: Any) -> tuple[str, ...]:
     """Close an environment, and return a note if its ``close`` raises, which does no harm to episodes.
 
     Raises:
@@ -181,8 +187,19 @@ def check_close(env: Any) -> list[str]:
     except GuestError as fault:
         if isinstance(fault.__cause__, SystemExit):
             raise
-        return [f"{fault.problem}; the episodes that were played count"]
-    return []
+        return (f"{fault.problem}; the episodes that were played count",)
+    return ()
+
+
+def _has_mask(env: Any, info: Mapping[str, Any]) -> bool:
+    """Return whether an environment says which actions are allowed, in one of the ways that are in use.
+
+    Args:
+        env: The environment with its wrappers, before anything is flattened.
+        info: What its reset has returned beside the observation.
+    """
+    is_observed = "action_mask" in (getattr(env.observation_space, "spaces", None) or ())
+    return is_observed or "action_mask" in info or bool(env.has_wrapper_attr("action_masks"))
 
 
 def find_time_limit(spec: EnvSpec) -> int | None:
@@ -200,10 +217,13 @@ def find_time_limit(spec: EnvSpec) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-def _check_first_steps(env: Any, spec: EnvSpec) -> None:
+def _check_first_steps(env: Any, spec: EnvSpec) -> Mapping[str, Any]:
     """Refuse an environment that cannot step, or whose observations or rewards are invalid.
 
     It takes some steps, few in a slow simulator. What comes later is met in training, which does not look at bounds.
+
+    Returns:
+        The info of the reset.
     """
     setting = ("env.wrappers", ABSENT, f"of {spec.id}") if spec.wrappers else ("env.id", spec.id, "")
     key, value, place = setting
@@ -211,7 +231,7 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
     try:
         with call_guest(done):
             returned = env.reset(seed=0)
-        obs = _read_returned(setting, done, returned)[0]
+        obs, info = _read_returned(setting, done, returned)
         env.action_space.seed(0)
         check_observation(env.observation_space, obs)
         for number in range(1, MAX_CHECKED_STEPS + 1):
@@ -223,7 +243,8 @@ def _check_first_steps(env: Any, spec: EnvSpec) -> None:
             check_observation(env.observation_space, obs)
             check_reward(reward)
             if terminated or truncated or time.monotonic() - began > MAX_CHECK_S:
-                return
+                break
+        return cast(Mapping[str, Any], info)
     except ConfigError as error:
         raise name_setting(error, key, value, f"{place}, by {done}") from None
     except GuestError as fault:

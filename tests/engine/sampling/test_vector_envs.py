@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
+import few_copies
 import numpy as np
 import pytest
 from ray.tune import register_env
 
+from rltune.algorithms.rllib_env import register_for_rllib
 from rltune.engine.sampling.vector_envs import SyncEnvs, VectorEnvs, make_envs
-from rltune.errors import RewardError
+from rltune.envs.spec import EnvSpec
+from rltune.envs.validation import check_env
+from rltune.errors import GuestError, RewardError
 from tests.engine.engine_toy import CountEnv, make_collector, ppo_config
 
 SEEN: list[tuple[int, int]] = []
@@ -67,3 +73,26 @@ def test_a_reward_that_is_no_number_ends_the_sampling(mode: str) -> None:
     with pytest.raises(RewardError, match=r"\bnan\n"):
         make_collector(envs).collect(4)
     envs.close()
+
+
+def test_copies_that_are_too_many_are_closed_and_counted() -> None:
+    config = ppo_config("FewCopies-v0", envs=4).environment(env_config={"most": 2})
+    with pytest.raises(GuestError) as refused:
+        make_envs(config)
+    assert refused.value.fix == "algo.env_runners.num_envs_per_env_runner=2"
+    assert "3 of 4" in refused.value.call
+    assert not few_copies.OPEN
+
+
+def test_copies_in_other_processes_are_not_looked_at(tmp_path: Path) -> None:
+    """Gymnasium would make one more, in the process that steps them."""
+    spec = EnvSpec("FewCopies-v0", {"log": str(tmp_path / "log")}, ({"entry_point": "FlattenObservation"},))
+    facts = check_env(spec)
+    config = ppo_config(register_for_rllib(spec, facts), envs=2).env_runners(gym_env_vectorize_mode="async")
+    (tmp_path / "log").unlink()
+    envs = make_envs(config)
+    envs.reset([1, 2])
+    envs.close()
+    started = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    assert [number for _, number in started] == ["1", "1"]
+    assert str(os.getpid()) not in {pid for pid, _ in started}

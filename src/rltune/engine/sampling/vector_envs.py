@@ -24,7 +24,7 @@ from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rltune.engine.features import UnsupportedError
-from rltune.envs.closing import close_env, close_quietly
+from rltune.envs.closing import close_env, close_quietly, make_copies
 from rltune.envs.step_count import STEPS, require_finite
 
 Array = NDArray[Any]
@@ -67,7 +67,7 @@ class SyncEnvs:
     """
 
     def __init__(self, make: Callable[[int], gym.Env[Any, Any]], num_envs: int) -> None:
-        self.envs = [make(index) for index in range(num_envs)]
+        self.envs = make_copies(make, num_envs)
         self.num_envs = num_envs
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
@@ -185,7 +185,7 @@ def seed_runner(seed: int | None, worker_index: int, steps: int) -> np.random.Se
     return np.random.SeedSequence(None if seed is None else [seed, worker_index, steps])
 
 
-def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -> ArrayEnvs:
+def make_envs(config: Any, worker_index: int = 0) -> ArrayEnvs:
     """Build the environments that RLlib's ``config`` describes, single or vectorised.
 
     ``gym_env_vectorize_mode`` SYNC (RLlib's default) means "in this process": a native vector environment
@@ -194,9 +194,8 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
 
     Args:
         worker_index: RLlib's number of the env runner, 0 for the local one.
-        num_envs: Instead of the config's number, for a look at the spaces.
     """
-    count = num_envs or config.num_envs_per_env_runner
+    count = config.num_envs_per_env_runner
     context = EnvContext(config.env_config or {}, worker_index=worker_index)
     mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
     creator = _find_creator(config.env)
