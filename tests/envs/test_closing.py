@@ -55,7 +55,7 @@ def test_a_close_that_raises_is_one_warning(caplog: pytest.LogCaptureFixture) ->
 def test_the_check_outlives_it(env_id: str) -> None:
     facts = check_env(EnvSpec(env_id))
     assert facts is not None
-    (note,) = facts.notes
+    note = facts.notes[-1]
     assert note.startswith("close fails with AttributeError")
 
 

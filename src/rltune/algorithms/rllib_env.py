@@ -11,6 +11,7 @@ import gymnasium
 
 from rltune.envs.build import make_env, make_training_env
 from rltune.envs.facts import EnvFacts
+from rltune.envs.rewards import RewardScale
 from rltune.envs.spaces import find_network_spaces
 from rltune.envs.spec import EnvSpec
 
@@ -21,6 +22,8 @@ DISCOUNT = "rltune_discount"
 class Creator:
     """Builds environments of one specification; RLlib calls it as the ``env_creator`` of a registered name.
 
+    All copies that it makes share the deviation by which their rewards are normalised.
+
     Args:
         spec: The environment.
         facts: What is known about it, if Gymnasium's vector environment has each copy in a process of its own. It would
@@ -28,14 +31,14 @@ class Creator:
     """
 
     def __init__(self, spec: EnvSpec, facts: EnvFacts | None = None) -> None:
-        self.spec, self.facts = spec, facts
+        self.spec, self.facts, self._deviation = spec, facts, RewardScale()
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
         """Build one training environment; RLlib calls this with its ``env_config``."""
         if self.facts is not None and multiprocessing.parent_process() is None:
             return StandIn(self.facts)
         arguments = dict(context)
-        return make_training_env(self.spec, arguments.pop(DISCOUNT, None), **arguments)
+        return make_training_env(self.spec, arguments.pop(DISCOUNT, None), self._deviation, **arguments)
 
     def together(self, num_envs: int) -> Any:
         """Build ``num_envs`` copies as one native vector environment for the fast engine; None if it has none."""

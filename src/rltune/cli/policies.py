@@ -19,6 +19,9 @@ from rltune.formatting import format_objective, spell_command
 if TYPE_CHECKING:
     from rltune.policies.policy import AnyPolicy
 
+EVALUATED = ("id", "kwargs", "wrappers", "evaluation_steps")
+"""The keys of an environment that an evaluation takes; only training reads the others."""
+
 
 @dataclass
 class PlayConfig(PolicyConfig):
@@ -98,12 +101,13 @@ def _read_environment(settings: EvaluateConfig, policy: AnyPolicy) -> Mapping[st
         return None
     spec = environment_of(policy, env)
     # Of these keys, which only training reads, a file of conf/env may have some. Such a file has a name, too.
-    if "name" not in env and (key := next((key for key in env if key not in ("id", "kwargs", "wrappers")), None)):
+    if "name" not in env and (key := next((key for key in env if key not in EVALUATED), None)):
         raise ConfigError(
             f"env.{key}",
             env[key],
             ": an evaluation does not take it",
-            "env.id, env.kwargs and env.wrappers; a policy has its own normaliser, and its returns are the true ones",
+            f"{', '.join(f'env.{name}' for name in EVALUATED)}; a policy has its own normaliser, and its returns are "
+            "the true ones",
             f"leave env.{key} out",
         )
     check_env(spec_of(spec))

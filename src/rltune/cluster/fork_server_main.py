@@ -14,7 +14,6 @@ import random
 import runpy
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,14 +22,17 @@ from typing import Any
 
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
+from rltune.envs import child
 
 # Dependencies of RLlib that do not import Ray, so they can be imported before Ray's settings are known.
 EARLY = ("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
 LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
 OOM_SCORE = "1000"  # The score Ray gives its workers (2.60), so that the kernel kills a trial before the driver.
 NO_JOB = "ffffffff"  # The job id in the environment of workers that Ray starts before there is a job (2.60).
-MORE, PROGRESS = b"+", struct.Struct(">II")  # The mark and the format of a progress message: finished parts, all parts.
-CALL = b"call"  # The first bytes of a request to call a function; a request for a worker begins with its length.
+# The first bytes of a request to call a function, and to fork an `rltune.envs.child`; one for a worker begins with its
+# length.
+CALL, CHILD = b"call", b"child"
+PID_BYTES = 8  # The length of the answer to a request for a child, its process id.
 REQUEST_S = 5.0  # The time-out for reading a request, so that a client that was stopped does not block the others.
 PR_SET_PDEATHSIG = 1  # prctl's option for a signal that a process gets when its parent ends.
 
@@ -63,6 +65,12 @@ def main(listening: socket.socket) -> Callable[[], None]:
         head, streams = _receive_head(connection)
         if head.startswith(CALL):
             calls.append((connection, head[len(CALL) :]))
+        elif head == CHILD:
+            if is_ready and _fork([listening, *(other for other, _ in calls)]):
+                return functools.partial(_become_child, connection, streams)
+            connection.close()
+            for stream in streams:
+                os.close(stream)
         else:
             request = _receive_request(connection, head)
             if request and not is_ready:
@@ -110,7 +118,7 @@ def _receive_head(connection: socket.socket) -> tuple[bytes, list[int]]:
     """Receive the first bytes of a request, with the streams of a worker; b"" if the client has disconnected."""
     connection.settimeout(REQUEST_S)
     try:
-        head, streams, _, _ = socket.recv_fds(connection, len(CALL) + 4, 3)
+        head, streams, _, _ = socket.recv_fds(connection, len(CALL) + 4, 4)
     except OSError:
         return b"", []
     return head, list(streams)
@@ -172,13 +180,29 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
     # Tells the driver that the call has begun, so that it does not call the function itself.
     connection.sendall(FORKED)
     content = head + b"".join(iter(lambda: connection.recv(65536), b""))
-    function, arguments, progress = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
-    named = {"progress": lambda *made: connection.sendall(MORE + PROGRESS.pack(*made))} if progress else {}
+    function, arguments = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
     try:
-        answer = pickle.dumps((False, function(*arguments, **named)))
+        answer = pickle.dumps((False, function(*arguments)))
     except Exception as error:
         answer = _pickle_error(error)
     connection.sendall(answer)
+
+
+def _become_child(connection: socket.socket, streams: Sequence[int]) -> None:
+    """Become the supervising process of an `rltune.envs.child.Child`, in a session of its own, as if it were started.
+
+    It ends with the driver, and not with the fork server.
+    """
+    lifeline, requests, output, answers = streams
+    os.setsid()
+    forbid_auto_start()
+    for number, stream in enumerate((lifeline, output, output)):
+        os.dup2(stream, number)
+    os.close(lifeline)
+    os.close(output)
+    connection.sendall(os.getpid().to_bytes(PID_BYTES))
+    connection.close()
+    child.supervise(requests, answers)
 
 
 def _pickle_error(error: Exception) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -52,6 +52,7 @@ from rltune.driver.warm_starts import (
     find_baseline,
     note_values_outside,
 )
+from rltune.envs.child import Fork
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, specify_env
@@ -237,15 +238,15 @@ class Invocation:
         stream: The stream to which the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
         typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
-        call_in_subprocess: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None
-            without a fork server.
+        fork_child: Forks a process that has RLlib imported, as `rltune.envs.child.Child` takes it; None without a fork
+            server.
     """
 
     began: float
     stream: TextIO | None = None
     trainable: type | None = None
     typed: str | None = None
-    call_in_subprocess: Callable[..., Any] | None = None
+    fork_child: Fork | None = None
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
@@ -402,12 +403,14 @@ def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tup
         Its specification, what was learned about it, and what cannot be normalised in it, with the reason.
     """
     spec = specify_env(config.env, config.objective)
-    env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
-    check_rewards(spec, env_runners, vectorize)
+    vectorize = config.env.vectorize
+    check_rewards(spec, vectorize)
     has_several_agents = spec.policies is not None
-    check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
+    check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
     refuse_program(spec)
     facts = examine_env(spec, config.failures.stall_s)
+    if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
+        spec = replace(spec, evaluation_steps=None)
     spaces = facts.find_policy_spaces()
     check_spaces(config.algo, config.env.id, spaces, row, space)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import gymnasium
 
     from rltune.envs.facts import EnvFacts
+    from rltune.envs.rewards import RewardScale
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -40,12 +41,15 @@ def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[
 
 
 def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build the environment without the wrappers of its specification."""
+    """Build the environment without the wrappers of its specification.
+
+    Gymnasium's checker, which looks at each step, is left out: the check before a sweep says what matters.
+    """
     import gymnasium
 
     if module := spec.id.rpartition(":")[0]:
         import_guest(module)  # Gymnasium imports it, too, but shows it the command line of this process.
-    return gymnasium.make(spec.id, **{**resolve_variables(spec.kwargs), **kwargs})
+    return gymnasium.make(spec.id, **{"disable_env_checker": True, **resolve_variables(spec.kwargs), **kwargs})
 
 
 def _build(spec: EnvSpec, kwargs: Mapping[str, Any], finish: Callable[[Any], Any] = lambda env: env) -> Any:
@@ -88,23 +92,38 @@ def _flatten_for_networks(env: Any) -> Any:
     return env if has_network_actions(env.action_space) else FlatAction(env)
 
 
-def make_training_env(spec: EnvSpec, reward_discount: float | None = None, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment for training: as `make_flat_env` does, but with shaped rewards.
+def make_training_env(
+    spec: EnvSpec,
+    reward_discount: float | None = None,
+    reward_deviation: RewardScale | None = None,
+    **kwargs: Any,
+) -> gymnasium.Env[Any, Any]:
+    """Build one environment for training: as `make_flat_env` does, but with shaped rewards and records of its episodes.
 
     Args:
         spec: The environment.
         reward_discount: That of the algorithm, by which rewards are normalised; None is `rltune.envs.rewards.DISCOUNT`.
+        reward_deviation: As ``deviation`` of `rltune.envs.rewards.ShapedReward`.
         kwargs: Further arguments of the environment.
     """
     from rltune.envs.rewards import DISCOUNT, ShapedReward
 
-    def finish(env: Any) -> Any:
-        env = _flatten_for_networks(env)
-        if not spec.rewards and not spec.objective:
-            return env
-        return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
+    env = make_restarting(spec, functools.partial(make_flat_env, spec, **kwargs))
+    if not (spec.rewards or spec.objective or spec.restarts):
+        return env
+    discount = DISCOUNT if reward_discount is None else reward_discount
+    try:
+        return ShapedReward(env, spec.rewards, spec.objective, discount, reward_deviation)
+    except BaseException:
+        close_env(env)
+        raise
 
-    return _build(spec, kwargs, finish)
+
+def make_restarting(spec: EnvSpec, make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+    """Build one environment that is made again when it fails, as often as its specification says."""
+    from rltune.envs.restarts import RestartingEnv
+
+    return RestartingEnv(make, spec.restarts) if spec.restarts else make()
 
 
 def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
@@ -117,6 +136,7 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
         and not spec.wrappers
         and not spec.rewards
         and not spec.objective
+        and not spec.restarts
         and has_network_observations(facts.observation_space)
         and has_network_actions(facts.action_space)
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import json
 import os
@@ -25,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 from rltune import errors
 from rltune.envs.guest import ARGUMENTS, RUNNING, make_fault, make_stall
@@ -33,7 +34,7 @@ from rltune.errors import Cause, GuestError, RltuneError, UnexpectedError, descr
 from rltune.formatting import find_start, use_start
 
 POLL_S = 0.1  # How often the caller is asked whether it still wants the answer.
-IMPORT_S = 120.0  # The shortest time limit for the imports, which take long on a busy machine.
+START_S = 300.0  # The shortest time limit until the first sign of life, because the imports before it take seconds.
 CLOSE_S = 5.0  # How long the supervising process may take to end the other one, before it is killed itself.
 REMIND_S = 5.0  # When the caller first hears what a slow call waits for, and then each time after four times as long.
 MAX_OUTPUT = 4_000  # The last characters of what the process has printed that are kept.
@@ -41,6 +42,12 @@ MAX_LINES = 3  # The last of its lines that are part of an error.
 # The modules are found where the parent finds them, even if its program has changed the path.
 START = "import sys; sys.path[:] = sys.argv[4:]; from rltune.envs.child import main; main(*sys.argv[1:4])"
 _sending = threading.Lock()  # Several threads of an evaluation may report.
+Fork: TypeAlias = Callable[[Sequence[int]], int | None]
+"""Forks a process that calls `supervise` from one that has the imports done, such as `rltune.cluster.fork_server`'s.
+
+It takes the descriptors that `supervise` gets and returns the id of the process, which leads a session of its own; None
+if it cannot.
+"""
 
 
 class CallGivenUpError(Exception):
@@ -52,29 +59,47 @@ class Child:
 
     Args:
         imports: Modules that it imports before it has got its request.
+        fork: Forks the process, which is then ready at once. None, or if it cannot: the process is started anew.
+        print_output: Takes what the process prints. The last of it is also in the error if the process fails.
+
+    Attributes:
+        pid: The id of the supervising process, which leads a session of its own.
+        call_name: The call into the user's code that began last.
     """
 
-    def __init__(self, imports: Sequence[str] = ("rltune.envs.validation",)) -> None:
-        self._answers, sending = os.pipe()
-        receiving, self._requests = os.pipe()
-        arguments = [str(receiving), str(sending), ",".join(imports), *sys.path]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", START, *arguments],
-            stdin=subprocess.PIPE,  # Nothing is written to it: it closes when this process closes it or ends.
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=[receiving, sending],
-            start_new_session=True,  # A terminal's Ctrl-C must reach only the driver, which ends this process then.
-        )
-        os.close(receiving)
-        os.close(sending)
-        self._output = b""
-        self.call_name, self.call_began = "", time.monotonic()
-
-    @property
-    def pid(self) -> int:
-        """The id of the supervising process."""
-        return self._process.pid
+    def __init__(
+        self,
+        imports: Sequence[str] = ("rltune.envs.validation",),
+        fork: Fork | None = None,
+        print_output: Callable[[bytes], object] = lambda printed: None,
+    ) -> None:
+        lifeline, self._lifeline = os.pipe()
+        requests, self._requests = os.pipe()
+        self._printed, output = os.pipe()
+        self._answers, answers = os.pipe()
+        self._open = {self._lifeline, self._requests, self._printed, self._answers}
+        theirs = lifeline, requests, output, answers
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            pid = fork(theirs) if fork else None
+            if pid is None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", START, str(requests), str(answers), ",".join(imports), *sys.path],
+                    stdin=lifeline,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=[requests, answers],
+                    start_new_session=True,  # A terminal's Ctrl-C must reach only the driver, which ends this process.
+                )
+                pid = self._process.pid
+        except OSError:
+            self._close_pipes()
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self.pid, self._output, self._print_output = pid, b"", print_output
+        self.call_name, self._call_began = "", time.monotonic()
 
     def call(
         self,
@@ -109,10 +134,11 @@ class Child:
         """
         request = {"function": function, "arguments": dict(arguments), "progress": has_progress}
         request |= {"path": sys.path, "start": find_start()}
+        self._open.discard(self._requests)
+        # A broken pipe means that it has died already, which `receive` reports.
         with contextlib.suppress(BrokenPipeError), open(self._requests, "wb") as stream:
             # It is pickled because JSON would turn the numbers among an argument's keys to text.
             stream.write(pickle.dumps(request))
-        self._requests = -1
 
     def receive(
         self,
@@ -149,21 +175,31 @@ class Child:
 
     def close(self) -> None:
         """End the process with all that it has started."""
-        if self._process.returncode is not None and self._answers < 0:
+        if not self._open:
             return
-        process = cast(Any, self._process)
         with contextlib.suppress(OSError):
-            process.stdin.write(b"end")  # A process that was forked here meanwhile would keep the closed pipe open.
-            process.stdin.close()
+            os.write(self._lifeline, b"end")  # A process that was forked here meanwhile would keep a closed pipe open.
+        deadline = time.monotonic() + CLOSE_S
+        while self._is_running() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._process:
+            self._process.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def _is_running(self) -> bool:
+        if self._process:
+            return self._process.poll() is None
         try:
-            process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
-        for descriptor in {self._answers, self._requests} - {-1}:
-            os.close(descriptor)
-        self._answers = self._requests = -1
+            os.kill(self.pid, 0)
+        except OSError:  # There is none, or another user's process has got the id.
+            return False
+        return True
 
     def _wait(
         self,
@@ -175,42 +211,46 @@ class Child:
         received, began = b"", time.monotonic()
         heard, remind_s, is_ready = began, REMIND_S, False
         while True:
-            has_ended = self._process.poll() is not None
-            ready = select.select([self._answers, cast(Any, self._process.stdout)], [], [], POLL_S)[0]
+            has_ended = not self._is_running()
+            ready = select.select([self._answers, self._printed], [], [], POLL_S)[0]
             now = time.monotonic()
             if is_given_up():
                 raise CallGivenUpError
-            if self._process.stdout in ready:
+            if self._printed in ready:
                 self._read_output()
             if self._answers in ready and (content := os.read(self._answers, 65536)):
                 heard = now
                 *lines, received = (received + content).split(b"\n")
                 for message in map(json.loads, lines):
+                    is_ready = True
                     if "call" in message:
-                        self.call_name, self.call_began, is_ready = message["call"], now, True
-                    elif "progress" in message:
+                        self.call_name, self._call_began = message["call"], now
+                    if "progress" in message:
                         progress(*message["progress"])
-                    elif "ended" in message:
+                    if "ended" in message:
                         raise self._make_death_error(message["ended"])
-                    else:
+                    if "answer" in message or "refused" in message:
                         return cast(dict[str, Any], message)
             elif has_ended:
-                raise self._make_death_error(self._process.wait())
-            elif now - heard > (limit_s if is_ready else max(limit_s, IMPORT_S)):
+                raise self._make_death_error(self._process.wait() if self._process else None)
+            elif now - heard > (limit_s if is_ready else max(limit_s, START_S)):
                 stall = make_stall(self.call_name, now - heard)
                 raise stall.rewrite(stall.problem + self._describe_output())
             if now - began > remind_s:
-                remind(self.call_name, now - self.call_began)
+                remind(self.call_name, now - self._call_began)
                 remind_s *= 4
 
     def _read_output(self) -> None:
         """Read what the process has printed since, without waiting for more."""
-        stream = cast(Any, self._process.stdout)
-        while select.select([stream], [], [], 0)[0] and (printed := os.read(stream.fileno(), 65536)):
+        while select.select([self._printed], [], [], 0)[0] and (printed := os.read(self._printed, 65536)):
             self._output = (self._output + printed)[-MAX_OUTPUT:]
+            self._print_output(printed)
 
-    def _make_death_error(self, code: int) -> GuestError:
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    def _make_death_error(self, code: int | None) -> GuestError:
+        if code is None:
+            how = "has ended"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         during = f" in {self.call_name}" if self.call_name else ""
         return GuestError(
             f"the environment's process {how}{during}{self._describe_output()}",
@@ -257,24 +297,31 @@ def acquire_child() -> Child:
 
 
 def main(requests: str, answers: str, imports: str) -> NoReturn:
+    """Be the supervising process, with descriptors and the names of modules as they come on a command line."""
+    supervise(int(requests), int(answers), imports.split(",") if imports else [])
+
+
+def supervise(requests: int, answers: int, imports: Sequence[str] = ()) -> NoReturn:
     """Start the process that carries out the request, and end it with all that it has started when the parent says so.
+
+    Standard input is a pipe that says so: it closes when the parent ends, too.
 
     Args:
         requests: The descriptor of the pipe that the request comes from.
         answers: The descriptor of the pipe for the answer.
-        imports: Modules, separated by commas.
+        imports: Modules that the process imports before it reads the request.
     """
     # Forked before anything else is imported: a process with the threads of a library does not survive it everywhere.
     guest = os.fork()
     with contextlib.suppress(OSError):  # Both of the two do it, because either may come first.
         os.setpgid(guest, guest)
     if not guest:
-        _serve(int(requests), int(answers), imports.split(",") if imports else [])
-    os.close(int(requests))
+        _serve(requests, answers, imports)
+    os.close(requests)
     while not select.select([0], [], [], POLL_S)[0]:
         pid, status = os.waitpid(guest, os.WNOHANG)
         if pid:
-            _send(int(answers), {"ended": os.waitstatus_to_exitcode(status)})
+            _send(answers, {"ended": os.waitstatus_to_exitcode(status)})
             break
     _end_guest(guest)
     os._exit(0)
@@ -310,7 +357,6 @@ def _serve(requests: int, answers: int, imports: Sequence[str]) -> NoReturn:
             importlib.import_module(module)
     with open(requests, "rb") as stream:
         request = pickle.load(stream)  # noqa: S301 - from the parent, through a pipe
-        _send(answers, {"call": ""})
         _send(answers, _answer(request, answers))
     # The supervising process finds what was started here only while this process lives. Exit handlers may hang.
     while True:
@@ -329,8 +375,10 @@ def _answer(request: Mapping[str, Any], answers: int) -> dict[str, Any]:
     RUNNING.on_begin = report
     try:
         module, _, name = request["function"].partition(":")
-        named = {"progress": lambda *made: _send(answers, {"progress": made})} if request["progress"] else {}
-        message = {"answer": getattr(importlib.import_module(module), name)(**request["arguments"], **named)}
+        named = {"progress": functools.partial(_report_progress, answers)} if request["progress"] else {}
+        function = getattr(importlib.import_module(module), name)
+        report("")  # The imports, which have a time limit of their own, are done.
+        message = {"answer": function(**request["arguments"], **named)}
         json.dumps(message)
     except Exception as error:
         message = _describe_error(error)
@@ -342,6 +390,10 @@ def _answer(request: Mapping[str, Any], answers: int) -> dict[str, Any]:
     with contextlib.suppress(Exception):
         ctypes.CDLL(None).fflush(None)  # What libraries have printed, which Python's own buffers do not have.
     return message
+
+
+def _report_progress(answers: int, *made: int) -> None:
+    _send(answers, {"progress": made, "call": RUNNING.name})
 
 
 def _send(answers: int, message: Mapping[str, Any]) -> None:

@@ -34,6 +34,7 @@ class EnvFacts:
         metadata: Its metadata, of which only what JSON has.
         agents: All agents that there may be, in the environment's order; empty for an environment of one agent.
         notes: What the check has to say about it.
+        sources: A digest of each source file that it comes from, by the name of its module.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -43,6 +44,7 @@ class EnvFacts:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     agents: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def find_policy_spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None:
         """Return the spaces of the observations and actions as policies see them, that is of `make_env`.
@@ -69,7 +71,8 @@ class EnvFacts:
         """Return the facts as JSON values; `from_dict` reads them."""
         spaces = {name: describe_space(getattr(self, name)) for name in ("observation_space", "action_space")}
         lists = {"agents": list(self.agents), "notes": list(self.notes)}
-        return {**vars(self), **spaces, "metadata": dict(self.metadata), **lists}
+        mappings = {"metadata": dict(self.metadata), "sources": dict(self.sources)}
+        return {**vars(self), **spaces, **mappings, **lists}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EnvFacts:

@@ -6,6 +6,7 @@ where its author says that it can run in parallel. PettingZoo is imported inside
 
 from __future__ import annotations
 
+import copy
 import importlib
 import re
 from collections.abc import Mapping
@@ -14,7 +15,9 @@ from typing import Any
 
 from rltune.envs.closing import close_env
 from rltune.envs.facts import EnvFacts, select_json
+from rltune.envs.first_steps import describe_excess, describe_unseeded, find_difference
 from rltune.envs.guest import call_guest, import_guest
+from rltune.envs.inspection import digest_sources
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
@@ -22,8 +25,10 @@ from rltune.envs.spaces import (
     has_plain_actions,
     has_plain_observations,
     name_setting,
+    to_python,
 )
 from rltune.envs.spec import EnvSpec, resolve_variables
+from rltune.envs.step_count import read_reward
 from rltune.errors import ABSENT, ConfigError, GuestError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
@@ -176,8 +181,9 @@ class TeamEnv:
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left."""
-        obs, rewards, *_ = self._env.step(actions)
-        return obs, sum(map(float, rewards.values())), not self._env.agents, False, {}
+        sent = {agent: to_python(self.action_space[agent], action) for agent, action in actions.items()}
+        obs, rewards, *_ = self._env.step(sent)
+        return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, {}
 
 
 def check_agents(spec: EnvSpec) -> EnvFacts:
@@ -203,9 +209,11 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
             with call_guest("make"):
                 env = make_parallel_env(spec)
             with call_guest("reset"):
-                first, _ = env.reset(seed=0)
+                first = copy.deepcopy(env.reset(seed=0)[0])
+                again = copy.deepcopy(env.reset(seed=0)[0])
             with call_guest("step 1"):
-                then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+                drawn = {agent: to_python(space := env.action_space(agent), space.sample()) for agent in env.agents}
+                then, rewards, *_ = env.step(drawn)
             spaces = spaces_by_agent(env)
         except GuestError as fault:
             if not isinstance(fault.__cause__, Exception):
@@ -219,16 +227,28 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
             ) from None
         for pair in policy_spaces(spec, spaces).values():
             find_network_spaces(*pair)
+        notes: dict[str, str] = {}  # The first note of each kind.
         for agent, (observation_space, _) in spaces.items():
             try:
                 for observations in (first, then):
-                    if agent in observations:
-                        check_observation(observation_space, observations[agent])
+                    if agent in observations and (excess := check_observation(observation_space, observations[agent])):
+                        notes.setdefault("bounds", describe_excess(f"{excess} of {agent}"))
+                if agent in first and agent in again:
+                    difference = find_difference(observation_space, first[agent], again[agent], f" of {agent}")
+                    if difference:
+                        difference = f"two resets with seed 0 differ, {difference}"
+                        notes.setdefault("seed", describe_unseeded(spec.id, difference))
                 check_reward(rewards.get(agent, 0.0))
             except ConfigError as error:
                 raise name_setting(error, "env.id", spec.id, f", {agent}") from None
-        metadata = select_json(getattr(env, "metadata", None) or {})
-        return EnvFacts(*join_spaces(spaces), metadata=metadata, agents=tuple(spaces))
+        metadata, sources = select_json(getattr(env, "metadata", None) or {}), digest_sources(env)
+        return EnvFacts(
+            *join_spaces(spaces),
+            metadata=metadata,
+            agents=tuple(spaces),
+            notes=tuple(notes.values()),
+            sources=sources,
+        )
     finally:
         if env is not None:
             with call_guest("close"):

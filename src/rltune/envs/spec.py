@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.errors import ConfigError, describe_exception
+from rltune.records import EVALUATION_STEPS
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
 """The extra of rltune that installs each module. Those of Gymnasium's own families follow from their entry points."""
@@ -37,7 +38,11 @@ class EnvSpec:
         rewards: ``normalise``, ``scale`` and ``clip``, without those that change nothing.
         objective: ``kind``, ``key`` and ``direction`` of what an episode is worth (`rltune.envs.objective`); empty for
             its return.
+        restarts: How many times a copy is made again within ten minutes after it has failed
+            (`rltune.envs.restarts`).
         policies: Which policy acts for which of several agents (`rltune.envs.pettingzoo`); None for one agent.
+        evaluation_steps: The steps after which an evaluated episode is cut that does not end by itself; None is the
+            default, which an environment with a time limit of its own always has, as it ends its episodes itself.
     """
 
     id: str
@@ -47,6 +52,8 @@ class EnvSpec:
     rewards: Mapping[str, Any] = field(default_factory=dict)
     policies: str | Mapping[str, str] | None = None
     objective: Mapping[str, Any] = field(default_factory=dict)
+    evaluation_steps: int | None = None
+    restarts: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
@@ -60,6 +67,10 @@ class EnvSpec:
             plain["policies"] = self.policies if isinstance(self.policies, str) else dict(self.policies)
         if self.objective:
             plain["objective"] = dict(self.objective)
+        if self.evaluation_steps is not None:
+            plain["evaluation_steps"] = self.evaluation_steps
+        if self.restarts:
+            plain["restarts"] = self.restarts
         return plain
 
     def list_normalised(self) -> list[str]:
@@ -69,11 +80,21 @@ class EnvSpec:
 
     @property
     def digest(self) -> str:
-        """A digest of everything that scores depend on: id, arguments, wrappers, objective; not reward shaping."""
+        """A digest of everything that scores depend on: id, arguments, wrappers, objective, and the limit of episodes.
+
+        The shaping of rewards does not belong to it, and neither does the limit's default.
+        """
         wrappers = [[wrapper.get("entry_point"), dict(wrapper.get("kwargs") or {})] for wrapper in self.wrappers]
-        parts = [self.id, dict(self.kwargs), wrappers, *([dict(self.objective)] if self.objective else [])]
+        parts: list[Any] = [self.id, dict(self.kwargs), wrappers, *([dict(self.objective)] if self.objective else [])]
+        if self.step_limit != EVALUATION_STEPS:
+            parts.append({"evaluation_steps": self.step_limit})
         task = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.sha256(task.encode()).hexdigest()[:12]
+
+    @property
+    def step_limit(self) -> int:
+        """The steps after which an evaluated episode is cut that does not end by itself."""
+        return EVALUATION_STEPS if self.evaluation_steps is None else self.evaluation_steps
 
 
 def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,6 +134,8 @@ def spec_of(config: Any) -> EnvSpec:
         rewards,
         raw.get("policies"),
         raw.get("objective") or {},
+        raw.get("evaluation_steps"),
+        int(raw.get("restarts") or 0),
     )
 
 

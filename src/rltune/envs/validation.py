@@ -6,29 +6,24 @@ import contextlib
 import functools
 import re
 import sys
-import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
-from rltune.envs.build import flatten_env, import_env_module, import_wrappers, make_bare_env
+from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
 from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env
 from rltune.envs.facts import EnvFacts, select_json
+from rltune.envs.first_steps import check_first_steps
 from rltune.envs.guest import call_guest
+from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
-from rltune.envs.spaces import check_observation, check_reward, find_network_spaces, name_setting
+from rltune.envs.spaces import find_network_spaces, name_setting
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest
-
-MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
-RESET = "def reset(self, *, seed=None, options=None)"
-# The longest random episode on which the objective is checked; with a longer one it is not checked.
-SCORE_STEPS = 2_000
 
 
 def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts:
@@ -147,9 +142,8 @@ def check_env(spec: EnvSpec) -> EnvFacts:
             for wrap in import_wrappers(spec):
                 with call_guest("make of a wrapper"):
                     env = wrap(env)
-            spaces, metadata = (env.observation_space, env.action_space), select_json(env.metadata)
-            flat = flatten_env(env)
-            find_network_spaces(flat.observation_space, flat.action_space)
+            spaces = env.observation_space, env.action_space
+            find_network_spaces(*spaces)
         except ConfigError as error:
             raise name_setting(error, "env.id", spec.id) from None
         except GuestError as fault:
@@ -162,20 +156,18 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 "arguments that the wrappers take",
                 "env.wrappers=[]",
             ) from None
-        with warnings.catch_warnings():  # Gymnasium would warn of the faults that the check reports as errors.
-            warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
-            info = _check_first_steps(flat, spec)
-        if spec.objective:
-            _check_score(flat, spec)
-        facts = EnvFacts(*spaces, find_time_limit(spec), _has_mask(env, info), metadata)
+        check_normalising(env, spec)
+        has_mask, notes = check_first_steps(env, spec)
+        metadata, sources = select_json(env.metadata if isinstance(env.metadata, dict) else {}), digest_sources(env)
     except Exception:
         with call_guest("close"):
             close_env(env)
         raise
-    return replace(facts, notes=check_close(env))
+    notes += check_close(env)
+    return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
 
 
-def check_close(env: Any) -> tuple[str, ...]:
+def check_close(env: Any) -> list[str]:
     """Close an environment, and return a note if its ``close`` raises, which does no harm to episodes.
 
     Raises:
@@ -187,128 +179,8 @@ def check_close(env: Any) -> tuple[str, ...]:
     except GuestError as fault:
         if isinstance(fault.__cause__, SystemExit):
             raise
-        return (f"{fault.problem}; the episodes that were played count",)
-    return ()
-
-
-def _has_mask(env: Any, info: Mapping[str, Any]) -> bool:
-    """Return whether an environment says which actions are allowed, in one of the ways that are in use.
-
-    Args:
-        env: The environment with its wrappers, before anything is flattened.
-        info: What its reset has returned beside the observation.
-    """
-    is_observed = "action_mask" in (getattr(env.observation_space, "spaces", None) or ())
-    return is_observed or "action_mask" in info or bool(env.has_wrapper_attr("action_masks"))
-
-
-def find_time_limit(spec: EnvSpec) -> int | None:
-    """Return after how many steps Gymnasium truncates an episode; None without a limit, or with several agents.
-
-    Args:
-        spec: An environment whose module was imported, as `check_env` does.
-    """
-    if spec.policies is not None:
-        return None
-    import gymnasium
-
-    registered = gymnasium.registry.get(spec.id.rpartition(":")[2])
-    limit = spec.kwargs.get("max_episode_steps") or (registered.max_episode_steps if registered else None)
-    return limit if isinstance(limit, int) and limit > 0 else None
-
-
-def _check_first_steps(env: Any, spec: EnvSpec) -> Mapping[str, Any]:
-    """Refuse an environment that cannot step, or whose observations or rewards are invalid.
-
-    It takes some steps, few in a slow simulator. What comes later is met in training, which does not look at bounds.
-
-    Returns:
-        The info of the reset.
-    """
-    setting = ("env.wrappers", ABSENT, f"of {spec.id}") if spec.wrappers else ("env.id", spec.id, "")
-    key, value, place = setting
-    done, began = "reset", time.monotonic()
-    try:
-        with call_guest(done):
-            returned = env.reset(seed=0)
-        obs, info = _read_returned(setting, done, returned)
-        env.action_space.seed(0)
-        check_observation(env.observation_space, obs)
-        for number in range(1, MAX_CHECKED_STEPS + 1):
-            done = f"step {number}"
-            action = env.action_space.sample()
-            with call_guest(done):
-                returned = env.step(action)
-            obs, reward, terminated, truncated, _ = _read_returned(setting, done, returned)
-            check_observation(env.observation_space, obs)
-            check_reward(reward)
-            if terminated or truncated or time.monotonic() - began > MAX_CHECK_S:
-                break
-        return cast(Mapping[str, Any], info)
-    except ConfigError as error:
-        raise name_setting(error, key, value, f"{place}, by {done}") from None
-    except GuestError as fault:
-        cause = fault.__cause__
-        if not isinstance(cause, Exception):
-            raise
-        # If Gymnasium's own wrappers have failed to unpack the returned tuple, then the error is explained as ours
-        # would be.
-        if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(cause)):
-            _read_returned(setting, done, cause)
-        lacks = isinstance(cause, TypeError) and "reset() got an unexpected keyword argument" in str(cause)
-        raise ConfigError(
-            key,
-            value,
-            f"{place}: {done} fails with {describe_exception(cause)}",
-            RESET if lacks else "an environment that steps",
-            "write it so, with super().reset(seed=seed)" if lacks else "correct it, or leave the failing wrapper out",
-        ) from None
-
-
-def _read_returned(setting: tuple[str, object, str], done: str, returned: Any) -> tuple[Any, ...]:
-    """Return the tuple of reset or step; refuse one of another length, such as the four values of old Gym's step.
-
-    Args:
-        setting: What to name in the error: the setting, its value, and what else says which environment it is.
-        done: Which call it was: ``reset``, or ``step 1``.
-        returned: What the environment returned, or the error of a wrapper that could not unpack it.
-
-    Raises:
-        ConfigError: It is not a tuple of as many values as Gymnasium's, with the info at its end.
-    """
-    is_reset = done == "reset"
-    if isinstance(returned, tuple) and len(returned) == (2 if is_reset else 5) and isinstance(returned[-1], dict):
-        return returned
-    if isinstance(returned, tuple):
-        last = f", the last one a {type(returned[-1]).__name__}" if returned else ""
-        what = f"a tuple of {len(returned)}{last}"
-    else:
-        what = str(returned) if isinstance(returned, Exception) else f"one {type(returned).__name__}"
-    if is_reset:
-        allowed, fix = "a tuple of two: the observation, and the info, a dict", "return observation, {}"
-    else:
-        allowed = "Gymnasium's five: observation, reward, terminated, truncated, and the info, a dict"
-        fix = "return observation, reward, done, False, info: the done of old Gym is terminated"
-    key, value, place = setting
-    raise ConfigError(key, value, f"{place}: {done} returned {what}", allowed, fix)
-
-
-def _check_score(env: Any, spec: EnvSpec) -> None:
-    """Play a random episode, and refuse an objective that cannot be computed from the last step's info.
-
-    An episode that has not ended after `SCORE_STEPS` is not scored: the first trial finds such a fault.
-
-    Raises:
-        ConfigError: The info of the last step lacks the key, or what is there is no number.
-    """
-    score, total = make_score(spec.objective), 0.0
-    env.reset(seed=0)
-    for length in range(1, SCORE_STEPS + 1):
-        _, reward, terminated, truncated, info = env.step(env.action_space.sample())
-        total += float(reward)
-        if terminated or truncated:
-            score(total, length, info)
-            return
+        return [f"{fault.problem}; the episodes that were played count"]
+    return []
 
 
 def _check_shaping(spec: EnvSpec) -> None:
@@ -454,8 +326,8 @@ def _suggest_install(env_id: str) -> str:
     return f"pip install 'rltune[{extra}]'" if extra else "install the package that the message names"
 
 
-def can_shape_rewards(env_runners: int, vectorize: str) -> bool:
-    """Return whether rewards can be shaped: only where the trial's own process steps each environment by itself.
+def can_normalise_rewards(env_runners: int, vectorize: str) -> bool:
+    """Return whether rewards can be normalised: only where one process has all copies, as they share the deviation.
 
     Args:
         env_runners: How many processes sample besides the trial's own.
@@ -464,19 +336,17 @@ def can_shape_rewards(env_runners: int, vectorize: str) -> bool:
     return not env_runners and vectorize in ("auto", "sync")
 
 
-def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
-    """Refuse shaped rewards where they cannot be, because the true returns would not reach the trial's process.
+def check_rewards(spec: EnvSpec, vectorize: str) -> None:
+    """Refuse shaped rewards without single copies of the environment, which shape them.
 
     Raises:
-        ConfigError: Rewards are shaped, and `can_shape_rewards` says no.
+        ConfigError: Rewards are shaped, and ``vectorize`` is ``vector_entry_point``.
     """
-    key = "algo.env_runners.num_env_runners" if env_runners else "env.vectorize"
-    value, alternative = (env_runners, 0) if env_runners else (vectorize, "sync")
-    if spec.rewards and not can_shape_rewards(env_runners, vectorize):
+    if spec.rewards and vectorize == "vector_entry_point":
         raise ConfigError(
             "env.rewards",
             dict(spec.rewards),
-            f"with {key}={value}: the true returns would be lost",
-            "shaped rewards where the trial's own process steps each environment by itself",
-            f"{key}={alternative}",
+            f"with env.vectorize={vectorize}: rewards are shaped copy by copy",
+            "shaped rewards with single copies of the environment",
+            "env.vectorize=sync",
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -14,9 +16,12 @@ import torch
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
+from rltune.envs.episode import was_cut
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
-from rltune.envs.spec import EnvSpec
+from rltune.envs.spaces import to_python
+from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.formatting import format_interval, format_number
 from rltune.policies import bundle_reader
@@ -24,7 +29,7 @@ from rltune.policies.bundle_writer import describe_space
 from rltune.policies.policy import AnyPolicy, load_playable
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, require_own_environment
-from rltune.records import Direction
+from rltune.records import EVALUATION_STEPS, Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
 PROGRESS_S = 1.0  # Progress is reported at least this often, so that a long episode does not look like a hang.
@@ -33,10 +38,6 @@ NUM_ENVS = 32
 MAX_NAMED = 8  # At most this many of the episodes that were cut are named.
 NUM_TEAM_ENVS = 8  # Multi-agent environments are slower, so fewer of them run side by side.
 SMALL_NETWORK = 300_000  # Networks with fewer weights than this are faster on one torch thread than on several.
-# An evaluated episode ends after this many steps, unless the environment's own time limit is higher: a deterministic
-# policy may repeat one action for ever. It is the highest limit in common use: Atari's 108,000 frames, four to a step
-# (Machado et al. 2018).
-MAX_EPISODE_STEPS = 27_000
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ class Evaluation:
         """Return the result as JSON values."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
+        """Make the result from what `to_dict` has returned, also after its way through JSON."""
+        lists = {key: tuple(values[key]) for key in ("returns", "lengths", "cut")}
+        return cls(**{**values, **lists})
+
     def explain_cut(self) -> str:
         """Explain which episodes were cut, and how to give the environment a time limit; empty if none was cut."""
         return explain_cut(self.cut, len(self.returns), max(self.lengths))
@@ -96,21 +103,44 @@ def explain_cut(seeds: Sequence[int], episodes: int, steps: int) -> str:
     named = ", ".join(map(str, seeds[:MAX_NAMED])) + (", ..." if len(seeds) > MAX_NAMED else "")
     return (
         f"{len(seeds)} of {format_number(episodes, 'episode')} did not end and {'was' if len(seeds) == 1 else 'were'} "
-        f"cut after {steps:,} steps (environment seeds {named}). If the environment has no time limit, give it one: "
-        "+env.kwargs.max_episode_steps=1000 is Gymnasium's TimeLimit (PettingZoo: max_cycles)"
+        f"cut after {steps:,} steps, which is env.evaluation_steps (environment seeds {named}). If the environment has "
+        "no time limit, give it one: +env.kwargs.max_episode_steps=1000 is Gymnasium's TimeLimit (PettingZoo: "
+        "max_cycles)"
     )
 
 
-def find_step_limit(env: Any) -> int:
-    """Return the number of steps after which an evaluated episode is cut: `MAX_EPISODE_STEPS`, or a higher TimeLimit.
+def find_step_limit(env: Any, step_limit: int) -> int:
+    """Return the number of steps after which an evaluated episode is cut: a given one, or a higher TimeLimit.
 
-    A lower TimeLimit ends episodes by itself.
+    A deterministic policy may repeat one action for ever. A lower TimeLimit ends episodes by itself.
 
     Args:
         env: The environment with its wrappers; one of several agents has no TimeLimit.
+        step_limit: ``env.evaluation_steps``, see `rltune.envs.spec.EnvSpec.step_limit`.
     """
-    spec = getattr(env, "spec", None)
-    return max(MAX_EPISODE_STEPS, getattr(spec, "max_episode_steps", None) or 0)
+    return max(step_limit, getattr(getattr(env, "spec", None), "max_episode_steps", None) or 0)
+
+
+@contextlib.contextmanager
+def seed_globally(seed: int) -> Iterator[None]:
+    """Seed the global generators of Python, NumPy and torch in the ``with`` block, and restore them after it.
+
+    Many environments draw from them, and would play other episodes each time.
+
+    Args:
+        seed: The seed of the first episode.
+    """
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    seed %= 2**32  # The range of NumPy's.
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
 
 
 def make_generator(seed: int) -> np.random.Generator:
@@ -133,7 +163,8 @@ def evaluate(
 ) -> Evaluation:
     """Play exactly ``episodes`` episodes with a policy; the environment's seeds are ``seed``, ``seed + 1``, ...
 
-    Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One that does
+    Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One in which
+    the environment fails is played again from its seed, if ``env.restarts`` has its copy made again. One that does
     not end within `find_step_limit` steps is cut, and counts with what it has reached by then.
 
     Args:
@@ -160,10 +191,11 @@ def evaluate(
         policy = load_playable(Source(str(policy)))
     deterministic = policy.deterministic if deterministic is None else deterministic
     report = _limit_reports(progress or (lambda done, total: None))
-    with _limit_threads(policy.network):
+    with _limit_threads(policy.network), seed_globally(seed):
         spec = environment_of(policy, env)
         settings = spec.get("objective") or {}
-        returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, make_score(settings))
+        score, step_limit = make_score(settings), spec_of(spec).step_limit
+        returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, score, step_limit)
     result = _summarise(returns, lengths, Objective.from_settings(settings).direction)
     return replace(result, cut=cut, deterministic=deterministic)
 
@@ -193,6 +225,30 @@ def evaluate_checkpoint(
     return evaluate(policy, episodes, seed, progress=progress, copies=copies)
 
 
+def evaluate_folder(
+    folder: str,
+    episodes: int,
+    seed: int,
+    env: Mapping[str, Any] | None = None,
+    trust: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Evaluate a policy in a process of its own (`rltune.envs.child`), which takes and returns JSON values.
+
+    Args:
+        folder: The folder of a checkpoint or of a policy.
+        episodes: As for `evaluate`.
+        seed: As for `evaluate`.
+        env: As for `evaluate`.
+        trust: Whether it is a checkpoint of the user's own sweep, whose pickled files may be loaded.
+        progress: As for `evaluate`.
+
+    Returns:
+        What `Evaluation.from_dict` reads.
+    """
+    return evaluate(load_playable(Source(folder, trust=trust)), episodes, seed, env, progress=progress).to_dict()
+
+
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """Return the specification of the environment to play: the one that the policy was trained in, with changes.
 
@@ -212,6 +268,9 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
         raise PolicyError(
             ": no such key", allowed, f"leave env.{unknown} out", key=f"env.{unknown}", value=changes[unknown]
         )
+    steps = changes.get("evaluation_steps", 1)
+    if not isinstance(steps, int) or steps < 1:
+        raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
     is_same = changes.get("id", trained.get("id")) == trained.get("id")
     kwargs = {**((trained.get("kwargs") or {}) if is_same else {}), **changes.get("kwargs", {})}
     spec = {**trained, **changes, "kwargs": kwargs}
@@ -299,12 +358,13 @@ def open_copies(copies: int | Copies | None) -> contextlib.AbstractContextManage
 
 
 def _make_copy(spec: Mapping[str, Any], is_flat: bool) -> Any:
-    from rltune.envs.build import make_env, make_flat_env
+    from rltune.envs.build import make_env, make_flat_env, make_restarting
 
     if spec.get("policies"):
         return TeamEnv(make_env(spec))
     # Gymnasium's checker runs at each step and would take half of a small environment's step time.
-    return (make_flat_env if is_flat else make_env)(spec, disable_env_checker=True)
+    make = functools.partial(make_flat_env if is_flat else make_env, spec, disable_env_checker=True)
+    return make_restarting(spec_of(spec), make)
 
 
 def _check_spaces(policy: AnyPolicy, env: Any, spec: Mapping[str, Any]) -> None:
@@ -337,6 +397,7 @@ def _play(
     deterministic: bool,
     progress: Callable[[int, int], None],
     score: Score,
+    step_limit: int = EVALUATION_STEPS,
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Play episodes in parallel environments: when an episode ends, its environment starts the next seed.
 
@@ -350,7 +411,7 @@ def _play(
         for episode, env in enumerate(envs):
             obs.append(env.reset(seed=seed + episode)[0])
             progress(0, episodes)
-        limit, cut = find_step_limit(envs[0]), []
+        limit, cut = find_step_limit(envs[0], step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
         current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
         generators = [make_generator(seed + episode) for episode in range(episodes)]
@@ -362,8 +423,14 @@ def _play(
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
-                obs[i], reward, terminated, truncated, info = envs[i].step(action)
-                returns[current[i]] += float(reward)
+                obs[i], reward, terminated, truncated, info = envs[i].step(to_python(envs[i].action_space, action))
+                if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
+                    episode = current[i]
+                    returns[episode], lengths[episode], generators[episode] = 0.0, 0, make_generator(seed + episode)
+                    obs[i], begins[row] = envs[i].reset(seed=seed + episode)[0], True
+                    ongoing.append(row)
+                    continue
+                returns[current[i]] += read_reward(reward)
                 lengths[current[i]] += 1
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
                 if terminated or truncated or is_cut:

@@ -22,9 +22,12 @@ from rltune.config.capabilities import list_algos
 from rltune.envs.build import make_env
 from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective
+from rltune.envs.spaces import to_python
+from rltune.envs.spec import spec_of
+from rltune.envs.step_count import read_reward
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
-from rltune.policies.evaluation import Evaluation, environment_of, find_step_limit, make_generator
+from rltune.policies.evaluation import Evaluation, environment_of, find_step_limit, make_generator, seed_globally
 from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
@@ -133,8 +136,8 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], deterministic: 
     from imageio.v2 import get_writer
 
     draft, total, length, state, over = path.with_name(f".{path.name}"), 0.0, 0, None, False
-    with _open_stage(spec) as stage:
-        limit, rng = find_step_limit(stage), make_generator(seed)
+    with seed_globally(seed), _open_stage(spec) as stage:
+        limit, rng = find_step_limit(stage, spec_of(spec).step_limit), make_generator(seed)
         fps = stage.metadata.get("render_fps") or FPS
         writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
         with writer as mp4:
@@ -143,9 +146,9 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], deterministic: 
             mp4.append_data(_draw_frame(stage))
             while not over:
                 action, state = policy.predict(obs, state, begins, deterministic, rng)
-                obs, reward, terminated, truncated, _ = stage.step(action[()])
+                obs, reward, terminated, truncated, _ = stage.step(to_python(stage.action_space, action[()]))
                 mp4.append_data(_draw_frame(stage))
-                total, length, begins = total + float(reward), length + 1, np.array([False])
+                total, length, begins = total + read_reward(reward), length + 1, np.array([False])
                 over = terminated or truncated or length >= limit
     draft.replace(path)
     return total

@@ -29,7 +29,7 @@ from rltune.records import OUT_OF_MEMORY
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
-from rltune.trial.metrics import CPU, MEMORY, merge_seeds
+from rltune.trial.metrics import CPU, MEMORY, RESTARTS, merge_seeds
 from rltune.trial.recent_episodes import read_training_scores
 from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
@@ -252,13 +252,16 @@ class Trial(tune.Trainable):
         while progress[index].env_steps < target:
             if self._supervisor.is_stop_requested():
                 return STOP_REQUESTED
-            began, before = time.perf_counter(), progress[index].env_steps
+            began, before, restarts = time.perf_counter(), progress[index].env_steps, progress[index].env_restarts
             try:
                 progress[index] = runner.train()
                 progress[index].require_finite_returns()
             finally:
                 self._state.train_s += time.perf_counter() - began
             self._mark_iteration()
+            if progress[index].env_restarts and not restarts:
+                note = f"has made a failed copy of its environment again ({progress[index].fault})"
+                self._checkpoints.notes.append(f"{note}; env_restarts in its numbers counts such repairs")
             if progress[index].env_steps > before:
                 stalled = 0
                 self._supervisor.report_progress()
@@ -281,7 +284,10 @@ class Trial(tune.Trainable):
         return (ended + STEPS.steps - before) // max(1, len(self.task.seeds))
 
     def _merge_seeds(self) -> dict[str, Any]:
-        return merge_seeds(self._state.progress, self._state.train_s)
+        report = merge_seeds(self._state.progress, self._state.train_s)
+        if not self.task.build["env"].get("restarts"):
+            del report[RESTARTS]
+        return report
 
 
 def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def test_vector_environments_follow_the_same_contract(mode: str) -> None:
     assert over.any()
     np.testing.assert_array_equal(rollout.valid[1:], ~over[:-1])
     assert (rollout.rewards[~rollout.valid] == 0).all()
-    assert all(reward == length for reward, length in rollout.episodes)
+    assert all(episode.total == episode.length for episode in rollout.episodes)
     starts = rollout.obs[1:][~rollout.valid]
     assert (np.abs(starts) <= 0.05).all()
 
@@ -56,7 +56,7 @@ def test_few_environments_are_stepped_one_by_one() -> None:
     unknown = ppo_config(envs=16).environment(env_config={"render_mode": None, "max_episode_steps": 7})
     native = make_envs(unknown)
     assert isinstance(native, VectorEnvs)
-    assert max(length for _, length in make_collector(native).collect(500).episodes) <= 7
+    assert max(episode.length for episode in make_collector(native).collect(500).episodes) <= 7
 
 
 def test_a_registered_environment_receives_its_config_and_index() -> None:
@@ -96,3 +96,43 @@ def test_copies_in_other_processes_are_not_looked_at(tmp_path: Path) -> None:
     started = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     assert [number for _, number in started] == ["1", "1"]
     assert str(os.getpid()) not in {pid for pid, _ in started}
+
+
+class StrictEnv(CountEnv):
+    """Takes nothing but Python ints, and pays an array, or at its third step what a test says."""
+
+    def __init__(self, third: Any = None) -> None:
+        super().__init__(length=5)
+        self.third = third
+
+    def step(self, action: Any) -> Any:
+        assert type(action) is int
+        obs, reward, *rest = super().step(action)
+        return obs, self.third if reward == 3 and self.third is not False else np.array([reward]), *rest
+
+
+def create_strict(config: Any) -> StrictEnv:
+    return StrictEnv(False)
+
+
+def create_silent(config: Any) -> StrictEnv:
+    return StrictEnv(None)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_copies_get_python_ints_and_may_pay_arrays(mode: str) -> None:
+    register_env("strict", create_strict)
+    envs = make_envs(ppo_config("strict", envs=2).env_runners(gym_env_vectorize_mode=mode))
+    rollout = make_collector(envs).collect(10)
+    assert {episode[0] for episode in rollout.episodes} == {15.0}
+    envs.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_late_reward_of_another_form_is_named(mode: str) -> None:
+    register_env("silent", create_silent)
+    envs = make_envs(ppo_config("silent", envs=2).env_runners(gym_env_vectorize_mode=mode))
+    with pytest.raises(RewardError, match="reward is None") as refused:
+        make_collector(envs).collect(10)
+    assert "return float(reward)" in refused.value.fix
+    envs.close()

@@ -4,6 +4,9 @@ One contract holds for all kinds (Gymnasium 1.x, autoreset mode NEXT_STEP). Afte
 observation is the episode's last one. The next ``step`` ignores that environment's action, resets it and returns the
 first observation with reward 0. Such a reset step is no transition: the caller drops it.
 
+A step whose copy has failed ends its episode, too, but is no transition: it has the last observation again, and the
+caller drops it as well (`rltune.envs.restarts`).
+
 With mode SAME_STEP the last observations would come in info dicts, one object each. Here they lie at their natural
 place in the caller's buffer, where a truncation bootstraps from them.
 """
@@ -25,7 +28,9 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rltune.engine.features import UnsupportedError
 from rltune.envs.closing import close_env, close_quietly, make_copies
-from rltune.envs.step_count import STEPS, require_finite
+from rltune.envs.episode import RECORD, EpisodeRecord
+from rltune.envs.spaces import PlainNumbers
+from rltune.envs.step_count import STEPS, read_reward, require_finite
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array]
@@ -35,9 +40,15 @@ NATIVE_FROM = 12
 
 
 class ArrayEnvs(Protocol):
-    """The interface of environments that step together on arrays."""
+    """The interface of environments that step together on arrays.
+
+    Attributes:
+        records: The records of the episodes that the last step ended, each with the number of its environment; empty
+            where nothing but the rewards says what an episode is worth.
+    """
 
     num_envs: int
+    records: list[tuple[int, EpisodeRecord]]
     single_observation_space: gym.Space[Any]
     single_action_space: gym.Space[Any]
     observation_space: gym.Space[Any]
@@ -81,6 +92,7 @@ class SyncEnvs:
         self._truncated = np.zeros(num_envs, np.bool_)
         # A list, because reading an array's element creates an object, which is slower.
         self._done = [False] * num_envs
+        self.records: list[tuple[int, EpisodeRecord]] = []
 
     @property
     def unwrapped(self) -> SyncEnvs:
@@ -99,18 +111,22 @@ class SyncEnvs:
         # tolist() converts all actions to Python numbers at once. NumPy scalars would slow the environment's
         # arithmetic.
         choices = actions.tolist() if self._discrete else actions
+        self.records = []
         for index, env in enumerate(self.envs):
             if self._done[index]:
                 self._obs[index] = env.reset()[0]
                 self._rewards[index] = 0.0
                 self._terminated[index] = self._truncated[index] = self._done[index] = False
                 continue
-            obs, reward, terminated, truncated, _ = env.step(choices[index])
+            obs, reward, terminated, truncated, info = env.step(choices[index])
             self._obs[index] = obs
-            self._rewards[index] = reward
+            self._rewards[index] = reward if isinstance(reward, float) else read_reward(reward)
             self._terminated[index] = terminated
             self._truncated[index] = truncated
-            self._done[index] = bool(terminated or truncated)
+            if terminated or truncated:
+                self._done[index] = True
+                if info and RECORD in info:
+                    self.records.append((index, info[RECORD]))
         STEPS.steps += self.num_envs
         require_finite(self._rewards.tolist())
         return self._obs, self._rewards, self._terminated, self._truncated
@@ -147,6 +163,7 @@ class VectorEnvs:
         self.single_action_space = env.single_action_space
         self.observation_space = env.observation_space
         self.action_space = env.action_space
+        self.records: list[tuple[int, EpisodeRecord]] = []
 
     @property
     def unwrapped(self) -> VectorEnvs:
@@ -161,7 +178,10 @@ class VectorEnvs:
 
     def step(self, actions: Array) -> Step:
         """Step all environments at once."""
-        obs, rewards, terminated, truncated, _ = self.env.step(actions)
+        obs, rewards, terminated, truncated, infos = self.env.step(actions)
+        records = infos.get(RECORD)
+        # Gymnasium marks which copies have a key: the others have None.
+        self.records = [] if records is None else [each for each in enumerate(records) if each[1] is not None]
         STEPS.steps += self.num_envs
         require_finite(np.asarray(rewards).tolist())
         return obs, rewards, terminated, truncated
@@ -219,7 +239,7 @@ def make_envs(config: Any, worker_index: int = 0) -> ArrayEnvs:
 
 def _make_async_envs(make: Callable[[int], Any], count: int) -> ArrayEnvs:
     """Build environments in processes of their own; Gymnasium closes one of them here, and the others there."""
-    makers = [lambda index=index: close_quietly(make(index)) for index in range(count)]
+    makers = [lambda index=index: PlainNumbers(close_quietly(make(index))) for index in range(count)]
     # Observations may stay in shared memory, because the sampler copies them before the next step.
     return VectorEnvs(AsyncVectorEnv(makers, copy=False))
 
