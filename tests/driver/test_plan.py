@@ -366,3 +366,13 @@ def test_a_sobol_sequence_is_that_of_the_sweeps_seed(make):
         make(searcher={"kind": "qmc"}, seed=seed).sampler(number) for seed, number in ((5, 1), (5, 2), (6, 1))
     )
     assert (first._sweep_seed, second._sweep_seed, other._sweep_seed) == (5, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("env", "steps", "is_noted"),
+    [("failing:Failing-v0", 4000, True), ("failing:Failing-v0", 8000, False), ("CartPole-v1", 4000, False)],
+)
+def test_few_steps_for_copies_without_a_time_limit_are_noted(env, steps, is_noted, request_of):
+    words = ("env=gym", f"env.id={env}", f"budget.env_steps={steps}", "algo.env_runners.num_envs_per_env_runner=4")
+    notes = [note for note in make_plan(request_of(*words, "tracking=off")).notes if "no time limit" in note]
+    assert [("4 copies take 1,000 steps each" in note) for note in notes] == [True] * is_noted

@@ -111,12 +111,13 @@ def test_an_error_has_the_last_lines_that_were_printed(how: str) -> None:
         assert "no licence" in caught.value.what
 
 
-def test_a_service_hides_what_was_printed() -> None:
-    child = Child()
-    child.send(f"{__name__}:fail_loudly", {"how": "raise"})
+def test_output_that_is_shown_is_in_no_error() -> None:
+    printed: list[bytes] = []
+    child = Child((), print_output=printed.append)
     with pytest.raises(ConfigError) as caught:
-        child.receive(limit_s=60, shows_output=False)
+        child.call(f"{__name__}:fail_loudly", {"how": "raise"}, limit_s=60)
     assert "scene" not in caught.value.what
+    assert b"scene" in b"".join(printed)
 
 
 def describe(kwargs: dict[object, object]) -> list[object]:

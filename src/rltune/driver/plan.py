@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import (
     build_search_space,
+    count_copies,
     count_env_runners,
     count_gpus,
     count_learners,
@@ -78,6 +79,7 @@ IMAGE_NOTE = (
     "their size; the wrapper rltune.envs.spaces:FlatObservation makes vectors of them"
 )
 
+USUAL_EPISODE_STEPS = 1000  # The highest time limit of most of Gymnasium's tasks.
 
 LOSS = "td_error_loss_fn"
 
@@ -318,7 +320,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
         *env_notes,
         *facts.notes,
         _describe_few_steps(config),
-        _describe_late_episodes(config, facts, request.env_runners, row),
+        _describe_late_episodes(config, facts, row),
         *portfolio_notes,
         *searcher_notes,
         *earlier_notes,
@@ -449,15 +451,22 @@ def _describe_few_steps(config: RunConfig) -> str | None:
     )
 
 
-def _describe_late_episodes(
-    config: RunConfig, facts: EnvFacts, env_runners: int, row: Capabilities | None
-) -> str | None:
+def _describe_late_episodes(config: RunConfig, facts: EnvFacts, row: Capabilities | None) -> str | None:
     """Return a note if a trial, or the stopping rule's first judgement, may end before its first episode; else None."""
     fraction = config.scheduler.args.get("grace_fraction")
-    time_limit = facts.time_limit
-    if time_limit is None or (row and row.offline):  # Offline training collects no episodes.
+    time_limit, num_envs = facts.time_limit, count_copies(config.algo)
+    if facts.agents or (row and row.offline):  # Offline training collects no episodes.
         return None
-    num_envs = int((config.algo.get("env_runners") or {}).get("num_envs_per_env_runner") or 1) * max(1, env_runners)
+    if time_limit is None:
+        each = config.budget.env_steps // num_envs
+        if each > USUAL_EPISODE_STEPS:
+            return None
+        return (
+            f"the environment has no time limit, and {num_envs} copies take {each:,} steps each in a trial of "
+            f"budget.env_steps={config.budget.env_steps}. If no episode ends by then, a trial has no score: "
+            f"+env.kwargs.max_episode_steps={max(1, each // 10)} ends episodes there (TimeLimit), and "
+            "algo.env_runners.num_envs_per_env_runner=1 gives one copy all steps"
+        )
     needed = num_envs * time_limit
     until = f"{num_envs} environments may need {needed:,} until their first episode ends"
     if needed > config.budget.env_steps:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
 
 LEAVE_S = 20.0  # How long a driver that has lost its lease may take to exit.
+NOT_FORKED = "each attempt at a trial has a process of its own, which imports RLlib first: about 5 s of CPU each"
 PREFLIGHT_S = 300.0  # The shortest time-out of the checks with RLlib, which include its import.
 
 
@@ -209,6 +210,8 @@ def _start_ray(plan: Plan, invocation: Invocation) -> Iterator[tuple[Plan, Invoc
         with connect_ray(cluster, modules, server) as nodes:
             notes = checked.result() if checked else _check(plan, None)
             thread.shutdown()
+            if modules and not server:
+                notes = *notes, NOT_FORKED
             yield plan.with_notes(*notes), replace(invocation, fork_child=server.fork_child if server else None), nodes
 
 

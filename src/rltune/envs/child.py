@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, cast
 
@@ -60,7 +61,8 @@ class Child:
     Args:
         imports: Modules that it imports before it has got its request.
         fork: Forks the process, which is then ready at once. None, or if it cannot: the process is started anew.
-        print_output: Takes what the process prints. The last of it is also in the error if the process fails.
+        print_output: Takes what the process prints, and the traceback of an exception. None: the last lines that it has
+            printed become part of an error. Those of a process that has ended or hangs always do.
 
     Attributes:
         pid: The id of the supervising process, which leads a session of its own.
@@ -71,7 +73,7 @@ class Child:
         self,
         imports: Sequence[str] = ("rltune.envs.validation",),
         fork: Fork | None = None,
-        print_output: Callable[[bytes], object] = lambda printed: None,
+        print_output: Callable[[bytes], object] | None = None,
     ) -> None:
         lifeline, self._lifeline = os.pipe()
         requests, self._requests = os.pipe()
@@ -147,7 +149,6 @@ class Child:
         progress: Callable[[int, int], None] | None = None,
         is_given_up: Callable[[], bool] = lambda: False,
         remind: Callable[[str, float], None] = lambda call, elapsed_s: None,
-        shows_output: bool = True,
     ) -> Any:
         """Wait for the answer of the function, and end the process with all that it has started.
 
@@ -157,7 +158,6 @@ class Child:
             progress: Called with the number of finished parts and of all parts.
             is_given_up: Whether the answer is not wanted any more.
             remind: Called with the name of the call that it waits for, and for how many seconds, after `REMIND_S`.
-            shows_output: Whether the last lines that it has printed become part of an error.
 
         Raises:
             RltuneError: What the function has raised, of our types; an `UnexpectedError` for any other exception.
@@ -166,11 +166,13 @@ class Child:
         """
         try:
             answer = self._wait(limit_s, progress or (lambda *made: None), is_given_up, remind)
-            output = self._describe_output() if shows_output and "refused" in answer else ""
+            output = self._describe_output()
+            if self._print_output and "refused" in answer:
+                self._print_output(answer["trace"].encode(errors="backslashreplace"))
         finally:
             self.close()
         if "refused" in answer:
-            raise _restore_error(answer, output)
+            raise _restore_error(answer, "" if self._print_output else output)
         return answer["answer"]
 
     def close(self) -> None:
@@ -244,7 +246,8 @@ class Child:
         """Read what the process has printed since, without waiting for more."""
         while select.select([self._printed], [], [], 0)[0] and (printed := os.read(self._printed, 65536)):
             self._output = (self._output + printed)[-MAX_OUTPUT:]
-            self._print_output(printed)
+            if self._print_output:
+                self._print_output(printed)
 
     def _make_death_error(self, code: int | None) -> GuestError:
         if code is None:
@@ -404,6 +407,8 @@ def _send(answers: int, message: Mapping[str, Any]) -> None:
 
 
 def _describe_error(error: Exception) -> dict[str, Any]:
+    is_explained = isinstance(error, RltuneError) and not error.__cause__
+    trace = "" if is_explained else "".join(traceback.format_exception(error))
     refusal = (
         error
         if isinstance(error, RltuneError)
@@ -411,4 +416,10 @@ def _describe_error(error: Exception) -> dict[str, Any]:
     )
     known_type = next(base for base in type(refusal).__mro__ if base.__module__ == errors.__name__)
     parts = {name: vars(refusal)[name] for name in ("call", "place", "elapsed_s") if name in vars(refusal)}
-    return {"refused": refusal.to_dict(), "type": known_type.__name__, "cause": refusal.cause, "parts": parts}
+    return {
+        "refused": refusal.to_dict(),
+        "type": known_type.__name__,
+        "cause": refusal.cause,
+        "parts": parts,
+        "trace": trace,
+    }

@@ -62,10 +62,10 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
     """
     request = {"check": f"{check.__module__}:{check.__qualname__}", "arguments": arguments}
     deadline = time.monotonic() + limit_s
-    child = Child((check.__module__,))
+    child = Child((check.__module__,), print_output=lambda printed: None)
     try:
         child.send(f"{__name__}:call_check", request)
-        answer = child.receive(limit_s=limit_s, is_given_up=lambda: time.monotonic() > deadline, shows_output=False)
+        answer = child.receive(limit_s=limit_s, is_given_up=lambda: time.monotonic() > deadline)
     except CallGivenUpError:
         raise RltuneError(
             f"checking the settings took more than {limit_s:g} s",
