@@ -100,10 +100,11 @@ def count_steps_of(envs: Any) -> None:
     """
     if "step" in vars(envs):
         return
-    if isinstance(envs, SyncVectorEnv):
+    inner = getattr(envs, "unwrapped", envs)  # RLlib wraps Gymnasium's vector environment.
+    if isinstance(inner, SyncVectorEnv):
         from rltune.envs.spaces import PlainNumbers  # Imported here, because it reads rewards by this module.
 
-        envs.envs = tuple(map(PlainNumbers, envs.envs))
+        inner.envs = tuple(map(PlainNumbers, inner.envs))
     take, num_envs = envs.step, envs.num_envs
 
     def step(*args: Any, **kwargs: Any) -> Any:

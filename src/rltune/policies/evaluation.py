@@ -16,6 +16,7 @@ import torch
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
+from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective, Score, make_score
@@ -103,8 +104,8 @@ def evaluate(
         episodes: The number of episodes, at least 1.
         seed: The seed of the first episode. An episode's seed is also that of its sampled actions.
         env: What to change of the environment that the policy was trained in, to one with the same spaces: another id,
-            or keys as in conf/env. ``kwargs`` are added to the arguments of the same id; the wrappers stay unless
-            ``wrappers`` names others.
+            or keys as in conf/env. ``kwargs`` are added to the arguments of the same id, also in the place of those in
+            ``per_copy``; the wrappers stay unless ``wrappers`` names others.
         deterministic: As for ``Policy.act``. None: as the policy acts by itself, that is deterministically unless
             sampling did better (`rltune.policies.acting`).
         progress: Called with the number of finished episodes and of all, after each, and every second meanwhile: long
@@ -162,6 +163,7 @@ def evaluate_folder(
     env: Mapping[str, Any] | None = None,
     trust: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    copies: int | None = None,
 ) -> dict[str, Any]:
     """Evaluate a policy in a process of its own (`rltune.envs.child`), which takes and returns JSON values.
 
@@ -172,11 +174,13 @@ def evaluate_folder(
         env: As for `evaluate`.
         trust: Whether it is a checkpoint of the user's own sweep, whose pickled files may be loaded.
         progress: As for `evaluate`.
+        copies: As for `evaluate`.
 
     Returns:
         What `Evaluation.from_dict` reads.
     """
-    return evaluate(load_playable(Source(folder, trust=trust)), episodes, seed, env, progress=progress).to_dict()
+    policy = load_playable(Source(folder, trust=trust))
+    return evaluate(policy, episodes, seed, env, progress=progress, copies=copies).to_dict()
 
 
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -203,7 +207,9 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
         raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
     is_same = changes.get("id", trained.get("id")) == trained.get("id")
     kwargs = {**((trained.get("kwargs") or {}) if is_same else {}), **changes.get("kwargs", {})}
-    spec = {**trained, **changes, "kwargs": kwargs}
+    numbered = ((trained.get("per_copy") or {}) if is_same else {}).items()
+    per_copy = {name: form for name, form in numbered if name not in changes.get("kwargs", {})}
+    spec = {**trained, "per_copy": per_copy, **changes, "kwargs": kwargs}
     if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     # What the caller has named may be imported; what only the policy's files name is checked.
@@ -246,9 +252,10 @@ class Copies:
 
     def __exit__(self, *details: object) -> None:
         """Close all copies."""
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close all copies; the next evaluation makes new ones."""
         while self._envs:
             close_env(self._envs.pop())
 
@@ -256,6 +263,8 @@ class Copies:
         self, policy: AnyPolicy, spec: Mapping[str, Any], episodes: int, report: Callable[[], None]
     ) -> Sequence[Any]:
         """Return the copies for an evaluation, those that are open already and those that are missing.
+
+        Where copies are bounded, the first one is waited for, and further ones are made as long as some are free.
 
         Args:
             policy: The policy that plays.
@@ -268,7 +277,7 @@ class Copies:
         """
         is_flat = isinstance(policy, RLlibPolicy)
         if (spec, is_flat) != (self._spec, self._is_flat):
-            self._close()
+            self.close()
             self._spec, self._is_flat = spec, is_flat
         trained = policy.info.get("copies")  # Policies of earlier releases, and those of other programs, lack it.
         usual = (
@@ -276,8 +285,11 @@ class Copies:
         )
         wanted = min(episodes, self._most or usual)
         while len(self._envs) < wanted:
+            copy = Copy(spec_of(spec), vector_index=len(self._envs))
+            if self._envs and not copy.take_if_free():
+                break
             with call_guest(f"make of copy {len(self._envs) + 1} of {wanted}"):
-                self._envs.append(_make_copy(spec, is_flat))
+                self._envs.append(build_own(copy, lambda copy: _make_copy(spec, copy, is_flat)))
             _check_spaces(policy, self._envs[0], spec)
             report()
         return self._envs[:wanted]
@@ -288,13 +300,13 @@ def open_copies(copies: int | Copies | None) -> contextlib.AbstractContextManage
     return contextlib.nullcontext(copies) if isinstance(copies, Copies) else Copies(copies)
 
 
-def _make_copy(spec: Mapping[str, Any], is_flat: bool) -> Any:
+def _make_copy(spec: Mapping[str, Any], copy: Copy, is_flat: bool) -> Any:
     from rltune.envs.build import make_env, make_flat_env, make_restarting
 
     if spec.get("policies"):
-        return TeamEnv(make_env(spec))
+        return TeamEnv(make_env(spec, copy))
     # Gymnasium's checker runs at each step and would take half of a small environment's step time.
-    make = functools.partial(make_flat_env if is_flat else make_env, spec, disable_env_checker=True)
+    make = functools.partial(make_flat_env if is_flat else make_env, spec, copy, disable_env_checker=True)
     return make_restarting(spec_of(spec), make)
 
 
