@@ -45,6 +45,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
         try:
             for wrap in import_wrappers(spec):
                 env = wrap(env)
+            _check_spaces(env)
             spaces = env.observation_space, env.action_space
             find_network_spaces(*spaces)
         except ConfigError as error:
@@ -63,6 +64,16 @@ def check_env(spec: EnvSpec) -> EnvFacts:
         return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
     finally:
         close_env(env)
+
+
+def _check_spaces(env: Any) -> None:
+    """Refuse an environment that lacks one of its spaces."""
+    from gymnasium import Space
+
+    for name in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, name, None), Space):
+            allowed = "an environment that has both of its spaces once it is made"
+            raise ConfigError("", ABSENT, f"it has no {name}", allowed, f"self.{name} = ... in its constructor")
 
 
 def _check_shaping(spec: EnvSpec) -> None:
