@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from saved import open_checkpoint
-from toy import ToyTrial, make_task
+from toy import ToyRunner, ToyTrial, make_task
 
 from rltune.checkpoints.store import read_state
 from rltune.driver.plan import make_plan
@@ -21,6 +22,7 @@ from rltune.engine.sampling.vector_envs import SyncEnvs
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import RewardError
 from rltune.records import CheckpointRecord
+from rltune.trial import trainable
 from rltune.trial.supervisor import STOP_FILE
 from rltune.trial.trainable import Trial
 
@@ -55,6 +57,17 @@ def test_a_trial_works_in_the_folder_of_its_command(tmp_path: Path, monkeypatch:
     assert Path.cwd() == tmp_path / "typed"
     trial.stop()
     ToyTrial(make_task(tmp_path / "outputs", folder=str(tmp_path / "not-on-this-node"))).stop()
+
+
+def test_a_process_that_leaves_closes_everything_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit begins before anything of the user's is called, and the exit handlers are last."""
+    done: list[object] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda limit_s, **options: done.append(limit_s))
+    monkeypatch.setattr(ToyRunner, "stop", lambda runner: done.append("closed"))
+    monkeypatch.setattr(trainable, "run_exit_handlers", lambda: done.append("exit handlers"))
+    trial = ToyTrial(make_task(tmp_path))
+    trial.leave()
+    assert done == [trainable.LEAVE_S, "closed", "exit handlers"]
 
 
 def test_nothing_comes_between_reports_while_no_checkpoint_is_due(tmp_path: Path) -> None:

@@ -24,9 +24,17 @@ from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABL
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
 from rltune.envs import child
 
-# Dependencies of RLlib that do not import Ray, so they can be imported before Ray's settings are known.
-EARLY = ("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
-LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
+# What RLlib, Ray's serialization and Tune import, but does not import Ray, so that it can be imported before Ray's
+# settings are known. Tune asks IPython, if it is installed, whether a trial's process is a notebook.
+EARLY = (
+    *("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema"),
+    *("pydantic.v1", "starlette.datastructures", "IPython"),
+)
+# RLlib imports the last two when an algorithm is built.
+LATE = (
+    *("ray.rllib.algorithms.algorithm", WORKER_MODULE),
+    *("ray.rllib.core.learner.torch.torch_learner", "ray.rllib.core.models.catalog"),
+)
 OOM_SCORE = "1000"  # The score Ray gives its workers (2.60), so that the kernel kills a trial before the driver.
 NO_JOB = "ffffffff"  # The job id in the environment of workers that Ray starts before there is a job (2.60).
 # The first bytes of a request to call a function, and to fork an `rltune.envs.child`; one for a worker begins with its

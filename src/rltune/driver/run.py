@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
 
 LEAVE_S = 20.0  # How long a driver that has lost its lease may take to exit.
+NOT_FORKED = "each attempt at a trial has a process of its own, which imports RLlib first: about 5 s of CPU each"
 PREFLIGHT_S = 300.0  # The shortest time-out of the checks with RLlib, which include its import.
 
 
@@ -146,7 +147,8 @@ def drive(plan: Plan, invocation: Invocation) -> Outcome:
         plan, invocation, nodes = stack.enter_context(_start_ray(plan, invocation))
         # With an autoscaler, nodes that come later may be larger than the present ones.
         share = plan.share_of(*(() if plan.cluster.autoscale else nodes))
-        slots = Slots(share.bundles, plan.request.limit, nodes, plan.cluster.autoscale)
+        request, autoscales = plan.request, plan.cluster.autoscale
+        slots = Slots(share.bundles, request.limit, nodes, autoscales, request.trials_per_node)
         # A new sweep's folder is made only now, so that a failed check leaves none behind.
         ledger = ledger or stack.enter_context(hold_sweep(plan))
         stack.enter_context(open_folder(plan, ledger, invocation.stream))
@@ -207,6 +209,8 @@ def _start_ray(plan: Plan, invocation: Invocation) -> Iterator[tuple[Plan, Invoc
         with connect_ray(cluster, modules, server) as nodes:
             notes = checked.result() if checked else _check(plan, None)
             thread.shutdown()
+            if modules and not server:
+                notes = *notes, NOT_FORKED
             yield plan.with_notes(*notes), replace(invocation, fork_child=server.fork_child if server else None), nodes
 
 

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -281,6 +282,8 @@ def _end_with_parent(stream: Any) -> None:
 
 
 def _describe_error(error: BaseException) -> dict[str, Any]:
+    if error.__cause__ or not isinstance(error, RltuneError):  # Its traceback belongs to the output.
+        traceback.print_exception(error)
     refusal = (
         error
         if isinstance(error, RltuneError)

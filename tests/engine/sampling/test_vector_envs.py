@@ -124,7 +124,7 @@ def test_copies_get_python_ints_and_may_pay_arrays(mode: str) -> None:
     register_env("strict", create_strict)
     envs = make_envs(ppo_config("strict", envs=2).env_runners(gym_env_vectorize_mode=mode))
     rollout = make_collector(envs).collect(10)
-    assert {episode[0] for episode in rollout.episodes} == {15.0}
+    assert {episode.total for episode in rollout.episodes} == {15.0}
     envs.close()
 
 
