@@ -24,6 +24,8 @@ from rltune.config.schema import EnvConfig, ProbeConfig
 from rltune.config.settings_file import read_settings, write_settings
 from rltune.config.validation import parse_config, to_typed
 from rltune.driver import plan as planning
+from rltune.envs.spec import EnvSpec
+from rltune.envs.validation import check_env
 from rltune.errors import ConfigError, ResourceError, RltuneError
 from rltune.probe import (
     Combination,
@@ -59,7 +61,7 @@ def config(settings):
     return to_typed(ProbeConfig, settings)
 
 
-def measure(config, combination):
+def measure(config, facts, combination):
     """A machine on which environments pay and a second thread does not; two trials share it almost perfectly."""
     if combination.envs == 64:
         return Measurement(combination, failed="not done in time")
@@ -76,8 +78,11 @@ def machine(monkeypatch):
     monkeypatch.setattr(probe, "local_machine", lambda: Machine(2, 0))
 
 
+FACTS = check_env(EnvSpec("CartPole-v1"))
+
+
 def list_measured(config, cpus, gpus=0):
-    return [result.combination for result in measure_all(config, cpus, gpus)]
+    return [result.combination for result in measure_all(config, FACTS, cpus, gpus)]
 
 
 def numbers_in(text):
@@ -206,10 +211,10 @@ def test_a_busy_machine_is_named(config, monkeypatch):
 
 @pytest.mark.usefixtures("machine")
 def test_an_interrupted_probe_keeps_what_it_has(config, monkeypatch):
-    def interrupted(config, combination):
+    def interrupted(config, facts, combination):
         if combination.envs == 16:
             raise KeyboardInterrupt
-        return measure(config, combination)
+        return measure(config, facts, combination)
 
     monkeypatch.setattr(probe, "measure", interrupted)
     is_complete, lines = run(config)
@@ -222,7 +227,9 @@ def test_an_interrupted_probe_keeps_what_it_has(config, monkeypatch):
 
 @pytest.mark.usefixtures("machine")
 def test_a_probe_without_a_figure_says_why(config, monkeypatch):
-    monkeypatch.setattr(probe, "measure", lambda config, tried: Measurement(tried, failed="MemoryError: no room"))
+    monkeypatch.setattr(
+        probe, "measure", lambda config, facts, tried: Measurement(tried, failed="MemoryError: no room")
+    )
     with pytest.raises(RltuneError, match="MemoryError"):
         run(config)
 
@@ -319,21 +326,21 @@ def test_an_on_policy_algorithm_needs_nothing_besides():
 
 def test_a_combination_is_built_with_its_settings(config):
     dqn = to_typed(ProbeConfig, compose("probe", "algo=dqn"))
-    build, settings = build_combination(dqn, Combination(64, 0, 1))
+    build, settings = build_combination(dqn, FACTS, Combination(64, 0, 1))
     assert build.algo["env_runners"]["num_envs_per_env_runner"] == 64
     assert build.algo["training"]["training_intensity"] == settings["training_intensity"]
     assert build.algo["training"]["lr"] == dqn.algo["training"]["lr"]
-    assert build_combination(config, Combination(64, 1, 1))[1] == {}
+    assert build_combination(config, FACTS, Combination(64, 1, 1))[1] == {}
 
 
 def test_a_worker_that_is_not_done_in_time_is_ended_and_named(config, monkeypatch):
     monkeypatch.setattr(probe, "START_S", -60.0)
-    assert probe.measure(config, Combination(1, 0, 1)).failed.count("seconds=") == 1
+    assert probe.measure(config, FACTS, Combination(1, 0, 1)).failed.count("seconds=") == 1
 
 
 def test_a_worker_that_dies_is_named(config, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/true")
-    assert probe.measure(config, Combination(1, 0, 1, trials=2)).failed
+    assert probe.measure(config, FACTS, Combination(1, 0, 1, trials=2)).failed
 
 
 @pytest.mark.parametrize("error", [ConfigError("lr", -1, "", "above 0", "lr=0.1"), ValueError("no map\nof level 2")])
@@ -349,10 +356,10 @@ def test_what_a_worker_cannot_do_reaches_the_driver(config, monkeypatch, error):
     monkeypatch.setattr(probe, "_start_worker", lambda *_: contextlib.nullcontext(ours))
     if isinstance(error, ConfigError):
         with pytest.raises(ConfigError, match="lr=-1") as refused:
-            probe.measure(config, Combination(1, 0, 1))
+            probe.measure(config, FACTS, Combination(1, 0, 1))
         assert refused.value.fix == "lr=0.1"
     else:
-        assert probe.measure(config, Combination(1, 0, 1)).failed.startswith("ValueError:")
+        assert probe.measure(config, FACTS, Combination(1, 0, 1)).failed.startswith("ValueError:")
 
 
 # -- what is best, and what to type -----------------------------------------------------
@@ -454,7 +461,9 @@ def test_where_there_is_a_gpu_the_best_trial_is_measured_on_it(config, monkeypat
     monkeypatch.setattr(
         probe,
         "measure",
-        lambda config, use: replace(measure(config, use), steps_per_s=rate) if use.gpus else measure(config, use),
+        lambda config, facts, use: (
+            replace(measure(config, facts, use), steps_per_s=rate) if use.gpus else measure(config, facts, use)
+        ),
     )
     _, lines = run(config)
     rows = [line.split() for line in lines[2:10] if line.split()[4:5] == ["1"]]
@@ -472,7 +481,7 @@ def test_a_gpu_that_cannot_be_used_is_named(config, monkeypatch):
 
 
 def test_a_combination_on_a_gpu_is_built_with_it(config):
-    assert build_combination(config, Combination(16, 0, 1, gpus=1))[0].gpus == 1.0
+    assert build_combination(config, FACTS, Combination(16, 0, 1, gpus=1))[0].gpus == 1.0
 
 
 # -- what a trial takes of a GPU, for trials_per_gpu=auto --------------------------------

@@ -302,18 +302,21 @@ class NonFiniteError(RltuneError):
 
 
 class RewardError(GuestError):
-    """Raised for a NaN or infinite reward, which is a fault of the environment and not a divergence of training.
+    """Raised for a reward that is no finite number: a fault of the environment, and not a divergence of training.
 
     Args:
-        problem: Which reward, and when.
+        problem: Which reward, and when. Gymnasium, which raises again what a copy in a process of its own has raised,
+            passes that error instead.
         allowed: What would be right.
         fix: What to type next.
     """
 
     def __init__(
         self,
-        problem: str,
+        problem: str | RewardError,
         allowed: str = "rewards that are finite numbers",
         fix: str = "look for a division by zero, a root or a logarithm in the environment's step",
     ) -> None:
+        if isinstance(problem, RewardError):
+            allowed, fix, problem = problem.allowed, problem.fix, problem.problem
         super().__init__(problem, allowed, fix, cause=Cause.REWARD)

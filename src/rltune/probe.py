@@ -31,6 +31,7 @@ from rltune.cluster.resources import available_cpus, local_machine
 from rltune.config.capabilities import capabilities_of, find_capabilities
 from rltune.config.schema import ClusterConfig, ProbeConfig
 from rltune.config.validation import check_pair
+from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ResourceError, RltuneError, describe_exception, spell
@@ -136,14 +137,14 @@ def run_probe(
     row, several_agents = find_capabilities(config.algo), spec.policies is not None
     check_algorithm(config.algo, parse_space({}), row, several_agents=several_agents)
     facts = check_env(spec)
-    obstacles = find_obstacles(config.algo, spec, config.env.vectorize, facts.find_policy_spaces() if facts else None)
+    obstacles = find_obstacles(config.algo, spec, config.env.vectorize, facts.find_policy_spaces())
     # Env runners of the combinations could not normalise rewards.
     config = replace(config, algo=remove_from_values(config.algo, {*obstacles, "rewards"}))
     prepare_environment()
     cpus, results, notes = int(available_cpus()), list[Measurement](), list[str]()
     if (load := os.getloadavg()[0]) > BUSY_LOAD * cpus:
         notes.append(f"the machine is busy (load {load:.1f}): other programs have slowed these measurements")
-    measurements = measure_all(config, cpus, int(local_machine().gpus))
+    measurements = measure_all(config, facts, cpus, int(local_machine().gpus))
     show(f"{config.algo['name']} in {config.env.id}, engine={config.engine}, {format_number(cpus, 'CPU')}")
     show(HEADER)
     complete = True
@@ -179,13 +180,14 @@ def describe_results(config: ProbeConfig, results: Sequence[Measurement]) -> dic
     }
 
 
-def measure_all(config: ProbeConfig, cpus: int, gpus: int) -> Iterator[Measurement]:
+def measure_all(config: ProbeConfig, facts: EnvFacts, cpus: int, gpus: int) -> Iterator[Measurement]:
     """Measure numbers of environments, then env runners, then threads, then concurrent trials, then a GPU.
 
     Each stage keeps the best of the stages before.
 
     Args:
         config: What to measure.
+        facts: What is known about the environment.
         cpus: The machine's CPUs.
         gpus: Its GPUs.
 
@@ -202,7 +204,7 @@ def measure_all(config: ProbeConfig, cpus: int, gpus: int) -> Iterator[Measureme
             wanted = replace(combination, **{name: value})
             if wanted in alone or wanted.cpus > cpus:
                 continue
-            alone[wanted] = measure(config, wanted)
+            alone[wanted] = measure(config, facts, wanted)
             yield alone[wanted]
         best = choose(alone.values())
         narrow = narrow or best
@@ -212,9 +214,9 @@ def measure_all(config: ProbeConfig, cpus: int, gpus: int) -> Iterator[Measureme
         most = int(min(cpus // narrow.combination.cpus, by_memory))
         # With hyper-threads, half as many concurrent trials may be as fast as one for each CPU.
         for trials in sorted({most // 2, most} - {0, 1}):
-            yield measure(config, replace(narrow.combination, trials=trials))
+            yield measure(config, facts, replace(narrow.combination, trials=trials))
         if gpus:
-            yield measure(config, replace(best.combination, env_runners=0, gpus=1))
+            yield measure(config, facts, replace(best.combination, env_runners=0, gpus=1))
 
 
 def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
@@ -344,13 +346,13 @@ class Task:
     seconds: float = 0.0
 
 
-def measure(config: ProbeConfig, combination: Combination) -> Measurement:
+def measure(config: ProbeConfig, facts: EnvFacts, combination: Combination) -> Measurement:
     """Train the trials of one combination at the same time, and measure their speed and memory.
 
     Raises:
         RltuneError: The algorithm cannot be configured, so no other combination can be measured either.
     """
-    build, settings = build_combination(config, combination)
+    build, settings = build_combination(config, facts, combination)
     task = Task(build, parse_space({}), config.engine, combination.threads, config.seconds)
     try:
         answers = _run_workers(task, combination.trials)
@@ -380,7 +382,7 @@ def measure_on_gpu(build: Build, space: Space, engine: str, threads: int) -> Gpu
     return GpuUse(build.replicates * use.tensors, use.context, use.total)
 
 
-def build_combination(config: ProbeConfig, combination: Combination) -> tuple[Build, dict[str, Any]]:
+def build_combination(config: ProbeConfig, facts: EnvFacts, combination: Combination) -> tuple[Build, dict[str, Any]]:
     """Insert a combination's numbers of environments and env runners into the algo file.
 
     Returns:
@@ -388,7 +390,8 @@ def build_combination(config: ProbeConfig, combination: Combination) -> tuple[Bu
     """
     sampling = {"num_envs_per_env_runner": combination.envs, "num_env_runners": combination.env_runners}
     wide = {**config.algo, "env_runners": {**(config.algo.get("env_runners") or {}), **sampling}}
-    plain, changed = (Build(algo, spec_of(config.env), config.env.vectorize) for algo in (config.algo, wide))
+    spec, vectorize = spec_of(config.env), config.env.vectorize
+    plain, changed = (Build(algo, spec, vectorize, facts=facts) for algo in (config.algo, wide))
     settings = keep_work(build_config(plain, {}, seed=0), build_config(changed, {}, seed=0))
     wide["training"] = {**(wide.get("training") or {}), **settings}
     return replace(changed, gpus=float(combination.gpus)), settings
@@ -508,9 +511,11 @@ def _work(task: Task, driver: Connection) -> None:
     prepare_environment()
     config = max(check_corners(task.build, task.space), key=estimate_size)
     from rltune.engine import build_algorithm, find_obstacle
+    from rltune.envs.spaces import find_network_spaces
     from rltune.trial.metrics import read_result
 
-    fallback = find_obstacle(config) if task.engine == "fast" else None
+    spaces = task.build.facts.find_policy_spaces()
+    fallback = find_obstacle(config, spaces and find_network_spaces(*spaces)) if task.engine == "fast" else None
     engine = "rllib" if fallback else task.engine
     # torch has already read OMP_NUM_THREADS, and Ray sets it for its own workers.
     os.environ.pop("OMP_NUM_THREADS", None)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+from builds import make_build
 
-from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class, make_inputs_absolute
+from rltune.algorithms.build import DEFAULT_MODULE, build_config, import_config_class, make_inputs_absolute
 from rltune.engine import build_algorithm
+from rltune.envs.facts import EnvFacts
 from rltune.envs.spaces import find_network_spaces
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
@@ -16,7 +18,7 @@ CARTPOLE, PENDULUM = EnvSpec("CartPole-v1"), EnvSpec("Pendulum-v1")
 
 
 def test_every_section_and_the_samples_values_reach_rllib(algo):
-    made = build_config(Build(algo(), CARTPOLE), {"lr": 1e-3, "minibatch_size": 64, "gamma": 0.9}, seed=11)
+    made = build_config(make_build(algo(), CARTPOLE), {"lr": 1e-3, "minibatch_size": 64, "gamma": 0.9}, seed=11)
     assert (made.lr, made.minibatch_size, made.gamma, made.lambda_) == (1e-3, 64, 0.9, 0.95)
     assert made.num_envs_per_env_runner == 16
     assert made.model_config["fcnet_activation"] == "tanh"
@@ -29,24 +31,24 @@ def test_every_section_and_the_samples_values_reach_rllib(algo):
 
 def test_what_rllib_says_of_a_setting_is_logged(algo, caplog):
     """An algorithm of one's own is not in the table: RLlib's own warning is all that tells."""
-    config = build_config(Build(set_in(algo(), "training.model", {"fcnet_hiddens": [8]}), CARTPOLE), {}, 0)
+    config = build_config(make_build(set_in(algo(), "training.model", {"fcnet_hiddens": [8]}), CARTPOLE), {}, 0)
     config.validate()
     assert any("rl_module(model_config=" in record.getMessage() for record in caplog.records)
 
 
 def test_the_environments_arguments_reach_it_once(algo):
-    assert build_config(Build(algo(), EnvSpec("Pendulum-v1", {"g": 1.0})), {}, 0).env_config == {"g": 1.0}
+    assert build_config(make_build(algo(), EnvSpec("Pendulum-v1", {"g": 1.0})), {}, 0).env_config == {"g": 1.0}
     wrapper = {"entry_point": "TimeLimit", "kwargs": {"max_episode_steps": 5}}
-    wrapped = build_config(Build(algo(), EnvSpec("Pendulum-v1", {"g": 1.0}, (wrapper,))), {}, 0)
+    wrapped = build_config(make_build(algo(), EnvSpec("Pendulum-v1", {"g": 1.0}, (wrapper,))), {}, 0)
     assert wrapped.env_config == {}, "its name says it all"
 
 
 def test_a_gpu_share_goes_to_the_learner(algo):
-    assert build_config(Build(algo(), CARTPOLE, gpus=0.25), {}, 0).num_gpus_per_learner == 0.25
+    assert build_config(make_build(algo(), CARTPOLE, gpus=0.25), {}, 0).num_gpus_per_learner == 0.25
 
 
 def test_copies_step_together_as_asked(algo):
-    assert "async" in str(build_config(Build(algo(), CARTPOLE, "async"), {}, 0).gym_env_vectorize_mode).lower()
+    assert "async" in str(build_config(make_build(algo(), CARTPOLE, "async"), {}, 0).gym_env_vectorize_mode).lower()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,11 @@ def test_images_get_convolutions_that_fit_their_size(shape, dtype, given, layers
 
     monkeypatch.setitem(gymnasium.registry, "Camera-v0", gymnasium.envs.registration.EnvSpec("Camera-v0", Camera))
     algo_file = set_in(algo(), "rl_module.model_config.conv_filters", given)
-    config = build_config(Build(algo_file, EnvSpec("Camera-v0")), {}, 0)
+    config = build_config(
+        make_build(algo_file, EnvSpec("Camera-v0"), facts=EnvFacts(Camera.observation_space, Camera.action_space)),
+        {},
+        0,
+    )
     assert len(config.model_config["conv_filters"] or []) == layers
     spaces = {DEFAULT_MODULE: find_network_spaces(Camera.observation_space, Camera.action_space)}
     config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
@@ -92,7 +98,7 @@ def test_a_recurrent_policy_makes_as_many_updates(algo, name):
         file["training"] |= training
         file["rl_module"]["model_config"] |= {"fcnet_hiddens": [8], "use_lstm": length is not None}
         file["rl_module"]["model_config"] |= {"lstm_cell_size": 8, "max_seq_len": length or 20}
-        algorithm = build_algorithm(build_config(Build(file, CARTPOLE), {}, 0), engine="rllib")
+        algorithm = build_algorithm(build_config(make_build(file, CARTPOLE), {}, 0), engine="rllib")
         algorithm.train()
         updates[length] = count_updates(algorithm)
         algorithm.stop()
@@ -116,7 +122,7 @@ def count_updates(algorithm):
 )
 def test_an_unknown_argument_is_answered_with_rllibs_nearest(algo, path, value, nearest):
     with pytest.raises(ConfigError) as refused:
-        build_config(Build(set_in(algo(), path, value), CARTPOLE), {}, 0)
+        build_config(make_build(set_in(algo(), path, value), CARTPOLE), {}, 0)
     assert refused.value.what.startswith(f"algo.{path}=")
     assert nearest in refused.value.allowed
     assert refused.value.fix.endswith(f"~algo.{path}")
@@ -158,7 +164,7 @@ OWN = {
 @pytest.mark.parametrize("path", OWN)
 def test_a_class_or_function_of_ones_own_reaches_rllib(algo, path):
     target, field = OWN[path]
-    made = getattr(build_config(Build(set_in(algo(), path, target), CARTPOLE), {}, 0), field)
+    made = getattr(build_config(make_build(set_in(algo(), path, target), CARTPOLE), {}, 0), field)
     assert (made.__module__, made.__name__) == tuple(target.split(":"))
 
 
@@ -173,14 +179,14 @@ def test_a_class_or_function_of_ones_own_reaches_rllib(algo, path):
 )
 def test_what_is_no_such_part_is_refused(algo, path, target, what):
     with pytest.raises(ConfigError) as refused:
-        build_config(Build(set_in(algo(), path, target), CARTPOLE), {}, 0)
+        build_config(make_build(set_in(algo(), path, target), CARTPOLE), {}, 0)
     assert refused.value.what.startswith(f"algo.{path}={target} ")
     assert what in refused.value.what
     assert refused.value.allowed.startswith("package.module:Name")
 
 
 def test_a_gpu_share_is_divided_among_remote_learners(algo):
-    made = build_config(Build(set_in(algo(), "learners.num_learners", 2), CARTPOLE, gpus=4), {}, 0)
+    made = build_config(make_build(set_in(algo(), "learners.num_learners", 2), CARTPOLE, gpus=4), {}, 0)
     assert (made.num_learners, made.num_gpus_per_learner, made.num_cpus_per_learner) == (2, 2.0, 1.0)
 
 
@@ -188,6 +194,6 @@ def test_a_gpu_share_is_divided_among_remote_learners(algo):
 def test_the_processes_of_several_seeds_fit_into_the_share_of_one(algo, replicates):
     """They work in turn. Ray counts in ten thousandths, so that a seventh would be rounded up."""
     own = set_in(algo(), "learners.num_learners", 2)
-    made = build_config(Build(own, CARTPOLE, gpus=2, replicates=replicates), {}, 0)
+    made = build_config(make_build(own, CARTPOLE, gpus=2, replicates=replicates), {}, 0)
     for part in (made.num_cpus_per_env_runner, made.num_cpus_per_learner, made.num_gpus_per_learner):
         assert 0.99 < round(part, 4) * replicates <= 1.0

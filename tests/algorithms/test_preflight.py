@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import few_copies
 import gymnasium
 import numpy as np
 import pytest
+from builds import make_build
 
-from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners, check_spaces
 from rltune.config.capabilities import find_capabilities
 from rltune.envs.spec import EnvSpec
@@ -22,13 +23,13 @@ CARTPOLE, PENDULUM = EnvSpec("CartPole-v1"), EnvSpec("Pendulum-v1")
     ids=["ppo", "ppo, continuous", "a2c", "dqn", "sac"],
 )
 def test_the_spaces_of_conf_can_be_configured_at_all_their_ends(settings, name, env):
-    check_corners(Build(settings[name].algo, env), parse_space(settings[name].space))
+    check_corners(make_build(settings[name].algo, env), parse_space(settings[name].space))
 
 
 def test_a_minibatch_that_can_exceed_its_batch_is_found(algo):
     raw = {"train_batch_size_per_learner": ["pow2", 64, 512], "minibatch_size": ["pow2", 64, 256]}
     with pytest.raises(ConfigError) as refused:
-        check_corners(Build(algo(), CARTPOLE), parse_space(raw))
+        check_corners(make_build(algo(), CARTPOLE), parse_space(raw))
     assert "train_batch_size_per_learner=64" in refused.value.what
     assert "minibatch_size=256" in refused.value.what
 
@@ -53,34 +54,34 @@ def test_a_minibatch_that_can_exceed_its_batch_is_found(algo):
 def test_the_parameter_that_rllib_names_is_advised(algo, raw, fix):
     """The advice is a value with which the whole space can be configured."""
     with pytest.raises(ConfigError) as refused:
-        check_corners(Build(algo(), CARTPOLE), parse_space(raw))
+        check_corners(make_build(algo(), CARTPOLE), parse_space(raw))
     assert refused.value.fix.endswith(f"space.{fix}")
     name, _, value = fix.partition("=")
-    check_corners(Build(algo(), CARTPOLE), parse_space({**raw, name: int(value)}))
+    check_corners(make_build(algo(), CARTPOLE), parse_space({**raw, name: int(value)}))
 
 
 def test_a_value_that_rllib_cannot_compare_is_refused(algo):
     """RLlib raises a TypeError for it."""
     with pytest.raises(ConfigError):
-        check_corners(Build(algo(), CARTPOLE), parse_space({"lr": [1e-4, 1e-2]}))
+        check_corners(make_build(algo(), CARTPOLE), parse_space({"lr": [1e-4, 1e-2]}))
 
 
 @pytest.mark.parametrize("values", [["rellu", "tanh"], ["tanh", "rellu"], ["tanh", "rellu", "relu"]])
 def test_a_network_that_cannot_be_built_is_found_wherever_it_is(algo, values):
     with pytest.raises(ConfigError) as refused:
-        check_corners(Build(algo(), CARTPOLE), parse_space({"fcnet_activation": ["choice", *values]}))
+        check_corners(make_build(algo(), CARTPOLE), parse_space({"fcnet_activation": ["choice", *values]}))
     assert "rellu" in refused.value.what
 
 
 def test_a_choice_that_rllib_refuses_is_found_wherever_it_stands(algo):
     with pytest.raises(ConfigError) as refused:
-        check_corners(Build(algo(), CARTPOLE), parse_space({"minibatch_size": ["choice", 64, 4096, 128]}))
+        check_corners(make_build(algo(), CARTPOLE), parse_space({"minibatch_size": ["choice", 64, 4096, 128]}))
     assert "minibatch_size=4096" in refused.value.what
 
 
 def test_an_algorithm_that_cannot_act_there_is_refused(algo):
     with pytest.raises(ConfigError) as refused:
-        check_corners(Build(algo("dqn"), PENDULUM), parse_space({"lr": 1e-3}))
+        check_corners(make_build(algo("dqn"), PENDULUM), parse_space({"lr": 1e-3}))
     assert refused.value.key == "algo"
     assert "env.id=Pendulum-v1" in refused.value.what
     assert "ppo" in refused.value.allowed
@@ -89,10 +90,10 @@ def test_an_algorithm_that_cannot_act_there_is_refused(algo):
 def test_processes_beyond_a_trials_share_are_refused(settings):
     algo = {"name": "appo", "class": "ray.rllib.algorithms.appo:APPOConfig", "training": {"lr": 1e-3}}
     with pytest.raises(ConfigError, match="num_env_runners=2") as caught:
-        check_corners(Build({**algo, "learners": {"num_learners": 0}}, CARTPOLE), parse_space({}))
+        check_corners(make_build({**algo, "learners": {"num_learners": 0}}, CARTPOLE), parse_space({}))
     assert caught.value.fix == "+algo.env_runners.num_env_runners=0"
     with pytest.raises(ConfigError, match="num_learners=1") as caught:
-        check_corners(Build({**algo, "env_runners": {"num_env_runners": 0}}, CARTPOLE), parse_space({}))
+        check_corners(make_build({**algo, "env_runners": {"num_env_runners": 0}}, CARTPOLE), parse_space({}))
     assert caught.value.fix == "+algo.learners.num_learners=0"
 
 
@@ -100,7 +101,7 @@ def test_processes_that_the_algo_file_counts_are_allowed(algo):
     own = algo()
     own["env_runners"] |= {"num_env_runners": 2}
     own["learners"] |= {"num_learners": 2}
-    (config,) = check_corners(Build(own, CARTPOLE), parse_space({}))
+    (config,) = check_corners(make_build(own, CARTPOLE), parse_space({}))
     assert (config.num_env_runners, config.num_learners) == (2, 2)
 
 
@@ -122,3 +123,18 @@ def test_whole_numbers_are_a_choice(settings):
     check_spaces(settings["dqn"].algo, "Whole-v0", spaces, find_capabilities(settings["dqn"].algo))
     with pytest.raises(ConfigError, match="discrete actions are for"):
         check_spaces(settings["sac"].algo, "Whole-v0", spaces, find_capabilities(settings["sac"].algo))
+
+
+def test_a_config_is_built_and_checked_without_a_copy(algo, monkeypatch):
+    build = make_build(algo(), EnvSpec("FewCopies-v0", wrappers=({"entry_point": "FlattenObservation"},)))
+    monkeypatch.setattr(few_copies, "STARTED", [])
+    check_corners(build, parse_space({}))
+    assert few_copies.STARTED == []
+
+
+def test_policies_of_several_agents_are_built_without_a_copy(algo, monkeypatch):
+    pytest.importorskip("mpe2")
+    build = make_build(algo(), EnvSpec("mpe2.simple_spread_v3", policies="separate"))
+    monkeypatch.setattr("rltune.envs.pettingzoo.make_parallel_env", lambda *_: pytest.fail("a copy was made"))
+    (config,) = check_corners(build, parse_space({}))
+    assert list(config.policies) == list(build.facts.agents) == ["agent_0", "agent_1", "agent_2"]

@@ -8,7 +8,7 @@ import pytest
 
 from rltune.algorithms.build import build_config
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
-from rltune.algorithms.rllib_env import Creator, name_for_rllib
+from rltune.algorithms.rllib_env import Creator, register_for_rllib
 from rltune.driver.plan import make_plan
 from rltune.envs.spec import EnvSpec, spec_of
 
@@ -37,7 +37,7 @@ def test_an_environment_without_a_native_vector_gives_none():
 @pytest.mark.parametrize("policies", ["shared", "separate"])
 def test_an_environment_of_several_agents_is_registered_too(policies):
     spec = spec_of({"id": "mpe2.simple_spread_v3", "kwargs": {"max_cycles": 5}, "policies": policies})
-    env = registered(name_for_rllib(spec))({})
+    env = registered(register_for_rllib(spec))({})
     assert isinstance(env, ParallelEnvAdapter)
     assert env.possible_agents == ["agent_0", "agent_1", "agent_2"]
     env.close()

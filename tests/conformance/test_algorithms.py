@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builds import make_build
 from omegaconf import OmegaConf
 from plans import preflight
 from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
 
 from rltune.algorithms.arguments import values_of
-from rltune.algorithms.build import Build, build_config
+from rltune.algorithms.build import build_config
 from rltune.compose.composing import conf_dir
 from rltune.config.capabilities import TABLE, capabilities_of
 from rltune.driver.plan import make_plan
@@ -156,7 +157,7 @@ def test_tuned_settings_are_the_first_trial_exactly_and_name_their_source(name):
     first = values_of(algo, searched.names)
     assert set(searched.encode(first)) == {dimension.label for dimension in searched.dimensions}, "inside the space"
     preset = EnvSpec("Pendulum-v1" if algo_name in CONTINUOUS else "CartPole-v1")
-    build = Build(algo, preset, gpus=0.0)
+    build = make_build(algo, preset, gpus=0.0)
     config = build_config(build, searched.decode(searched.encode(first)), seed=0)
     config.validate()
     assert find_static_obstacle(config) is None or not capabilities_of(type(config)).engine
@@ -189,7 +190,7 @@ def test_every_n_step_and_batch_gets_as_many_updates(name):
     for n_step in space.get("n_step", ["choice", algo["training"]["n_step"]])[1:]:
         for batch in batches:
             preset = EnvSpec("Pendulum-v1" if algo_name in CONTINUOUS else "CartPole-v1")
-            config = build_config(Build(algo, preset), {"n_step": n_step} | batch, seed=0)
+            config = build_config(make_build(algo, preset), {"n_step": n_step} | batch, seed=0)
             config.validate()
             rounds, updates = calculate_rr_weights(config)
             sampled = rounds * config.get_rollout_fragment_length() * config.num_envs_per_env_runner

@@ -21,6 +21,7 @@ from rltune.algorithms.a2c import A2CConfig
 from rltune.engine import build_algorithm, find_obstacle
 from rltune.engine.features import IDLE_PREFIXES, SWITCHES, find_unserved_setting, list_served_fields
 from rltune.engine.sampling.observation_filter import normalise_observations
+from rltune.engine.sampling.vector_envs import make_envs
 from tests.engine.engine_toy import CONFIGS, CountEnv, dqn_config, ppo_config
 
 
@@ -63,6 +64,12 @@ def _box_env(obs: Any, action: Any) -> Any:
     return env
 
 
+def find_spaces(config: Any) -> tuple[Any, Any]:
+    envs = make_envs(config)
+    envs.close()
+    return envs.single_observation_space, envs.single_action_space
+
+
 @pytest.mark.parametrize("case", UNSUPPORTED)
 def test_an_unsupported_feature_falls_back_and_is_named(
     case: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -72,7 +79,7 @@ def test_an_unsupported_feature_falls_back_and_is_named(
     register_env("multi", lambda c: _box_env(CountEnv().observation_space, gym.spaces.MultiDiscrete([2, 2])))
     feature, change = UNSUPPORTED[case]
     config = change(ppo_config())
-    assert feature in (find_obstacle(config) or "")
+    assert feature in (find_obstacle(config, find_spaces(config)) or "")
     monkeypatch.setattr(type(config), "build_algo", lambda self: "stock")
     caplog.clear()
     with caplog.at_level(logging.WARNING, "rltune.engine"):
@@ -84,10 +91,10 @@ def test_an_unsupported_feature_falls_back_and_is_named(
 
 def test_supported_configs_have_no_reason_to_fall_back() -> None:
     for make in CONFIGS.values():
-        assert find_obstacle(make()) is None
-    assert find_obstacle(A2CConfig().environment("CartPole-v1")) is None
-    assert find_obstacle(normalise_observations(ppo_config())) is None
-    assert "APPO" in (find_obstacle(APPOConfig().environment("CartPole-v1")) or "")
+        assert find_obstacle(make(), find_spaces(make())) is None
+    assert find_obstacle(A2CConfig().environment("CartPole-v1"), None) is None
+    assert find_obstacle(normalise_observations(ppo_config()), None) is None
+    assert "APPO" in (find_obstacle(APPOConfig().environment("CartPole-v1"), None) or "")
 
 
 class PlainLearner(PPOTorchLearner):

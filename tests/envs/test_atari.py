@@ -7,9 +7,9 @@ import collections
 import numpy as np
 import pytest
 
-from rltune.algorithms.rllib_env import Creator, name_for_rllib
+from rltune.algorithms.rllib_env import Creator
 from rltune.compose.composing import conf_dir
-from rltune.envs.build import make_training_env
+from rltune.envs.build import is_plain, make_training_env
 from rltune.envs.rewards import collect_returns
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env
@@ -22,12 +22,12 @@ def test_atari_gives_four_grey_images_frames_last():
 
     raw = yaml.safe_load((conf_dir() / "env" / "breakout.yaml").read_text())
     spec = spec_of({key: value for key, value in raw.items() if key != "name"})
-    check_env(spec)
+    facts = check_env(spec)
     env = make_training_env(spec)
     obs, _ = env.reset(seed=0)
     assert obs.shape == (84, 84, 4)
     assert 0.0 <= obs.min() < obs.max() <= 1.0
-    assert name_for_rllib(spec).startswith("rltune:")
+    assert not is_plain(spec, facts)
 
 
 @pytest.mark.slow

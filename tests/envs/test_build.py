@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
+import few_copies
 import gymnasium
 import numpy as np
 import pytest
 
-from rltune.algorithms.rllib_env import name_for_rllib
-from rltune.envs.build import import_wrappers, make_env, make_vector_env
+from rltune.algorithms.rllib_env import register_for_rllib
+from rltune.envs.build import import_wrappers, is_plain, make_env, make_flat_env, make_training_env, make_vector_env
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
@@ -56,14 +57,15 @@ def test_copies_step_together_wrappers_included():
 
 def test_a_plain_id_keeps_its_name_for_rllib():
     """A plain id keeps its name for rllib so that its native vector version can be used."""
-    assert name_for_rllib(EnvSpec("CartPole-v1")) == "CartPole-v1"
+    spec = EnvSpec("CartPole-v1")
+    assert is_plain(spec, check_env(spec))
 
 
 def test_a_wrapped_environment_gets_a_name_that_says_all_of_it():
     from ray.tune.registry import ENV_CREATOR, _global_registry
 
-    name = name_for_rllib(EnvSpec("Pendulum-v1", {"g": 1.0}, (SHORT,)))
-    other = name_for_rllib(EnvSpec("Pendulum-v1", {"g": 2.0}, (SHORT,)))
+    name = register_for_rllib(EnvSpec("Pendulum-v1", {"g": 1.0}, (SHORT,)))
+    other = register_for_rllib(EnvSpec("Pendulum-v1", {"g": 2.0}, (SHORT,)))
     assert name != other
     env = _global_registry.get(ENV_CREATOR, name)({})
     assert env.unwrapped.g == 1.0
@@ -91,10 +93,17 @@ def test_ones_own_environment_and_wrapper_are_found(own_module):
     env = make_env(spec)
     env.reset(seed=0)
     assert env.step(0)[1] == 2.0
-    name_for_rllib(EnvSpec(f"{own_module}:OurField-v0"))
     assert "OurField-v0" in gymnasium.registry
 
 
 def test_a_wrapper_that_is_misspelt_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match=r"gymnasium\.wrappers:TimeLimit"):
         import_wrappers(EnvSpec("CartPole-v1", {}, ({"entry_point": "TimLimit"},)))
+
+
+@pytest.mark.parametrize("make", [make_env, make_flat_env, make_training_env])
+def test_an_environment_whose_wrapper_fails_is_closed(make):
+    spec = EnvSpec("FewCopies-v0", {}, ({"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"steps": 1}},))
+    with pytest.raises(TypeError):
+        make(spec)
+    assert not few_copies.OPEN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -12,7 +13,7 @@ from rltune.envs import closing
 from rltune.envs.closing import close_env
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
-from rltune.policies.evaluation import _play
+from rltune.policies.evaluation import Copies, _play
 
 
 class NoWindow(gymnasium.Env):
@@ -71,11 +72,18 @@ def test_an_evaluation_keeps_its_episodes() -> None:
         def predict(self, obs: Any, *args: Any) -> tuple[list[int], None]:
             return [0] * len(obs), None
 
-    returns, lengths, _ = _play(Idle(), NoWindow, 2, 5, 0, True, lambda *made: None, lambda total, *last: total)
+    class Windows(Copies):
+        def take(self, *about: Any) -> list[Any]:
+            self._envs = [NoWindow(), NoWindow()]
+            return self._envs
+
+    with Windows() as windows:
+        play = partial(_play, Idle(), windows, {}, 5, 0, True, lambda *made: None, lambda total, *last: total)
+        returns, lengths, _ = play()
     assert returns.tolist() == [1.0] * 5
     assert lengths.tolist() == [1] * 5
 
 
 def test_a_close_that_ends_the_program_does_not_end_ours(caplog: pytest.LogCaptureFixture) -> None:
     close_env(Leaves())
-    assert "close()" in caplog.text
+    assert "close of Leaves" in caplog.text

@@ -1,13 +1,14 @@
 """What is known of an environment travels as JSON."""
 
 import json
+from collections import OrderedDict
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces as S
 
-from rltune.envs.facts import EnvFacts, describe_space, make_space
+from rltune.envs.facts import EnvFacts, describe_space, make_space, select_json
 from rltune.errors import ConfigError
 
 pytestmark = pytest.mark.fast
@@ -47,5 +48,33 @@ def test_a_space_without_a_fixed_size_is_refused() -> None:
 
 
 def test_facts_come_back_from_json() -> None:
-    facts = EnvFacts(S.Box(0, 1, (2,)), S.Discrete(2), 500, True, {"render_fps": 30}, False, ("a note",))
+    facts = EnvFacts(S.Box(0, 1, (2,)), S.Discrete(2), 500, True, {"render_fps": 30}, notes=("a note",))
     assert EnvFacts.from_dict(json.loads(json.dumps(facts.to_dict()))) == facts
+
+
+def test_facts_of_several_agents_keep_their_order() -> None:
+    agents = ("agent_2", "agent_10")
+    seen, taken = S.Dict({agent: S.Box(0, 1, (2,)) for agent in agents}), S.Dict(dict.fromkeys(agents, S.Discrete(2)))
+    facts = EnvFacts.from_dict(json.loads(json.dumps(EnvFacts(seen, taken, agents=agents).to_dict())))
+    assert list(facts.spaces_by_agent) == list(agents)
+    assert facts.spaces_by_agent["agent_10"] == (S.Box(0, 1, (2,)), S.Discrete(2))
+    assert facts.find_policy_spaces() is None
+
+
+def test_parts_are_flattened_in_the_environments_order() -> None:
+    space = S.Dict(OrderedDict(z=S.Box(0, 1, (2,)), a=S.Box(0, 9, (1,))))
+    again = make_space(json.loads(json.dumps(describe_space(space))))
+    assert S.flatten_space(again) == S.flatten_space(space)
+
+
+def test_the_greatest_integers_come_back() -> None:
+    ends = np.iinfo(np.int64)
+    space = make_space(json.loads(json.dumps(describe_space(S.Box(ends.min, ends.max, (2,), np.int64)))))
+    assert space.high.tolist() == [ends.max] * 2
+
+
+def test_metadata_that_json_cannot_hold_stays_behind() -> None:
+    assert select_json({"render_fps": 30, "render_modes": ["human"], "mode": object()}) == {
+        "render_fps": 30,
+        "render_modes": ["human"],
+    }

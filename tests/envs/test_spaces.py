@@ -8,8 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rltune.algorithms.rllib_env import name_for_rllib
-from rltune.envs.build import find_spaces, make_env, make_flat_env
+from rltune.envs.build import is_plain, make_env, make_flat_env
 from rltune.envs.spaces import (
     find_network_spaces,
     flatten_action,
@@ -77,13 +76,14 @@ def test_compound_spaces_become_flat_and_reach_the_environment(name, compound):
     """Compound spaces become a vector and one choice or vector that reaches the environment."""
     _, size, _, actions = SPACES[name]
     spec = EnvSpec(compound[name])
-    check_env(spec)
+    facts = check_env(spec)
     env = make_env(spec)
+    assert facts.find_policy_spaces() == (env.observation_space, env.action_space)
     obs, _ = env.reset(seed=0)
     assert env.observation_space.shape == (size,)
     assert env.observation_space.contains(obs)
     assert obs.dtype == np.float32
-    assert name_for_rllib(spec) != spec.id, "RLlib builds the flat one"
+    assert not is_plain(spec, facts), "RLlib builds the flat one"
     if actions is None:
         env.step(np.array([0.5, 0.5, 0.5, -2.0], np.float32))
         assert env.unwrapped.got[1] == -2.0
@@ -171,11 +171,10 @@ def test_networks_see_floats_in_a_vector_or_an_image(name, register):
     space, shape = OBSERVATIONS[name]
     spec = register(space, S.Discrete(2))
     facts = check_env(spec)
-    assert facts is not None
     assert facts.observation_space == space, "a policy takes what the environment gives"
     env = make_flat_env(spec)
     obs, _ = env.reset(seed=0)
-    assert env.observation_space == find_network_spaces(*find_spaces(spec))[0]
+    assert env.observation_space == find_network_spaces(*facts.find_policy_spaces())[0]
     assert env.observation_space.contains(obs)
     assert obs.shape == shape
     assert obs.dtype == np.float32
@@ -213,11 +212,6 @@ def test_a_listed_wrapper_makes_a_vector_of_an_image(register):
     image = register(S.Box(0, 255, (10, 12, 3), np.uint8), S.Discrete(2))
     spec = EnvSpec(image.id, {}, ({"entry_point": "rltune.envs.spaces:FlatObservation"},))
     assert make_flat_env(spec).observation_space.shape == (360,)
-
-
-def test_an_id_that_is_registered_again_has_its_new_spaces(register):
-    assert find_spaces(register(S.Discrete(5), S.Discrete(2)))[0].n == 5
-    assert find_spaces(register(S.Discrete(6), S.Discrete(2)))[0].n == 6
 
 
 def test_a_state_outside_of_its_space_is_refused():

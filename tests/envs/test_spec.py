@@ -9,6 +9,7 @@ import pytest
 from rltune.config.schema import EnvConfig
 from rltune.envs.build import is_plain, make_env, make_training_env
 from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
 
 SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
@@ -43,7 +44,7 @@ def test_a_variable_is_read_where_the_environment_is_built(monkeypatch):
     assert env.unwrapped.g == 9.81
     assert env.get_wrapper_attr("_max_episode_steps") == 3
     assert "9.81" not in json.dumps(spec.to_dict())
-    assert not is_plain(spec)  # RLlib would pass the arguments on as they are.
+    assert not is_plain(spec, check_env(spec))  # RLlib would pass the arguments on as they are.
     monkeypatch.delenv("G")
     with pytest.raises(ConfigError) as refused:
         make_env(spec)

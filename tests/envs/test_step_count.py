@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from rltune.envs.step_count import STEPS, SamplingEnded, count_steps_of
@@ -29,6 +30,28 @@ def test_stock_rllibs_environments_are_counted_once() -> None:
     STEPS.is_ending = True
     with pytest.raises(SamplingEnded):
         envs.step(envs.action_space.sample())
+    envs.close()
+
+
+class Strict(gym.Env[Any, Any]):
+    """Takes nothing but Python ints, and pays an array of one number."""
+
+    observation_space, action_space = gym.spaces.Discrete(2), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        assert type(action) is int
+        return 0, np.array([1.0]), False, False, {}
+
+
+def test_stock_rllibs_copies_get_what_the_engines_get() -> None:
+    envs = gym.vector.SyncVectorEnv([Strict] * 2)
+    count_steps_of(envs)
+    count_steps_of(envs)
+    envs.reset()
+    assert list(envs.step(np.array([0, 1]))[1]) == [1.0, 1.0]
     envs.close()
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import warnings
 
+import few_copies
 import gymnasium
 import numpy as np
 import pytest
 
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env, check_rewards
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, GuestError, RltuneError
 
 SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
 
@@ -169,10 +171,10 @@ def check_room(values, made=Room, **kwargs):
     ("values", "what"),
     [
         ((1000.0, 0.0), "by reset: observation[1] is 1000.0, which its observation_space does not allow"),
-        ((0.0, 0.0, -50.01), "by step 2: observation[1] is -50.0"),
+        ((0.0, 0.0, -70.0), "by step 2: observation[1] is -70.0"),
         ((0.0, np.inf), "by step 1: observation[1] is inf"),
-        ((0.0, np.zeros(3, np.float32)), "by step 1: observations have shape (3,) and type float32"),
-        ((np.zeros(2, np.complex64),), "by reset: observations have shape (2,) and type complex64"),
+        ((0.0, np.zeros(3, np.float32)), "by step 1: observation has shape (3,) and type float32"),
+        ((np.zeros(2, np.complex64),), "by reset: observation has shape (2,) and type complex64"),
     ],
 )
 def test_observations_outside_their_space_are_refused(values, what):
@@ -210,7 +212,7 @@ def test_a_reward_that_is_no_number_is_refused(reward):
 
 
 def test_a_reset_without_a_seed_is_told_how_to_write_one():
-    with pytest.raises(ConfigError, match="TypeError") as refused:
+    with pytest.raises(GuestError, match="TypeError") as refused:
         check_room((0.0,), made=Unseeded)
     assert refused.value.allowed.startswith("def reset(")
     assert "wrappers" not in refused.value.fix
@@ -221,8 +223,8 @@ def test_a_reset_without_a_seed_is_told_how_to_write_one():
     [
         ("OldStep", "4"),
         ("OldLimited", "4"),
-        ("OldReset", "reset returned one float"),
-        ("OldPair", "was not a dictionary"),
+        ("OldReset", "by reset: returned one float"),
+        ("OldPair", "the last one a float"),
     ],
 )
 def test_what_old_gym_returns_is_refused(kind, num_values, monkeypatch):
@@ -305,7 +307,7 @@ def test_a_refusal_is_all_that_a_person_reads(value, made):
     """Gymnasium's own checker would warn before it, in colours."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        with pytest.raises(ConfigError):
+        with pytest.raises(RltuneError):
             check_room((value,), made=made)
     assert [str(one.message) for one in said] == []
 
@@ -331,3 +333,32 @@ def test_shaped_rewards_are_refused_where_others_sample(env_runners, vectorize, 
     assert refused.value.fix == fix
     check_rewards(EnvSpec("CartPole-v1"), env_runners, vectorize)
     check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), 0, "sync")
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({}, None),
+        ({"objective": {"kind": "info", "key": "missing"}}, "objective.key"),
+        ({"wrappers": ({"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"steps": 1}},)}, "env.wrappers"),
+        ({"wrappers": ({"entry_point": f"{__name__}:Lost"},)}, "env.wrappers"),
+        ({"rewards": {"scale": 0.0}}, "env.rewards"),
+    ],
+)
+def test_a_check_makes_one_copy_and_closes_it(settings, key, monkeypatch):
+    monkeypatch.setattr(few_copies, "STARTED", [])
+    with pytest.raises(ConfigError) if key else contextlib.nullcontext() as refused:
+        check_env(EnvSpec("FewCopies-v0", **settings))
+    if refused:
+        assert refused.value.key == key
+    assert ([] if key == "env.rewards" else [1]) == few_copies.STARTED
+    assert not few_copies.OPEN
+
+
+def test_a_check_learns_what_is_known_without_a_copy():
+    spec = EnvSpec("CartPole-v1", {"max_episode_steps": 30})
+    facts = check_env(spec)
+    assert (facts.time_limit, facts.has_mask, facts.agents) == (30, False, ())
+    assert facts.observation_space.shape == (4,)
+    assert facts.metadata["render_fps"] == 50
+    assert check_env(EnvSpec("Taxi-v3")).has_mask

@@ -6,12 +6,14 @@ import json
 import math
 import time
 
+import few_copies
 import gymnasium
 import numpy as np
 import pytest
 
+from rltune.envs.facts import describe_space
 from rltune.errors import PolicyError
-from rltune.policies.evaluation import evaluate, evaluate_checkpoint
+from rltune.policies.evaluation import Copies, evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
 from tests.policies.bundles import BOX, write_linear
 
@@ -163,3 +165,61 @@ def test_changes_of_the_environment_leave_the_rest_of_it(tmp_path):
     assert play("Countdown-v0") == (2.0, 1), "another environment has arguments of its own"
     with pytest.raises(PolicyError, match=r"env\.nonsense=3"):
         play({"nonsense": 3})
+
+
+def load_few(folder, most=1, **info):
+    """A policy for an environment of which so many copies may be open."""
+    about = {"env": {"id": "FewCopies-v0", "kwargs": {"most": most}}, **info}
+    return load_policy(write_linear(folder, describe_space(few_copies.FewCopies.observation_space), info=about))
+
+
+def test_episodes_do_not_depend_on_the_number_of_copies(tmp_path):
+    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Countdown-v0"}))
+    results = [evaluate(policy, 20, seed=3, deterministic=False, copies=copies) for copies in (1, 3, 20, None)]
+    assert [result.lengths for result in results] == [results[0].lengths] * 4
+    assert [result.returns for result in results] == [results[0].returns] * 4
+
+
+@pytest.mark.parametrize(("trained", "copies", "opened"), [(1, None, 1), (2, None, 2), (4, 3, 3), (None, None, 5)])
+def test_as_many_copies_play_as_the_training_had(tmp_path, monkeypatch, trained, copies, opened):
+    monkeypatch.setattr(few_copies, "STARTED", [])
+    policy = load_few(tmp_path, opened, **({"copies": trained} if trained else {}))
+    assert len(evaluate(policy, 5, copies=copies).returns) == 5
+    assert list(range(1, opened + 1)) == few_copies.STARTED, "the first that plays is the one that is looked at"
+    assert not few_copies.OPEN
+
+
+def test_several_evaluations_share_their_copies(tmp_path, monkeypatch):
+    monkeypatch.setattr(few_copies, "STARTED", [])
+    policy = load_few(tmp_path)
+    with Copies(1) as copies:
+        shared = [evaluate(policy, 4, seed, copies=copies) for seed in (0, 9)]
+    assert few_copies.STARTED == [1]
+    assert not few_copies.OPEN
+    assert shared == [evaluate(policy, 4, seed, copies=1) for seed in (0, 9)]
+
+
+def test_copies_are_closed_if_one_cannot_be_made(tmp_path):
+    policy = load_few(tmp_path, 2)
+    with pytest.raises(RuntimeError):
+        evaluate(policy, 5, copies=3)
+    assert not few_copies.OPEN
+    with pytest.raises(PolicyError) as refused:
+        evaluate(policy, 5, copies=0)
+    assert refused.value.key == "copies"
+
+
+class ByType(Countdown):
+    """Looks actions up by their type, and pays arrays."""
+
+    def step(self, action):
+        assert type(action) is int
+        obs, reward, *rest = super().step(action)
+        return obs, np.array([reward]), *rest
+
+
+gymnasium.register("ByType-v0", ByType)
+
+
+def test_an_evaluation_sends_and_takes_what_training_does(checkpoint):
+    assert evaluate(checkpoint, 3, seed=3, env="ByType-v0").returns == (4.0, 5.0, 6.0)

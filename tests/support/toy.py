@@ -118,6 +118,9 @@ class ToyRunner:
             return 0
         return 50 if folder is None or len((folder / "toy.bin").read_bytes()) != self.replay_bytes else 0
 
+    def close_envs(self) -> None:
+        pass
+
     def stop(self) -> None:
         pass
 
@@ -130,7 +133,7 @@ class ToyTrial(Trial):
             os.kill(os.getpid(), signal.SIGKILL)
         return ToyRunner(self.task.params, seed, float(self.task.params.get("seconds", 0.0)))
 
-    def play(self, folder: Path) -> list[float]:
+    def play(self, folder: Path, copies: Any = None) -> list[float]:
         """The same return in each episode: ``worth``, else the curve's end, and ``luck`` times -2 to 2 by the seed."""
         params, seed = self.task.params, json.loads((folder / "toy.json").read_text())["seed"]
         worth = params.get("worth", params["quality"] * self.task.env_steps / 1000)

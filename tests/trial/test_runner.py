@@ -23,4 +23,13 @@ def test_a_runner_is_called_in_one_way(name: str, implementation: type) -> None:
 
 
 def test_a_trial_trains_saves_restores_and_stops() -> None:
-    assert set(NAMES) == {"train", "save", "restore", "replay_bytes", "save_replay", "load_replay", "stop"}
+    assert set(NAMES) == {
+        "train",
+        "save",
+        "restore",
+        "replay_bytes",
+        "save_replay",
+        "load_replay",
+        "close_envs",
+        "stop",
+    }

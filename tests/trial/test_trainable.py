@@ -354,7 +354,7 @@ def test_the_way_of_acting_is_kept_before_the_episodes(tmp_path: Path, monkeypat
     decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
     played: list[Path] = []
 
-    def play(trial: ToyTrial, folder: Path) -> list[float]:
+    def play(trial: ToyTrial, folder: Path, copies: object) -> list[float]:
         played.append(folder)
         return [1.0]
 

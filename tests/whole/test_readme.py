@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from builds import make_build
 from composing import compose
 from ended import write_sweep
 from hydra.core.config_store import ConfigStore
@@ -25,7 +26,6 @@ from omegaconf import DictConfig
 
 import rltune
 from rltune.algorithms.arguments import build_search_space, values_of
-from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
 from rltune.cli.application.command import PolicyConfig
 from rltune.cli.application.composed import ComposedCommand
@@ -333,5 +333,5 @@ def test_the_recipe_for_an_environment_needs_one_file(own_files: Path) -> None:
 def test_the_recipe_for_an_algorithm_needs_two_files(own_files: Path) -> None:
     (line,) = (line for line in SWEEPS if "mine" in line)
     config = check_request(composed("run", overrides_of(line)[1], own_files))
-    build = Build(config.algo, spec_of(config.env))
+    build = make_build(config.algo, spec_of(config.env))
     check_corners(build, build_search_space(config.algo, config.space))

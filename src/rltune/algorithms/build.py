@@ -10,15 +10,15 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import META, NORMALISE, apply_params
 from rltune.algorithms.checks import make_unknown_error
-from rltune.algorithms.rllib_env import DISCOUNT, name_for_rllib
+from rltune.algorithms.rllib_env import DISCOUNT, register_for_rllib
 from rltune.config.entry_points import import_entry_point, is_subclass
-from rltune.envs.build import find_spaces, is_plain
+from rltune.envs.build import is_plain
 from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ABSENT, ConfigError
@@ -42,7 +42,8 @@ class Build:
         gpus: The number of GPUs of the trial, or a fraction of one.
         replicates: The number of algorithms in a trial, one for each seed; they take turns.
         precision: The precision of matrix products, see `rltune.engine.networks.mixed_precision`.
-        facts: What the request's check has learned about the environment; None with several agents, or unchecked.
+        facts: What a check has learned about the environment (`rltune.envs.validation.check_env`), so that nobody makes
+            a copy of it to look at.
     """
 
     algo: Mapping[str, Any]
@@ -51,7 +52,7 @@ class Build:
     gpus: float = 0.0
     replicates: int = 1
     precision: str = "float32"
-    facts: EnvFacts | None = None
+    facts: EnvFacts = field(kw_only=True)
 
     def with_params(self, params: Mapping[str, Any]) -> Build:
         """Return this with a sample's values in the algo file, and what that normalises in the environment."""
@@ -107,7 +108,12 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     build = build.with_params(params)
     algo = build.algo
     config = import_config_class(algo)()
-    config.environment(env=name_for_rllib(build.env), env_config=dict(build.env.kwargs) if is_plain(build.env) else {})
+    has_processes = build.vectorize == "async"
+    if is_plain(build.env, build.facts) and not has_processes:
+        # The id is RLlib's own name for it, so that its native vector version can be used.
+        config.environment(env=build.env.id, env_config=dict(build.env.kwargs))
+    else:
+        config.environment(env=register_for_rllib(build.env, build.facts if has_processes else None))
     if build.env.rewards.get("normalise"):
         discount = (algo.get("training") or {}).get("gamma")
         config.environment(env_config={DISCOUNT: float(config.gamma if discount is None else discount)})
@@ -117,17 +123,18 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     for section, arguments in algo.items():
         if section not in META:
             _apply(config, section, dict(arguments), str(algo["name"]))
-    if build.env.policies is not None:
+    pair = build.facts.find_policy_spaces()
+    if pair is None:
         from rltune.algorithms.multi_agent import configure_agents
 
-        configure_agents(config, build.env)
-        spaces = [policy.observation_space for policy in config.policies.values()]
+        configure_agents(config, build.env, build.facts)
+        observed = [policy.observation_space for policy in config.policies.values()]
     else:
-        spaces = [find_spaces(build.env)[0]]
-    if not config.model_config.get("conv_filters") and (filters := _derive_filters(spaces)):
+        observed = [pair[0]]
+    if not config.model_config.get("conv_filters") and (filters := _derive_filters(observed)):
         config.rl_module(model_config={**config.model_config, "conv_filters": filters})
     if config.is_offline:
-        _read_recorded(config, build.env)
+        _read_recorded(config, build)
     if build.env.normalise_observations:
         config.env_runners(env_to_module_connector=make_mean_std_connector)
     if build.vectorize not in ("auto", "sync"):
@@ -182,12 +189,12 @@ def _derive_filters(spaces: Sequence[Any]) -> list[list[int]]:
     return []
 
 
-def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
+def _read_recorded(config: AlgorithmConfig, build: Build) -> None:
     """Let an offline algorithm read datasets in our format; its spaces are those of the evaluation environment."""
     from rltune.algorithms.offline_data import RecordedEpisodes
     from rltune.envs.spaces import find_network_spaces
 
-    if spec.normalise_observations:
+    if build.env.normalise_observations:
         raise ConfigError(
             f"algo.{NORMALISE}",
             ["observations"],
@@ -195,8 +202,9 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
             "[] for offline algorithms",
             f"algo.{NORMALISE}=[]",
         )
-    observation_space, action_space = find_network_spaces(*find_spaces(spec))
-    config.environment(observation_space=observation_space, action_space=action_space)
+    if (pair := build.facts.find_policy_spaces()) is not None:
+        observation_space, action_space = find_network_spaces(*pair)
+        config.environment(observation_space=observation_space, action_space=action_space)
     if not config.offline_data_class:
         config.offline_data(offline_data_class=RecordedEpisodes)
 

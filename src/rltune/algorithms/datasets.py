@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from gymnasium.spaces import Discrete
 
 from rltune.envs.closing import close_env
-from rltune.envs.spaces import encode_observation, flatten_action
+from rltune.envs.spaces import encode_observation, flatten_action, to_python
+from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
 from rltune.policies.evaluation import explain_cut, find_step_limit, make_generator
@@ -56,15 +56,14 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         rng = make_generator(seed + episode)
         while not done:
             action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
-            action = action[()] if isinstance(env.action_space, Discrete) else action  # A scalar, no 0-d array.
-            following, reward, terminated, truncated, _ = env.step(action)
+            following, reward, terminated, truncated, _ = env.step(to_python(env.action_space, action))
             length += 1
             if length >= limit and not (terminated or truncated):
                 truncated = True
                 cut.append(seed + episode)
             seen, then = (np.ravel(encode_observation(env.observation_space, each)) for each in (obs, following))
             chosen = np.ravel(flatten_action(env.action_space, action))
-            row = (episode, seen, chosen, float(reward), terminated, truncated, then)
+            row = (episode, seen, chosen, read_reward(reward), terminated, truncated, then)
             for name, value in zip(COLUMNS, row, strict=True):
                 columns[name].append(value)
             obs, done = following, terminated or truncated

@@ -13,8 +13,11 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from rltune.envs import pettingzoo
 from rltune.envs.closing import close_env
-from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces, spaces_by_agent
+from rltune.envs.facts import EnvFacts
+from rltune.envs.pettingzoo import assign_policies, policy_spaces, spaces_by_agent
 from rltune.envs.spaces import decode_action, encode_observation, find_network_spaces
+from rltune.envs.spec import EnvSpec
+from rltune.envs.step_count import read_reward
 
 StepResult = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
 
@@ -59,7 +62,7 @@ class ParallelEnvAdapter(MultiAgentEnv):
         self.agents = list(self.env.agents)
         cut = over and any(truncated.values())
         ends = {**terminated, "__all__": over and not cut}, {**truncated, "__all__": cut}
-        return self._encode(obs), {agent: float(reward) for agent, reward in rewards.items()}, *ends, dict(info)
+        return self._encode(obs), {agent: read_reward(reward) for agent, reward in rewards.items()}, *ends, dict(info)
 
     def render(self) -> Any:
         """Render the wrapped environment."""
@@ -85,19 +88,18 @@ class PolicyMapping:
         return self.owners[str(agent_id)]
 
 
-def configure_agents(config: Any, spec: Any) -> None:
+def configure_agents(config: Any, spec: EnvSpec, facts: EnvFacts) -> None:
     """Add the policies, and the mapping from agents to policies, to RLlib's config.
 
     Args:
         config: The config, which is changed in place.
         spec: The environment, with ``policies``.
+        facts: What is known about it.
     """
     from ray.rllib.policy.policy import PolicySpec
 
-    env = make_parallel_env(spec)
-    pairs = policy_spaces(spec, env)
-    owners = assign_policies(spec.policies or pettingzoo.SHARED, list(env.possible_agents))
-    close_env(env)
+    owners = assign_policies(spec.policies or pettingzoo.SHARED, list(facts.agents))
+    pairs = policy_spaces(spec, facts.spaces_by_agent)
     spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
     policies = {name: PolicySpec(observation_space=pair[0], action_space=pair[1]) for name, pair in spaces.items()}
     config.multi_agent(policies=policies, policy_mapping_fn=PolicyMapping(owners))

@@ -10,8 +10,7 @@ from rltune.algorithms.arguments import check_unread, count_env_runners, count_l
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
 from rltune.algorithms.checks import check_algorithm
 from rltune.config.capabilities import Capabilities, capabilities_of, find_capabilities, list_algos
-from rltune.envs.closing import close_env
-from rltune.envs.pettingzoo import make_parallel_env, policy_spaces
+from rltune.envs.pettingzoo import policy_spaces
 from rltune.errors import ConfigError
 from rltune.search.space import Space
 
@@ -109,16 +108,11 @@ def _is_valid(build: Build, space: Space) -> bool:
 
 def _build_module(config: AlgorithmConfig, build: Build) -> None:
     """Build the network, and nothing else of the algorithm, to refuse an environment whose actions it cannot handle."""
-    from rltune.envs.build import find_spaces
     from rltune.envs.spaces import find_network_spaces
 
-    if build.env.policies is not None:
-        env = make_parallel_env(build.env)
-        pairs = policy_spaces(build.env, env)
-        close_env(env)
-    else:
-        pairs = {DEFAULT_MODULE: find_spaces(build.env)}
-        check_spaces(build.algo, build.env.id, pairs[DEFAULT_MODULE], capabilities_of(type(config)))
+    pair = build.facts.find_policy_spaces()
+    check_spaces(build.algo, build.env.id, pair, capabilities_of(type(config)))
+    pairs = {DEFAULT_MODULE: pair} if pair else policy_spaces(build.env, build.facts.spaces_by_agent)
     spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()

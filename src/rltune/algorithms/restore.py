@@ -56,7 +56,7 @@ def load_algorithm(
 
 def _register_environment(folder: Path) -> None:
     """Register the environment that a checkpoint was trained in with Ray, under the name in RLlib's config."""
-    from rltune.algorithms.rllib_env import name_for_rllib
+    from rltune.algorithms.rllib_env import register_for_rllib
     from rltune.envs.spec import spec_of
 
     about = folder.parent / INFO_FILE
@@ -65,4 +65,4 @@ def _register_environment(folder: Path) -> None:
     except PolicyError:
         return
     if info.get("env"):
-        name_for_rllib(spec_of(info["env"]))
+        register_for_rllib(spec_of(info["env"]))

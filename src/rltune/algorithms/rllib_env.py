@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Mapping
 from typing import Any
 
-from rltune.envs.build import is_plain, make_env, make_training_env
+import gymnasium
+
+from rltune.envs.build import make_env, make_training_env
+from rltune.envs.facts import EnvFacts
+from rltune.envs.spaces import find_network_spaces
 from rltune.envs.spec import EnvSpec
 
 DISCOUNT = "rltune_discount"
@@ -14,13 +19,21 @@ DISCOUNT = "rltune_discount"
 
 
 class Creator:
-    """Builds environments of one specification; RLlib calls it as the ``env_creator`` of a registered name."""
+    """Builds environments of one specification; RLlib calls it as the ``env_creator`` of a registered name.
 
-    def __init__(self, spec: EnvSpec) -> None:
-        self.spec = spec
+    Args:
+        spec: The environment.
+        facts: What is known about it, if Gymnasium's vector environment has each copy in a process of its own. It would
+            make one more copy to look at (Gymnasium 1.2), and gets a `StandIn` for it.
+    """
+
+    def __init__(self, spec: EnvSpec, facts: EnvFacts | None = None) -> None:
+        self.spec, self.facts = spec, facts
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
         """Build one training environment; RLlib calls this with its ``env_config``."""
+        if self.facts is not None and multiprocessing.parent_process() is None:
+            return StandIn(self.facts)
         arguments = dict(context)
         return make_training_env(self.spec, arguments.pop(DISCOUNT, None), **arguments)
 
@@ -31,19 +44,32 @@ class Creator:
         return make_native_atari(self.spec, num_envs)
 
 
-def name_for_rllib(spec: EnvSpec) -> str:
-    """Return the name by which RLlib's config refers to an environment, and register that name if necessary.
+class StandIn(gymnasium.Env[Any, Any]):
+    """Stands for a copy of an environment where only its spaces are wanted.
 
-    A plain Gymnasium id is its own name, so that its native vector version can be used. Any other environment is
-    registered with Ray under a name that contains the whole specification.
+    Args:
+        facts: What is known about the environment, of one agent.
     """
-    if is_plain(spec):
-        return spec.id
+
+    def __init__(self, facts: EnvFacts) -> None:
+        pair = facts.find_policy_spaces()
+        assert pair is not None  # Gymnasium's vector environments are of one agent.
+        self.observation_space, self.action_space = find_network_spaces(*pair)
+        self.metadata = dict(facts.metadata)
+
+
+def register_for_rllib(spec: EnvSpec, facts: EnvFacts | None = None) -> str:
+    """Register an environment with Ray under a name that contains the whole specification, and return the name.
+
+    Args:
+        spec: The environment.
+        facts: As for `Creator`.
+    """
     from ray.tune.registry import register_env
 
     name = "rltune:" + json.dumps(spec.to_dict(), sort_keys=True)
     if spec.policies is None:
-        register_env(name, Creator(spec))
+        register_env(name, Creator(spec, facts))
         return name
     from rltune.algorithms.multi_agent import ParallelEnvAdapter
 

@@ -28,7 +28,6 @@ from rltune.engine.contract import find_missing_name
 from rltune.engine.features import UnsupportedError, find_unserved_setting
 from rltune.engine.kernels.compiler import find_missing_kernels
 from rltune.engine.networks.mixed_precision import FLOAT32
-from rltune.engine.sampling.vector_envs import make_envs
 from rltune.errors import ConfigError, choices
 
 __all__ = ["build_algorithm", "check_precision", "find_obstacle", "find_static_obstacle", "prepare_kernels"]
@@ -48,28 +47,27 @@ def _find_fast_class(config: AlgorithmConfig) -> Any:
     return cls if cls.stock_class is config.algo_class else None
 
 
-def find_obstacle(config: AlgorithmConfig) -> str | None:
+def find_obstacle(config: AlgorithmConfig, spaces: tuple[Any, Any] | None) -> str | None:
     """Name the feature of ``config`` that the fast engine does not support, so that stock RLlib must train; else None.
 
-    It builds one environment for a moment to see its spaces, unless the config alone decides.
+    Args:
+        config: Any config of RLlib's.
+        spaces: The spaces in which the networks see and act; None for several agents.
     """
     reason = find_static_obstacle(config)
-    if reason is not None:
+    if reason is not None or spaces is None:
         return reason
     from rltune.engine.sampling.env_runner import check_spaces
 
-    envs = make_envs(config, num_envs=1)
     try:
-        check_spaces(envs, config)
+        check_spaces(*spaces, config)
     except UnsupportedError as error:
         return error.feature
-    finally:
-        envs.close()
     return None
 
 
 def find_static_obstacle(config: AlgorithmConfig) -> str | None:
-    """Name the unsupported feature as `find_obstacle` does, but without building an environment."""
+    """Name the unsupported feature as `find_obstacle` does, but without knowing the environment."""
     if not is_tested("ray") and (name := find_missing_name()):
         return f"Ray {find_version('ray')}, which has no {name}"
     return find_unserved_setting(config) if _find_fast_class(config) else f"the algorithm {config.algo_class.__name__}"

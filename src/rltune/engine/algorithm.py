@@ -77,6 +77,17 @@ class FastAlgorithm(StockCheckpoint):
         self.env_to_module_connector = self.module_to_env_connector = None
         self._aggregator_actor_manager = None
         self.env_runner_group = self._make_runners()
+        try:
+            self._build_learner()
+        # The caller may build stock RLlib then, so this attempt must not leave its environments open.
+        except BaseException:
+            self.env_runner_group.stop()
+            raise
+        self.publish_weights()
+        _call_back(self, "on_algorithm_init")
+
+    def _build_learner(self) -> None:
+        """Build the learner for the spaces of the env runners, and the hot loop."""
         self.spaces = self.env_runner_group.get_spaces()
         spaces = {INPUT_ENV_SPACES: (self.config.observation_space, self.config.action_space), **self.spaces}
         spec = self.config.get_multi_rl_module_spec(spaces=spaces, inference_only=False)
@@ -87,14 +98,7 @@ class FastAlgorithm(StockCheckpoint):
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.learner_stats: dict[str, Any] = {}
         self._set_up_metrics()
-        try:
-            self.build_loop()
-        # The caller then builds stock RLlib, so this attempt must not leave its environments open.
-        except BaseException:
-            self.env_runner_group.stop()
-            raise
-        self.publish_weights()
-        _call_back(self, "on_algorithm_init")
+        self.build_loop()
 
     def _make_runners(self) -> Any:
         config = self.config.copy(copy_frozen=False)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from rltune.envs.closing import close_env
 from rltune.envs.pettingzoo import make_parallel_env
@@ -21,9 +20,7 @@ from rltune.errors import ABSENT, ConfigError, nearest
 if TYPE_CHECKING:
     import gymnasium
 
-Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
-# The spaces of the environments that were looked at in this process, each with its entry in Gymnasium's registry.
-_SPACES: dict[str, tuple[Any, Spaces]] = {}
+    from rltune.envs.facts import EnvFacts
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -39,19 +36,30 @@ def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[
     spec = spec_of(spec)
     if spec.policies is not None:
         return make_parallel_env(spec, **kwargs)
-    return wrap_env(make_bare_env(spec, **kwargs), spec)
+    return _build(spec, kwargs)
 
 
 def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build the environment without the wrappers of its specification."""
+    """Build the environment without the wrappers of its specification.
+
+    Gymnasium's checker, which looks at each step, is left out: the check before a sweep says what matters.
+    """
     import gymnasium
 
-    return gymnasium.make(spec.id, **{**resolve_variables(spec.kwargs), **kwargs})
+    return gymnasium.make(spec.id, **{"disable_env_checker": True, **resolve_variables(spec.kwargs), **kwargs})
 
 
-def wrap_env(env: Any, spec: EnvSpec) -> Any:
-    """Apply the wrappers of a specification to an environment, and flatten compound spaces."""
-    return flatten_env(_apply_wrappers(env, spec))
+def _build(spec: EnvSpec, kwargs: Mapping[str, Any], finish: Callable[[Any], Any] = lambda env: env) -> Any:
+    """Build an environment with its wrappers, and finish it; it is closed if one of its wrappers cannot be made."""
+    wrappers = import_wrappers(spec)
+    env = bare = make_bare_env(spec, **kwargs)
+    try:
+        for wrap in wrappers:
+            env = wrap(env)
+        return finish(flatten_env(env))
+    except BaseException:
+        close_env(bare)
+        raise
 
 
 def flatten_env(env: Any) -> Any:
@@ -63,12 +71,6 @@ def flatten_env(env: Any) -> Any:
     return env if has_plain_actions(env.action_space) else FlatAction(env)
 
 
-def _apply_wrappers(env: Any, spec: EnvSpec) -> Any:
-    for wrap in import_wrappers(spec):
-        env = wrap(env)
-    return env
-
-
 def make_flat_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Build one environment as `make_env` does, but with the observations and actions that networks take.
 
@@ -76,9 +78,12 @@ def make_flat_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium
         spec: The environment, of one agent.
         kwargs: Further arguments of the environment.
     """
+    return _build(spec_of(spec), kwargs, _flatten_for_networks)
+
+
+def _flatten_for_networks(env: Any) -> Any:
     from rltune.envs.spaces import FlatAction, FlatObservation, has_network_actions, has_network_observations
 
-    env = make_env(spec, **kwargs)
     if not has_network_observations(env.observation_space):
         env = FlatObservation(env, images=True)
     return env if has_network_actions(env.action_space) else FlatAction(env)
@@ -94,60 +99,28 @@ def make_training_env(spec: EnvSpec, reward_discount: float | None = None, **kwa
     """
     from rltune.envs.rewards import DISCOUNT, ShapedReward
 
-    env = make_flat_env(spec, **kwargs)
-    if not spec.rewards and not spec.objective:
-        return env
-    return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
+    def finish(env: Any) -> Any:
+        env = _flatten_for_networks(env)
+        if not spec.rewards and not spec.objective:
+            return env
+        return ShapedReward(env, spec.rewards, spec.objective, DISCOUNT if reward_discount is None else reward_discount)
+
+    return _build(spec, kwargs, finish)
 
 
-def is_plain(spec: EnvSpec) -> bool:
+def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
     """Return whether `gymnasium.make` alone builds this environment: nothing is wrapped, shaped or flattened."""
+    from rltune.envs.spaces import has_network_actions, has_network_observations
+
     return (
         spec.policies is None
         and "${oc.env:" not in str(spec.kwargs)
         and not spec.wrappers
         and not spec.rewards
         and not spec.objective
-        and _suits_networks(spec)
+        and has_network_observations(facts.observation_space)
+        and has_network_actions(facts.action_space)
     )
-
-
-def _suits_networks(spec: EnvSpec) -> bool:
-    from rltune.envs.spaces import has_network_actions, has_network_observations
-
-    observation_space, action_space = _find_own_spaces(spec)
-    return has_network_observations(observation_space) and has_network_actions(action_space)
-
-
-def find_spaces(spec: EnvSpec) -> Spaces:
-    """Return the spaces of the observations and actions of `make_env`, for which one copy is built in each process."""
-    from rltune.envs.spaces import (
-        flatten_action_space,
-        flatten_observation_space,
-        has_plain_actions,
-        has_plain_observations,
-    )
-
-    seen, taken = _find_own_spaces(spec)
-    return (
-        seen if has_plain_observations(seen) else flatten_observation_space(seen),
-        taken if has_plain_actions(taken) else flatten_action_space(taken),
-    )
-
-
-def _find_own_spaces(spec: EnvSpec) -> Spaces:
-    """Return the spaces of an environment with its wrappers, before compound ones are flattened."""
-    import gymnasium
-
-    # An id may be registered again, in a notebook with another class, and then has another entry.
-    name = spec.id.rpartition(":")[2]
-    task = {key: value for key, value in spec.to_dict().items() if key in ("id", "kwargs", "wrappers")}
-    key = json.dumps(task, sort_keys=True)
-    if key not in _SPACES or _SPACES[key][0] is not gymnasium.registry.get(name):
-        env = _apply_wrappers(make_bare_env(spec), spec)
-        close_env(env)
-        _SPACES[key] = gymnasium.registry.get(name), (env.observation_space, env.action_space)
-    return _SPACES[key][1]
 
 
 def make_vector_env(

@@ -1,15 +1,51 @@
-"""Close environments, whose own ``close`` may raise although everything that was wanted of them is done."""
+"""Close environments, whose own ``close`` may raise although everything that was wanted of them is done.
+
+If one of several copies cannot be made, then those that were made are closed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
 from typing import Any
 
-from rltune.errors import describe_exception
+from rltune.envs.guest import call_guest
+from rltune.errors import GuestError, RltuneError
+
+COPIES = "algo.env_runners.num_envs_per_env_runner"
+"""The setting for the number of copies that a process has at once."""
 
 logger = logging.getLogger(__name__)
+
+
+def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
+    """Make copies of an environment, all of them or none: those that were made are closed if one cannot be made.
+
+    Args:
+        make: Makes the copy with an index.
+        count: Their number.
+
+    Raises:
+        GuestError: One cannot be made; names it, and the setting for their number.
+    """
+    copies: list[Any] = []
+    with contextlib.ExitStack() as made:
+        for index in range(count):
+            try:
+                with call_guest(f"make of copy {index + 1} of {count}"):
+                    copies.append(make(index))
+            except GuestError as error:
+                if index == 0:
+                    raise
+                allowed = f"an environment of which {count} copies are open at once in a process ({COPIES}={count})"
+                raise GuestError(
+                    error.problem, allowed, f"{COPIES}={index}", call=error.call, place=error.place
+                ) from error.__cause__
+            made.callback(close_env, copies[-1])
+        made.pop_all()
+    return copies
 
 
 def close_env(env: Any) -> None:
@@ -18,20 +54,11 @@ def close_env(env: Any) -> None:
     Args:
         env: An environment of any kind, also a vector environment or one of several agents.
     """
-    _close(env, env.close)
-
-
-def close_quietly(env: Any) -> Any:
-    """Return an environment, changed so that it is closed as by `close_env` by those who call its own ``close``."""
-    env.close = functools.partial(_close, env, env.close)
-    return env
-
-
-def _close(env: Any, close: Callable[[], None]) -> None:
     try:
-        close()
-    except (Exception, SystemExit) as error:  # The environment may be a user's code, which may raise any exception.
-        _warn(f"close() of {type(getattr(env, 'unwrapped', env)).__name__} fails with {describe_exception(error)}")
+        with call_guest(f"close of {type(getattr(env, 'unwrapped', env)).__name__}"):
+            env.close()
+    except RltuneError as error:
+        _warn(error.what)
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,9 +7,10 @@ only to look at it, and the driver never imports the user's modules.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -25,14 +26,15 @@ class EnvFacts:
 
     Attributes:
         observation_space: The space of its observations with the wrappers of the settings, before anything is
-            flattened; a user's subclass as its Gymnasium base.
-        action_space: The space of its actions.
+            flattened; a user's subclass as its Gymnasium base. With several agents a Dict of theirs.
+        action_space: The space of its actions; with several agents a Dict of theirs.
         time_limit: The steps after which Gymnasium truncates an episode; None without a limit.
         has_mask: Whether it says which actions are allowed, in the observation's or the info's ``action_mask`` or by a
             method ``action_masks``.
         metadata: Its metadata, of which only what JSON has.
-        has_native: Whether its id has a vector version of its own that takes the same arguments.
+        agents: All agents that there may be, in the environment's order; empty for an environment of one agent.
         notes: What the check has to say about it.
+        sources: A digest of each source file that it comes from, by the name of its module.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -40,29 +42,54 @@ class EnvFacts:
     time_limit: int | None = None
     has_mask: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    has_native: bool = False
+    agents: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
-    def find_policy_spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-        """Return the spaces of the observations and actions as policies see them, that is of `make_env`."""
+    def find_policy_spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None:
+        """Return the spaces of the observations and actions as policies see them, that is of `make_env`.
+
+        With several agents there is no such pair, but one for each agent in `spaces_by_agent`; returns None then.
+        """
         from rltune.envs import spaces
 
+        if self.agents:
+            return None
         seen, taken = self.observation_space, self.action_space
         return (
             seen if spaces.has_plain_observations(seen) else spaces.flatten_observation_space(seen),
             taken if spaces.has_plain_actions(taken) else spaces.flatten_action_space(taken),
         )
 
+    @property
+    def spaces_by_agent(self) -> dict[str, tuple[Any, Any]]:
+        """The observation space and the action space of each agent; empty for an environment of one agent."""
+        seen, taken = cast(Any, self.observation_space), cast(Any, self.action_space)
+        return {agent: (seen[agent], taken[agent]) for agent in self.agents}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON values; `from_dict` reads them."""
         spaces = {name: describe_space(getattr(self, name)) for name in ("observation_space", "action_space")}
-        return {**vars(self), **spaces, "metadata": dict(self.metadata), "notes": list(self.notes)}
+        lists = {"agents": list(self.agents), "notes": list(self.notes)}
+        return {**vars(self), **spaces, "metadata": dict(self.metadata), "sources": dict(self.sources), **lists}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EnvFacts:
         """Make the facts from what `to_dict` has returned."""
         spaces = {name: make_space(values[name]) for name in ("observation_space", "action_space")}
-        return cls(**{**values, **spaces, "notes": tuple(values.get("notes", ()))})
+        tuples = {name: tuple(values.get(name, ())) for name in ("agents", "notes")}
+        return cls(**{**values, **spaces, **tuples})
+
+
+def select_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Select what JSON can hold of an environment's metadata."""
+
+    def is_json(value: Any) -> bool:
+        if isinstance(value, list | tuple):
+            return all(map(is_json, value))
+        return value is None or isinstance(value, bool | int | float | str)
+
+    return {str(key): value for key, value in values.items() if is_json(value)}
 
 
 def describe_space(space: Any) -> dict[str, Any]:
@@ -120,7 +147,8 @@ def make_space(description: Mapping[str, Any]) -> gymnasium.Space[Any]:
         case "Text":
             return kinds.Text(about["max"], min_length=about["min"], charset=about["characters"])
         case "Dict":
-            return kinds.Dict({key: make_space(part) for key, part in about["spaces"]})
+            # Gymnasium sorts the keys of a plain dict, but keeps the order in which the environment flattens its parts.
+            return kinds.Dict(OrderedDict((key, make_space(part)) for key, part in about["spaces"]))
         case "Tuple":
             return kinds.Tuple([make_space(part) for part in about["spaces"]])
     raise ValueError(f"no such space: {description['type']}")
@@ -128,12 +156,13 @@ def make_space(description: Mapping[str, Any]) -> gymnasium.Space[Any]:
 
 def _describe_bound(values: Any) -> Any:
     """Describe a Box's bound: one number if all elements are equal, as in images, else a list."""
-    flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values, np.float64).reshape(-1).tolist()]
+    flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values).reshape(-1).tolist()]
     return flat[0] if flat and all(x == flat[0] for x in flat) else flat
 
 
 def _read_bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    values = np.asarray(bound if isinstance(bound, list) else [bound], np.float64)
+    # The greatest integers of 64 bits are no floats.
+    values = np.asarray(bound if isinstance(bound, list) else [bound], dtype if dtype.kind in "iu" else np.float64)
     return (values.reshape(shape) if isinstance(bound, list) else np.full(shape, values[0])).astype(dtype)
 
 

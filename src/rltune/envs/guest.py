@@ -78,7 +78,7 @@ def make_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> Rl
         call: The call's name.
         elapsed_s: How long the call took, in seconds.
     """
-    if isinstance(error, GuestError) and not error.call:
+    if isinstance(error, GuestError) and call and not error.call:
         RltuneError.__init__(error, f"{error.problem} by {call}", error.allowed, error.fix)
         error.call = call
     if isinstance(error, RltuneError):

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rltune.envs.closing import close_env
+from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
@@ -22,6 +23,7 @@ from rltune.envs.spaces import (
     name_setting,
 )
 from rltune.envs.spec import EnvSpec, resolve_variables
+from rltune.envs.step_count import read_reward
 from rltune.errors import ABSENT, ConfigError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
@@ -145,6 +147,15 @@ def spaces_by_agent(env: Any) -> dict[str, tuple[Any, Any]]:
     return {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
 
 
+def join_spaces(spaces: Mapping[str, tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Join the spaces of all agents to one Dict of their observations and one of their actions."""
+    from gymnasium.spaces import Dict
+
+    return Dict({agent: pair[0] for agent, pair in spaces.items()}), Dict(
+        {agent: pair[1] for agent, pair in spaces.items()}
+    )
+
+
 class TeamEnv:
     """A PettingZoo environment with Gymnasium's reset and step: one summed reward, and one end for all agents.
 
@@ -157,21 +168,22 @@ class TeamEnv:
     """
 
     def __init__(self, env: Any) -> None:
-        from gymnasium.spaces import Dict
-
-        spaces = spaces_by_agent(env)
-        self.observation_space = Dict({agent: pair[0] for agent, pair in spaces.items()})
-        self.action_space = Dict({agent: pair[1] for agent, pair in spaces.items()})
+        self.observation_space, self.action_space = join_spaces(spaces_by_agent(env))
         self._env, self.reset, self.close = env, env.reset, env.close
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left."""
         obs, rewards, *_ = self._env.step(actions)
-        return obs, sum(map(float, rewards.values())), not self._env.agents, False, {}
+        return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, {}
 
 
-def check_agents(spec: EnvSpec) -> None:
+def check_agents(spec: EnvSpec) -> EnvFacts:
     """Build a multi-agent environment and step it once, so that errors are found before the first trial.
+
+    It makes one copy, which is closed whatever the check finds.
+
+    Returns:
+        What was learned about it.
 
     Raises:
         ConfigError: It cannot be built or stepped, or its settings do not go with several agents.
@@ -182,42 +194,52 @@ def check_agents(spec: EnvSpec) -> None:
     ):
         if used:
             raise ConfigError(key, ABSENT, "is for one agent, and env.policies asks for several", f"no {key}", without)
+    env = None
     try:
-        env = make_parallel_env(spec)
-        first, _ = env.reset(seed=0)
-        then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
-    except ConfigError:
-        raise
-    except Exception as error:  # The environment is a user's code, which may raise any exception.
-        raise ConfigError(
-            "env.id",
-            spec.id,
-            f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
-            "arguments that the environment takes",
-            "env.kwargs={}",
-        ) from None
-    for pair in policy_spaces(spec, env).values():
-        find_network_spaces(*pair)
-    for agent in env.possible_agents:
         try:
-            for observations in (first, then):
-                if agent in observations:
-                    check_observation(env.observation_space(agent), observations[agent])
-            check_reward(rewards.get(agent, 0.0))
-        except ConfigError as error:
-            raise name_setting(error, "env.id", spec.id, f", {agent}") from None
-    close_env(env)
+            env = make_parallel_env(spec)
+            first, _ = env.reset(seed=0)
+            then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+            spaces = spaces_by_agent(env)
+        except ConfigError:
+            raise
+        except Exception as error:  # The environment is a user's code, which may raise any exception.
+            raise ConfigError(
+                "env.id",
+                spec.id,
+                f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
+                "arguments that the environment takes",
+                "env.kwargs={}",
+            ) from None
+        for pair in policy_spaces(spec, spaces).values():
+            find_network_spaces(*pair)
+        for agent, (observation_space, _) in spaces.items():
+            try:
+                for observations in (first, then):
+                    if agent in observations:
+                        check_observation(observation_space, observations[agent])
+                check_reward(rewards.get(agent, 0.0))
+            except ConfigError as error:
+                raise name_setting(error, "env.id", spec.id, f", {agent}") from None
+        metadata = select_json(getattr(env, "metadata", None) or {})
+        return EnvFacts(*join_spaces(spaces), metadata=metadata, agents=tuple(spaces))
+    finally:
+        if env is not None:
+            close_env(env)
 
 
-def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:
+def policy_spaces(spec: EnvSpec, spaces: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
     """Return the observation space and the action space of each policy.
+
+    Args:
+        spec: The environment.
+        spaces: The observation space and the action space of each agent.
 
     Raises:
         ConfigError: Agents of different spaces share a policy, or no policy takes a space of this kind.
     """
     spaces_by_policy: dict[str, tuple[Any, Any]] = {}
     first: dict[str, str] = {}
-    spaces = spaces_by_agent(env)
     for agent, policy in assign_policies(spec.policies or SHARED, list(spaces)).items():
         pair = spaces[agent]
         if not (has_plain_observations(pair[0]) and has_plain_actions(pair[1])):

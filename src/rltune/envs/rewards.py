@@ -12,6 +12,7 @@ from typing import Any, SupportsFloat, cast
 import gymnasium
 
 from rltune.envs.objective import make_score
+from rltune.envs.step_count import read_reward
 
 Step = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 Episodes = deque[tuple[float, int, float]]
@@ -105,8 +106,9 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Step:
         """Take a step, and return the shaped reward in place of the true one."""
         obs, raw, terminated, truncated, info = self.env.step(action)
-        self._return, self._length, self._info = self._return + float(raw), self._length + 1, info
-        reward = self._shape(float(raw))
+        reward = read_reward(raw)
+        self._return, self._length, self._info = self._return + reward, self._length + 1, info
+        reward = self._shape(reward)
         if terminated or truncated:
             self._end_episode()
         return obs, reward, terminated, truncated, info

@@ -7,18 +7,22 @@ Policies speak the environment's own language if that is a Box or a Discrete spa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rltune.errors import ABSENT, ConfigError
+from rltune.envs.step_count import read_reward, read_rewards
+from rltune.errors import ABSENT, ConfigError, RewardError
 
 MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
 FLOATS = (np.float32, np.float64)  # The types of numbers that networks take and give without a cast.
 SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
+# An observation that leaves its bounds by up to this share of their distance gets a note, since training does not look
+# at bounds. What is farther away is mostly of another unit than the space, such as bytes in a space from 0 to 1.
+TOLERANCE = 0.1
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 
 
@@ -86,44 +90,103 @@ def name_setting(error: ConfigError, key: str, value: object, place: str = "") -
     return error if error.key else ConfigError(key, value, f"{place}: {error.problem}", error.allowed, error.fix)
 
 
-def check_observation(space: gymnasium.Space[Any], observation: Any) -> None:
-    """Refuse an observation that is not finite, or that lies outside of its Box or Discrete space.
+def check_observation(space: gymnasium.Space[Any], observation: Any, part: str = "") -> str | None:
+    """Refuse an observation that is not finite, of another form than its space, or far outside of its bounds.
 
-    Another precision is allowed, since samplers cast, and so is rounding at a bound. A wider tolerance is not needed:
-    played at random, no environment of conf/env leaves its space in ten thousand steps.
+    What training takes is not refused: another precision, since samplers cast, another shape of a part that is
+    flattened anyway, and a number that leaves its bounds by little.
 
     Args:
         space: As the environment declares it.
         observation: What its reset or its step returned.
+        part: Where it lies in the whole observation, such as ``['camera']``; empty for the whole.
+
+    Returns:
+        Which number leaves its bounds by little; None if none does.
 
     Raises:
         ConfigError: Names the first component that is wrong, its value, and what the space allows.
     """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        excesses = [check_observation(*each) for each in _split_observation(space, observation, part)]
+        return next(filter(None, excesses), None)
+    if isinstance(space, spaces.Text):
+        if not space.contains(observation):
+            raise _make_form_error(part, f"is {observation!r}", space, str(space))
+        return None
     array = np.asarray(observation)
-    if array.shape != (space.shape or ()) or not np.can_cast(array.dtype, space.dtype or object, "same_kind"):
-        raise ConfigError(
-            "",
-            ABSENT,
-            f"observations have shape {array.shape} and type {array.dtype}, their space is {space}",
-            f"shape {space.shape or ()} and type {space.dtype}, as the observation_space says",
-            "correct the observation_space, or what reset and step return (a wrapper: what it returns)",
-        )
-    low, high = _find_bounds(space)
-    wrong = ~np.isfinite(array)
-    if not wrong.any():
-        below, above = (SLACK * np.maximum(1.0, np.abs(bound)) for bound in (low, high))
-        wrong = (array < low - below) | (array > high + above)
-    if not wrong.any():
-        return
+    shape = space.shape or ()
+    # Parts of a whole are flattened, so that only their number counts.
+    has_shape = array.shape == shape or (bool(part) and array.size == math.prod(shape))
+    if not (has_shape and _can_hold(space, array)):
+        problem = f"has shape {array.shape} and type {array.dtype}, its space is {space}"
+        raise _make_form_error(part, problem, space, f"shape {shape} and type {space.dtype}")
+    return _check_bounds(space, array.reshape(shape), part)
+
+
+def _split_observation(
+    space: spaces.Dict | spaces.Tuple, observation: Any, part: str
+) -> list[tuple[gymnasium.Space[Any], Any, str]]:
+    """List the parts of an observation, each with its space and its place."""
+    if isinstance(space, spaces.Dict):
+        keys: list[Any] = list(space.spaces)
+        is_whole = isinstance(observation, Mapping) and all(key in observation for key in keys)
+    else:
+        keys = list(range(len(space.spaces)))
+        is_whole = isinstance(observation, Sequence | np.ndarray) and len(observation) == len(keys)
+    if not is_whole:
+        has = f" with {sorted(map(str, observation))}" if isinstance(observation, Mapping) else ""
+        raise _make_form_error(part, f"is a {type(observation).__name__}{has}", space, f"the parts {keys} of {space}")
+    return [(space.spaces[key], observation[key], f"{part}[{key!r}]") for key in keys]
+
+
+def _make_form_error(part: str, problem: str, space: gymnasium.Space[Any], allowed: str) -> ConfigError:
+    return ConfigError(
+        "",
+        ABSENT,
+        f"observation{part} {problem}",
+        f"{allowed}, as the observation_space says",
+        "correct the observation_space, or what reset and step return (a wrapper: what it returns)",
+    )
+
+
+def _can_hold(space: gymnasium.Space[Any], array: np.ndarray[Any, Any]) -> bool:
+    """Return whether an array is cast to the type of its space without a loss other than of precision."""
+    if np.can_cast(array.dtype, space.dtype or object, "same_kind"):
+        return True
+    if not isinstance(space, spaces.Box | spaces.MultiBinary) or array.dtype.kind not in "biuf":
+        return False
+    return not np.isfinite(array).all() or bool(np.array_equal(array, array.astype(space.dtype)))
+
+
+def _check_bounds(space: Any, array: np.ndarray[Any, Any], part: str) -> str | None:
+    """Refuse numbers that are not finite or far outside; return which one is outside by little."""
+    bounds = [np.broadcast_to(bound, array.shape) for bound in _find_bounds(space)]
+    low, high = (bound.astype(np.float64) for bound in bounds)
+    excess = np.maximum(low - array, array - high)
+    is_finite = np.isfinite(array)
+    with np.errstate(invalid="ignore"):  # The distance of infinite bounds is not used.
+        bound = np.where(array < low, low, high)
+        distance = np.where(np.isfinite(low) & np.isfinite(high), high - low, np.maximum(1.0, np.abs(bound)))
+        rounding = SLACK * np.maximum(1.0, np.abs(bound))
+    # A choice has no bounds that could be left by little, because a number outside has no place in its one-hot vector.
+    limit = np.maximum(rounding, TOLERANCE * distance) if isinstance(space, spaces.Box) else rounding
+    for wrong in (~is_finite, excess > limit, excess > rounding):
+        if wrong.any():
+            break
+    else:
+        return None
     place = tuple(map(int, np.argwhere(wrong)[0]))
-    value, least, greatest = (np.broadcast_to(part, array.shape)[place] for part in (array, low, high))
-    problem = f"observation{''.join(f'[{index}]' for index in place)} is {value}"
-    if not np.isfinite(value):
-        raise ConfigError("", ABSENT, problem, "finite numbers", NOT_FINITE)
+    name = f"observation{part}{''.join(f'[{index}]' for index in place)}"
+    if not is_finite[place]:
+        raise ConfigError("", ABSENT, f"{name} is {array[place]}", "finite numbers", NOT_FINITE)
+    least, greatest = (bound[place] for bound in bounds)
+    if excess[place] <= limit[place]:
+        return f"{name} is {array[place]}, outside of its bounds {least} to {greatest}"
     raise ConfigError(
         "",
         ABSENT,
-        f"{problem}, which its observation_space does not allow",
+        f"{name} is {array[place]}, which its observation_space does not allow",
         f"{least} to {greatest} in this place",
         "correct what reset and step return, or widen the space: Box(-np.inf, np.inf, shape) has no bounds",
     )
@@ -132,17 +195,24 @@ def check_observation(space: gymnasium.Space[Any], observation: Any) -> None:
 def _find_bounds(space: Any) -> tuple[Any, Any]:
     if isinstance(space, spaces.Discrete):
         return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
     return space.low, space.high
 
 
-def check_reward(reward: Any) -> None:
-    """Refuse a reward that is NaN or infinite, because no algorithm can learn from it.
+def check_reward(reward: Any) -> float:
+    """Return a reward as a float; refuse one that is no single finite number, from which no algorithm can learn.
 
     Raises:
-        ConfigError: It is not finite.
+        ConfigError: It is not finite, or something else than a number.
     """
-    if not math.isfinite(float(reward)):
-        raise ConfigError("", ABSENT, f"the reward is {float(reward)}", "finite numbers", NOT_FINITE)
+    try:
+        (number,) = read_rewards([reward])
+    except RewardError as error:
+        raise ConfigError("", ABSENT, error.problem, error.allowed, error.fix) from None
+    return number
 
 
 def flatten_observation_space(space: gymnasium.Space[Any], images: bool = False) -> spaces.Box:
@@ -303,6 +373,14 @@ def decode_action(space: gymnasium.Space[Any], action: Any) -> Any:
     return action if has_network_actions(space) else unflatten_action(space, action, list_choices(space))
 
 
+def to_python(space: gymnasium.Space[Any], action: Any) -> Any:
+    """Return an action as every copy of an environment gets it: a choice as a Python int, anything else as it is.
+
+    Some environments look a choice up by its type, and a NumPy integer slows the arithmetic of others.
+    """
+    return int(action) if isinstance(space, spaces.Discrete) else action
+
+
 def flatten_action(space: spaces.Box | spaces.Discrete, action: Any) -> Any:
     """Turn an action of a Box or Discrete space into a network's: the reverse of `decode_action`."""
     sizes = list_choices(space)
@@ -323,6 +401,19 @@ class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
     def action(self, action: Any) -> Any:
         """Convert a flat action back to the environment's own action space."""
         return unflatten_action(self.env.action_space, action, self._sizes)
+
+
+class PlainNumbers(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Treat a copy that others than rltune step as rltune does: choices are Python ints, and rewards floats."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step.
+
+        Raises:
+            RewardError: The reward is no single number.
+        """
+        obs, reward, terminated, truncated, info = self.env.step(to_python(self.action_space, action))
+        return obs, read_reward(reward), terminated, truncated, info
 
 
 def _leaves(space: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 
 from rltune.envs.guest import GUEST_FAULTS, find_root, make_fault
 from rltune.errors import Cause, GuestError, RewardError
@@ -63,33 +64,36 @@ def read_rewards(rewards: Sequence[Any], name_call: Callable[[int], str] = lambd
     numbers = []
     for index, reward in enumerate(rewards):
         try:
-            numbers.append(read_reward(reward))
+            number = read_reward(reward)
+            if not math.isfinite(number):
+                raise RewardError(f"the reward is {number}")
         except RewardError as error:
             raise make_fault(error, name_call(index)) from None
+        numbers.append(number)
     return numbers
 
 
 def read_reward(reward: Any) -> float:
-    """Return a reward as a float; an array of one number counts as that number.
+    """Return a reward as a float, also one that is not finite; an array of one number counts as that number.
 
     Raises:
-        RewardError: It is no single finite number.
+        RewardError: It is no single number; names its type and its shape.
     """
+    if isinstance(reward, float):
+        return reward
     with contextlib.suppress(*NO_NUMBER):
-        # A text of digits is refused, which `float` would take: it comes from a fault, as other texts would.
-        if math.isfinite(reward):
-            return float(reward)
+        math.isnan(reward)  # It refuses a text of digits, which `float` would take.
+        return float(reward)
     with contextlib.suppress(*NO_NUMBER):
-        if hasattr(reward, "__array__") and math.isfinite(number := np.asarray(reward).item()):
+        if hasattr(reward, "__array__"):
+            number = np.asarray(reward).item()
+            math.isnan(number)
             return float(number)
     raise _make_reward_error(reward)
 
 
 def _make_reward_error(reward: Any) -> RewardError:
-    """Make the error for a reward that is no single finite number, with its type and its shape."""
-    with contextlib.suppress(*NO_NUMBER):
-        if not math.isfinite(reward):
-            return RewardError(f"the reward is {float(reward)}")
+    """Make the error for a reward that is no single number."""
     kind, count = type(reward).__name__, 1
     if isinstance(reward, Mapping):
         what, count = f"a {kind} with the keys {', '.join(map(str, reward))}", len(reward)
@@ -154,6 +158,10 @@ def count_steps_of(envs: Any) -> None:
     """
     if "step" in vars(envs):
         return
+    if isinstance(envs, SyncVectorEnv):
+        from rltune.envs.spaces import PlainNumbers  # Imported here, because it reads rewards by this module.
+
+        envs.envs = tuple(map(PlainNumbers, envs.envs))
     take, num_envs, num_steps = envs.step, envs.num_envs, 0
 
     def name_call(index: int, agent: int = 0) -> str:

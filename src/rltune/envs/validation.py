@@ -5,168 +5,70 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import time
-import warnings
 from pathlib import Path
 from typing import Any
 
-from rltune.envs.build import flatten_env, import_env_module, import_wrappers, make_bare_env
+from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
 from rltune.envs.closing import close_env
-from rltune.envs.facts import EnvFacts
-from rltune.envs.objective import make_score
+from rltune.envs.facts import EnvFacts, select_json
+from rltune.envs.first_steps import check_first_steps
+from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.pettingzoo import check_agents
-from rltune.envs.spaces import check_observation, check_reward, find_network_spaces, name_setting
+from rltune.envs.spaces import find_network_spaces, name_setting
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ABSENT, ConfigError, describe_exception, nearest
 
-MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
-RESET = "def reset(self, *, seed=None, options=None)"
-# The longest random episode on which the objective is checked; with a longer one it is not checked.
-SCORE_STEPS = 2_000
 
-
-def check_env(spec: EnvSpec) -> EnvFacts | None:
+def check_env(spec: EnvSpec) -> EnvFacts:
     """Build an environment and take some steps, to find a wrong id, argument or wrapper before the first trial.
 
+    It makes one copy, which is closed whatever the check finds.
+
     Returns:
-        What was learned about it; None with several agents.
+        What was learned about it.
 
     Raises:
         ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
     """
     if spec.policies is not None:
-        check_agents(spec)
-        return None
+        return check_agents(spec)
     module, colon, _ = spec.id.rpartition(":")
     if colon and not module:
         raise ConfigError(
             "env.id", spec.id, "names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
         )
+    _check_shaping(spec)
     if module:
         import_env_module(module, spec.id)
-    env = _make_bare_env(spec)
+    wrapped = _make_bare_env(spec)
     try:
-        for wrap in import_wrappers(spec):
-            env = wrap(env)
-        spaces = env.observation_space, env.action_space
-        env = flatten_env(env)
-        find_network_spaces(env.observation_space, env.action_space)
-    except ConfigError as error:
-        raise name_setting(error, "env.id", spec.id) from None
-    except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
-        raise ConfigError(
-            "env.wrappers",
-            ABSENT,
-            f"of {spec.id}: {describe_exception(error)}",
-            "arguments that the wrappers take",
-            "env.wrappers=[]",
-        ) from None
-    with warnings.catch_warnings():  # Gymnasium would warn of the faults that the check below reports as errors.
-        warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
-        _check_first_steps(env, spec)
-    _check_shaping(spec)
-    if spec.objective:
-        _check_score(env, spec)
-    close_env(env)
-    return EnvFacts(*spaces, time_limit=find_time_limit(spec))
-
-
-def find_time_limit(spec: EnvSpec) -> int | None:
-    """Return after how many steps Gymnasium truncates an episode; None without a limit, or with several agents.
-
-    Args:
-        spec: An environment whose module was imported, as `check_env` does.
-    """
-    if spec.policies is not None:
-        return None
-    import gymnasium
-
-    registered = gymnasium.registry.get(spec.id.rpartition(":")[2])
-    limit = spec.kwargs.get("max_episode_steps") or (registered.max_episode_steps if registered else None)
-    return limit if isinstance(limit, int) and limit > 0 else None
-
-
-def _check_first_steps(env: Any, spec: EnvSpec) -> None:
-    """Refuse an environment that cannot step, or whose observations or rewards are invalid.
-
-    It takes some steps, few in a slow simulator. What comes later is met in training, which does not look at bounds.
-    """
-    setting = ("env.wrappers", ABSENT, f"of {spec.id}") if spec.wrappers else ("env.id", spec.id, "")
-    key, value, place = setting
-    done, began = "reset", time.monotonic()
-    try:
-        obs = _read_returned(setting, done, env.reset(seed=0))[0]
-        env.action_space.seed(0)
-        check_observation(env.observation_space, obs)
-        for number in range(1, MAX_CHECKED_STEPS + 1):
-            done = f"step {number}"
-            action = env.action_space.sample()
-            obs, reward, terminated, truncated, _ = _read_returned(setting, done, env.step(action))
-            check_observation(env.observation_space, obs)
-            check_reward(reward)
-            if terminated or truncated or time.monotonic() - began > MAX_CHECK_S:
-                return
-    except ConfigError as error:
-        raise name_setting(error, key, value, f"{place}, by {done}") from None
-    except Exception as error:  # The environment may be a user's code, which may raise any exception.
-        # If Gymnasium's own wrappers have failed to unpack the returned tuple, then the error is explained as ours
-        # would be.
-        if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(error)):
-            _read_returned(setting, done, error)
-        lacks = isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error)
-        raise ConfigError(
-            key,
-            value,
-            f"{place}: {done} fails with {describe_exception(error)}",
-            RESET if lacks else "an environment that steps",
-            "write it so, with super().reset(seed=seed)" if lacks else "correct it, or leave the failing wrapper out",
-        ) from None
-
-
-def _read_returned(setting: tuple[str, object, str], done: str, returned: Any) -> tuple[Any, ...]:
-    """Return the tuple of reset or step; refuse one of another length, such as the four values of old Gym's step.
-
-    Args:
-        setting: What to name in the error: the setting, its value, and what else says which environment it is.
-        done: Which call it was: ``reset``, or ``step 1``.
-        returned: What the environment returned, or the error of a wrapper that could not unpack it.
-
-    Raises:
-        ConfigError: It is not a tuple of as many values as Gymnasium's, with the info at its end.
-    """
-    is_reset = done == "reset"
-    if isinstance(returned, tuple) and len(returned) == (2 if is_reset else 5) and isinstance(returned[-1], dict):
-        return returned
-    if isinstance(returned, tuple):
-        last = f", the last one a {type(returned[-1]).__name__}" if returned else ""
-        what = f"a tuple of {len(returned)}{last}"
-    else:
-        what = str(returned) if isinstance(returned, Exception) else f"one {type(returned).__name__}"
-    if is_reset:
-        allowed, fix = "a tuple of two: the observation, and the info, a dict", "return observation, {}"
-    else:
-        allowed = "Gymnasium's five: observation, reward, terminated, truncated, and the info, a dict"
-        fix = "return observation, reward, done, False, info: the done of old Gym is terminated"
-    key, value, place = setting
-    raise ConfigError(key, value, f"{place}: {done} returned {what}", allowed, fix)
-
-
-def _check_score(env: Any, spec: EnvSpec) -> None:
-    """Play a random episode, and refuse an objective that cannot be computed from the last step's info.
-
-    An episode that has not ended after `SCORE_STEPS` is not scored: the first trial finds such a fault.
-
-    Raises:
-        ConfigError: The info of the last step lacks the key, or what is there is no number.
-    """
-    score, total = make_score(spec.objective), 0.0
-    env.reset(seed=0)
-    for length in range(1, SCORE_STEPS + 1):
-        _, reward, terminated, truncated, info = env.step(env.action_space.sample())
-        total += float(reward)
-        if terminated or truncated:
-            score(total, length, info)
-            return
+        try:
+            for wrap in import_wrappers(spec):
+                wrapped = wrap(wrapped)
+            find_network_spaces(wrapped.observation_space, wrapped.action_space)
+        except ConfigError as error:
+            raise name_setting(error, "env.id", spec.id) from None
+        except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
+            raise ConfigError(
+                "env.wrappers",
+                ABSENT,
+                f"of {spec.id}: {describe_exception(error)}",
+                "arguments that the wrappers take",
+                "env.wrappers=[]",
+            ) from None
+        check_normalising(wrapped, spec)
+        has_mask, notes = check_first_steps(wrapped, spec)
+        return EnvFacts(
+            wrapped.observation_space,
+            wrapped.action_space,
+            find_time_limit(wrapped),
+            has_mask,
+            select_json(getattr(wrapped, "metadata", None) or {}),
+            notes=tuple(notes),
+            sources=digest_sources(wrapped),
+        )
+    finally:
+        close_env(wrapped)
 
 
 def _check_shaping(spec: EnvSpec) -> None:

@@ -13,8 +13,9 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rltune.checkpoints.store import MANIFEST, REPLAY, Store
 from rltune.envs.objective import Objective
@@ -23,13 +24,19 @@ from rltune.formatting import format_objective
 from rltune.records import CheckpointRecord
 from rltune.statistics import is_mean_better
 
+if TYPE_CHECKING:
+    from rltune.policies.evaluation import Copies
+
 NUM_EPISODES = 20  # How many episodes a policy plays in each way of acting to compare them.
 # The first of their environment seeds. No other evaluation plays these episodes, see `rltune.certification.finalists`.
 FIRST_SEED = 2_100_000_003
 
 
 def choose_acting(
-    folder: Path, training_scores: Sequence[float], progress: Callable[[int, int], None] | None = None
+    folder: Path,
+    training_scores: Sequence[float],
+    progress: Callable[[int, int], None] | None = None,
+    copies: Copies | None = None,
 ) -> dict[str, Any] | None:
     """Compare a checkpoint's deterministic policy with its training score, and where it is worse, with sampling.
 
@@ -45,6 +52,7 @@ def choose_acting(
         training_scores: The scores of the training's last episodes, whose actions were sampled; below two of them
             nothing is compared.
         progress: As for `rltune.policies.evaluation.evaluate`.
+        copies: The copies to play in; None makes some and closes them.
 
     Returns:
         The entry ``acting`` of the policy's files, if sampling is better: ``deterministic``, which is False,
@@ -54,7 +62,7 @@ def choose_acting(
     """
     if len(training_scores) < 2:
         return None
-    from rltune.policies.evaluation import evaluate  # Imported here, because torch loads slowly.
+    from rltune.policies.evaluation import evaluate, open_copies  # Imported here, because torch loads slowly.
     from rltune.policies.policy import load_playable
     from rltune.policies.uri import Source
 
@@ -62,15 +70,17 @@ def choose_acting(
     if not policy.has_distribution:
         return None
     direction = Objective.from_settings((policy.info.get("env") or {}).get("objective")).direction
-    greedy = None
-    # An episode that is cut may have no score, if the objective reads it from the last info.
-    with contextlib.suppress(PolicyError):
-        greedy = evaluate(policy, NUM_EPISODES, FIRST_SEED, deterministic=True, progress=progress)
-    if greedy and not is_mean_better(training_scores, greedy.returns, direction):
-        return None
-    sampled = evaluate(policy, NUM_EPISODES, FIRST_SEED, deterministic=False, progress=progress)
-    if greedy and not is_mean_better(sampled.returns, greedy.returns, direction):
-        return None
+    with open_copies(copies) as shared:
+        play = partial(evaluate, policy, NUM_EPISODES, FIRST_SEED, progress=progress, copies=shared)
+        greedy = None
+        # An episode that is cut may have no score, if the objective reads it from the last info.
+        with contextlib.suppress(PolicyError):
+            greedy = play(deterministic=True)
+        if greedy and not is_mean_better(training_scores, greedy.returns, direction):
+            return None
+        sampled = play(deterministic=False)
+        if greedy and not is_mean_better(sampled.returns, greedy.returns, direction):
+            return None
     means = {"deterministic_mean": greedy and greedy.mean, "sampled_mean": sampled.mean}
     return {"deterministic": False, "episodes": NUM_EPISODES, **means, "cut": len(greedy.cut) if greedy else None}
 

@@ -21,8 +21,8 @@ from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
-from rltune.envs.closing import close_env
-from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces
+from rltune.envs.facts import EnvFacts
+from rltune.envs.pettingzoo import assign_policies, policy_spaces
 from rltune.envs.spaces import find_image_scale, has_some_bounds
 from rltune.envs.spec import spec_of
 from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, POLICIES, CategoricalHead, Head, Permute
@@ -94,6 +94,7 @@ def write_policies(
     modules: Mapping[str, Any],
     folder: Path,
     *,
+    facts: EnvFacts,
     info: dict[str, Any],
     actions: Literal["normalize", "clip", "raw"] = "normalize",
 ) -> None:
@@ -102,6 +103,7 @@ def write_policies(
     Args:
         modules: A live RLModule for each policy.
         folder: Made if it is missing.
+        facts: What is known about their environment.
         info: Where they came from; ``info["env"]`` assigns agents to policies.
         actions: As for `write_bundle`.
 
@@ -109,9 +111,8 @@ def write_policies(
         ValueError: A module cannot be expressed.
     """
     spec = spec_of(info["env"])
-    env = make_parallel_env(spec)
-    spaces, owners = policy_spaces(spec, env), assign_policies(spec.policies or "", env.possible_agents)
-    close_env(env)
+    spaces = policy_spaces(spec, facts.spaces_by_agent)
+    owners = assign_policies(spec.policies or "", list(facts.agents))
     for name, module in modules.items():
         observation_space, action_space = spaces[name]
         write_bundle(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
+from rltune.envs.spaces import to_python
 from rltune.envs.spec import EnvSpec
+from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.formatting import format_interval, format_number
 from rltune.policies import bundle_reader
@@ -28,7 +30,8 @@ from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
 PROGRESS_S = 1.0  # Progress is reported at least this often, so that a long episode does not look like a hang.
-NUM_ENVS = 32  # This many environments share one forward pass; more would take longer to start.
+# This many environments share one forward pass if a policy does not say with how many it was trained.
+NUM_ENVS = 32
 MAX_NAMED = 8  # At most this many of the episodes that were cut are named.
 NUM_TEAM_ENVS = 8  # Multi-agent environments are slower, so fewer of them run side by side.
 SMALL_NETWORK = 300_000  # Networks with fewer weights than this are faster on one torch thread than on several.
@@ -128,6 +131,7 @@ def evaluate(
     env: str | Mapping[str, Any] | None = None,
     deterministic: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
+    copies: int | Copies | None = None,
 ) -> Evaluation:
     """Play exactly ``episodes`` episodes with a policy; the environment's seeds are ``seed``, ``seed + 1``, ...
 
@@ -145,21 +149,23 @@ def evaluate(
             sampling did better (`rltune.policies.acting`).
         progress: Called with the number of finished episodes and of all, after each, and every second meanwhile: long
             episodes, side by side, come to an end late.
+        copies: How many copies of the environment may play side by side, or copies that several evaluations share.
+            None: as many as a process had in the policy's training. Episodes do not depend on it.
 
     Raises:
-        PolicyError: There is no policy or environment, its spaces are others, or ``episodes`` is below 1.
+        PolicyError: There is no policy or environment, its spaces are others, or a number is below 1.
     """
-    if episodes < 1:
-        raise PolicyError("", "at least 1", "episodes=100", key="episodes", value=episodes)
+    for name, number in (("episodes", episodes), ("copies", 1 if copies is None else copies)):
+        if isinstance(number, int) and number < 1:
+            raise PolicyError("", "at least 1", f"{name}=1", key=name, value=number)
     if isinstance(policy, str | Path):
         policy = load_playable(Source(str(policy)))
     deterministic = policy.deterministic if deterministic is None else deterministic
     report = _limit_reports(progress or (lambda done, total: None))
     with _limit_threads(policy.network):
         spec = environment_of(policy, env)
-        make, settings = _make_env_factory(policy, spec), spec.get("objective") or {}
-        envs = min(episodes, NUM_TEAM_ENVS if spec.get("policies") else NUM_ENVS)
-        returns, lengths, cut = _play(policy, make, envs, episodes, seed, deterministic, report, make_score(settings))
+        settings = spec.get("objective") or {}
+        returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, make_score(settings))
     result = _summarise(returns, lengths, Objective.from_settings(settings).direction)
     return replace(result, cut=cut, deterministic=deterministic)
 
@@ -178,10 +184,15 @@ def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int],
 
 
 def evaluate_checkpoint(
-    folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None] | None = None
+    folder: Path,
+    episodes: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+    copies: Copies | None = None,
 ) -> Evaluation:
     """Evaluate a checkpoint of the user's own sweep, whose pickled files may therefore be loaded."""
-    return evaluate(load_playable(Source(str(folder), trust=True)), episodes, seed, progress=progress)
+    policy = load_playable(Source(str(folder), trust=True))
+    return evaluate(policy, episodes, seed, progress=progress, copies=copies)
 
 
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -226,23 +237,81 @@ def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a function that builds one environment, after checking that its spaces fit the policy."""
+class Copies:
+    """Copies of an environment in which one evaluation after another plays; the end of the context closes them.
+
+    They are made when an evaluation needs them, so that a simulator that starts slowly, or may run only once, is
+    started as seldom as possible. The first one is compared with the policy.
+
+    Args:
+        most: The most copies at once; None: as many as a process had in the training of the policy.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._spec: Mapping[str, Any] | None = None
+        self._is_flat = False
+        self._envs: list[Any] = []
+
+    def __enter__(self) -> Self:
+        """Begin without a copy."""
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Close all copies."""
+        self._close()
+
+    def _close(self) -> None:
+        while self._envs:
+            close_env(self._envs.pop())
+
+    def take(
+        self, policy: AnyPolicy, spec: Mapping[str, Any], episodes: int, report: Callable[[], None]
+    ) -> Sequence[Any]:
+        """Return the copies for an evaluation, those that are open already and those that are missing.
+
+        Args:
+            policy: The policy that plays.
+            spec: The environment that it plays in.
+            episodes: Their number, as no episode needs more than one copy.
+            report: Called after each new copy, since each may take long.
+
+        Raises:
+            PolicyError: The environment's spaces are others than the policy's.
+        """
+        is_flat = isinstance(policy, RLlibPolicy)
+        if (spec, is_flat) != (self._spec, self._is_flat):
+            self._close()
+            self._spec, self._is_flat = spec, is_flat
+        trained = policy.info.get("copies")  # Policies of earlier releases, and those of other programs, lack it.
+        usual = (
+            trained if isinstance(trained, int) and trained > 0 else NUM_TEAM_ENVS if spec.get("policies") else NUM_ENVS
+        )
+        wanted = min(episodes, self._most or usual)
+        while len(self._envs) < wanted:
+            self._envs.append(_make_copy(spec, is_flat))
+            _check_spaces(policy, self._envs[0], spec)
+            report()
+        return self._envs[:wanted]
+
+
+def open_copies(copies: int | Copies | None) -> contextlib.AbstractContextManager[Copies]:
+    """Return a context with the given copies, which stay open after it, or with new ones, which do not."""
+    return contextlib.nullcontext(copies) if isinstance(copies, Copies) else Copies(copies)
+
+
+def _make_copy(spec: Mapping[str, Any], is_flat: bool) -> Any:
     from rltune.envs.build import make_env, make_flat_env
 
-    make_single = make_flat_env if isinstance(policy, RLlibPolicy) else make_env
+    if spec.get("policies"):
+        return TeamEnv(make_env(spec))
+    # Gymnasium's checker runs at each step and would take half of a small environment's step time.
+    return (make_flat_env if is_flat else make_env)(spec, disable_env_checker=True)
 
-    def make() -> Any:
-        if spec.get("policies"):
-            return TeamEnv(make_env(spec))
-        # Gymnasium's checker runs at each step and would take half of a small environment's step time.
-        return make_single(spec, disable_env_checker=True)
 
-    trial = make()
-    try:
-        spaces = (_describe_form(trial.observation_space), _describe_form(trial.action_space))
-    finally:
-        close_env(trial)
+def _check_spaces(policy: AnyPolicy, env: Any, spec: Mapping[str, Any]) -> None:
+    """Refuse an environment whose spaces are others than those of the policy."""
+    spaces = (_describe_form(env.observation_space), _describe_form(env.action_space))
     expected = (_describe_form(policy.observation_space), _describe_form(policy.action_space))
     if spaces != expected:
         raise PolicyError(
@@ -252,7 +321,6 @@ def _make_env_factory(policy: AnyPolicy, spec: Mapping[str, Any]) -> Callable[[]
             key="env",
             value=spec["id"],
         )
-    return make
 
 
 def _describe_form(space: Any) -> str:
@@ -264,8 +332,8 @@ def _describe_form(space: Any) -> str:
 
 def _play(
     policy: AnyPolicy,
-    make: Callable[[], Any],
-    num_envs: int,
+    copies: int | Copies | None,
+    spec: Mapping[str, Any],
     episodes: int,
     seed: int,
     deterministic: bool,
@@ -278,17 +346,15 @@ def _play(
         What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds; and the seeds of
         those that were cut.
     """
-    with contextlib.ExitStack() as stack:
-        envs: list[Any] = []
+    with open_copies(copies) as shared:
+        envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
         obs: list[Any] = []
-        for episode in range(num_envs):
-            envs.append(make())
-            stack.callback(close_env, envs[-1])
-            obs.append(envs[-1].reset(seed=seed + episode)[0])
+        for episode, env in enumerate(envs):
+            obs.append(env.reset(seed=seed + episode)[0])
             progress(0, episodes)
         limit, cut = find_step_limit(envs[0]), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
-        current = list(range(num_envs))  # Maps each environment to the index of its current episode.
+        current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
         generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
@@ -298,8 +364,8 @@ def _play(
             actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
-                obs[i], reward, terminated, truncated, info = envs[i].step(action)
-                returns[current[i]] += float(reward)
+                obs[i], reward, terminated, truncated, info = envs[i].step(to_python(envs[i].action_space, action))
+                returns[current[i]] += read_reward(reward)
                 lengths[current[i]] += 1
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
                 if terminated or truncated or is_cut:

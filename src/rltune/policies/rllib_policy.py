@@ -20,8 +20,6 @@ import numpy as np
 from rltune.cluster.ray_cluster import prepare_environment
 from rltune.compat.rllib_internals import freeze_filters
 from rltune.config.capabilities import network_of
-from rltune.envs.build import make_flat_env
-from rltune.envs.closing import close_env
 from rltune.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -92,9 +90,9 @@ class RLlibPolicy:
         self.deterministic = self.info.pop("acting", None) is None
         known = network_of(type(self.network))
         self.has_distribution = known is None or HEADS[known.kind].is_distribution
-        env = make_flat_env(self.info["env"], disable_env_checker=True)
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        close_env(env)
+        # The connectors have kept the spaces of the environment that they were built for.
+        self.observation_space = self._before.input_observation_space
+        self.action_space = self._before.input_action_space
 
     def predict(
         self,

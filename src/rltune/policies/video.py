@@ -22,6 +22,8 @@ from rltune.config.capabilities import list_algos
 from rltune.envs.build import make_env
 from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective
+from rltune.envs.spaces import to_python
+from rltune.envs.step_count import read_reward
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.evaluation import Evaluation, environment_of, find_step_limit, make_generator
@@ -143,9 +145,9 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], deterministic: 
             mp4.append_data(_draw_frame(stage))
             while not over:
                 action, state = policy.predict(obs, state, begins, deterministic, rng)
-                obs, reward, terminated, truncated, _ = stage.step(action[()])
+                obs, reward, terminated, truncated, _ = stage.step(to_python(stage.action_space, action[()]))
                 mp4.append_data(_draw_frame(stage))
-                total, length, begins = total + float(reward), length + 1, np.array([False])
+                total, length, begins = total + read_reward(reward), length + 1, np.array([False])
                 over = terminated or truncated or length >= limit
     draft.replace(path)
     return total

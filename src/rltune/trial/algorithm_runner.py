@@ -27,7 +27,6 @@ from rltune.engine import build_algorithm
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.compiler import set_num_threads
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
-from rltune.envs.build import find_spaces
 from rltune.envs.rewards import Episodes, collect_returns, read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
@@ -79,7 +78,7 @@ class AlgorithmRunner:
             self.algorithm.learner_group.foreach_learner(cap)
         self._count_steps()
         self._shaped = bool(build.env.rewards or build.env.objective) and not self.config.is_offline
-        self._env, self._evaluated = build.env, 0
+        self._env, self._facts, self._evaluated = build.env, build.facts, 0
         self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
         able = capabilities_of(type(self.config))
@@ -133,7 +132,7 @@ class AlgorithmRunner:
     def _play_episodes(self) -> list[Episode]:
         """Play greedy episodes with an offline algorithm's policy, because the training itself plays none."""
         with tempfile.TemporaryDirectory() as scratch:
-            self._write_policy(Path(scratch), {"env": self._env.to_dict()})
+            self._write_policy(Path(scratch), self._describe_training({}))
             seed = int(self.config.seed or 0) + self._evaluated
             evaluation = evaluate(load_policy(scratch, trust=True), OFFLINE_EPISODES, seed)
         self._evaluated += OFFLINE_EPISODES
@@ -155,24 +154,29 @@ class AlgorithmRunner:
         """
         self.algorithm.save_to_path(folder / "algorithm")
         self._save_episodes(folder)
-        info = {**info, "env": self._env.to_dict()}  # With what this trial normalises.
+        info = self._describe_training(info)
         try:
             self._write_policy(folder / "policy", info)
         except ValueError as error:
             leave_reason(folder, str(error), info)
 
+    def _describe_training(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Add to a policy's metadata the environment, with what this trial normalises, and its copies in a process."""
+        return {**info, "env": self._env.to_dict(), "copies": self.config.num_envs_per_env_runner}
+
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         makers = list_connectors(self.config)
         if own := [name for name, make in makers.items() if make is not make_mean_std_connector]:
             raise ValueError(f"a bundle cannot express your own {own[0]}")
-        if self._env.policies is not None:
+        # Policies speak the environment's language, and not that of the network.
+        spaces = self._facts.find_policy_spaces()
+        if spaces is None:
             modules = {name: self.algorithm.get_module(name) for name in self.config.policies}
-            write_policies(modules, folder, info=dict(info), actions=self._actions())
+            write_policies(modules, folder, facts=self._facts, info=dict(info), actions=self._actions())
             return
         # An offline algorithm has no env runner with a copy of the module, so the learner's module is written.
         offline = self.config.is_offline
-        # Policies speak the environment's language, and not that of the network.
-        observation_space, action_space = find_spaces(self._env)
+        observation_space, action_space = spaces
         write_bundle(
             self._learner_module() if offline else self.algorithm.get_module(),
             folder,
@@ -262,6 +266,12 @@ class AlgorithmRunner:
             self.algorithm.config = config
         return start
 
+    def close_envs(self) -> None:
+        """Close the environments, so that the evaluation of a trained policy may have copies of its own."""
+        group = getattr(self.algorithm, "env_runner_group", None)
+        if group is not None:
+            group.foreach_env_runner(_close_envs, timeout_seconds=ANSWER_S)
+
     def stop(self) -> None:
         """Stop the algorithm: close its environments and free its memory."""
         self._end_silent_runners()
@@ -280,6 +290,12 @@ class AlgorithmRunner:
         _, silent = ray.wait(list(pings), num_returns=len(pings), timeout=ANSWER_S)
         for ping in silent:
             ray.kill(pings[ping])
+
+
+def _close_envs(env_runner: Any) -> None:
+    """Close an env runner's environments for good, in its process."""
+    env_runner.stop()
+    env_runner.env = None
 
 
 def _cap_learner(learner: Any, share: float) -> None:

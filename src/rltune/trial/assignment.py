@@ -85,6 +85,5 @@ class Assignment:
 
     def to_build(self) -> Build:
         """Return the settings from which the trial's runners are built."""
-        facts = self.build.get("facts")
-        env = spec_of(self.build["env"])
-        return Build(**{**self.build, "env": env, "facts": EnvFacts.from_dict(facts) if facts else None})
+        env, facts = spec_of(self.build["env"]), EnvFacts.from_dict(self.build["facts"])
+        return Build(**{**self.build, "env": env, "facts": facts})

@@ -45,5 +45,8 @@ class Runner(Protocol):
             Environment steps that are sampled before learning goes on; 0 where nothing is lost.
         """
 
+    def close_envs(self) -> None:
+        """Close all environments, because no step will be trained any more; what is trained can still be saved."""
+
     def stop(self) -> None:
         """Close environments and free memory."""

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from ray import tune
@@ -34,6 +34,9 @@ from rltune.trial.recent_episodes import read_training_scores
 from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
 from rltune.trial.supervisor import STACK_FILE, Supervisor
+
+if TYPE_CHECKING:
+    from rltune.policies.evaluation import Copies
 
 MAX_STALLED = 50  # A trial fails after this many consecutive iterations without an environment step.
 STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # Why training pauses before the next report.
@@ -200,18 +203,30 @@ class Trial(tune.Trainable):
             raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
         if (folder := self._store.open(best)) is None:
             raise RuntimeError(f"checkpoint {best.path} is damaged")
-        if acting := choose_acting(folder, read_training_scores(folder), self._report_episode):
-            self._checkpoints.notes.append(describe_acting(acting))
-            best = save_acting(self._store, best, acting)
-            records = {**records, "best": best.to_dict()}
-            folder = self._store.open(best) or folder
-        return {"records": records, "returns": self.play(folder)}
+        from rltune.policies.evaluation import Copies  # The import of torch takes seconds.
 
-    def play(self, folder: Path) -> list[float]:
-        """Play the task's evaluation episodes with a checkpoint's policy; tests override this method."""
+        # The evaluation's copies take the place of the training's.
+        for runner in self._runners:
+            runner.close_envs()
+        with Copies() as copies:
+            if acting := choose_acting(folder, read_training_scores(folder), self._report_episode, copies):
+                self._checkpoints.notes.append(describe_acting(acting))
+                best = save_acting(self._store, best, acting)
+                records = {**records, "best": best.to_dict()}
+                folder = self._store.open(best) or folder
+            return {"records": records, "returns": self.play(folder, copies)}
+
+    def play(self, folder: Path, copies: Copies) -> list[float]:
+        """Play the task's evaluation episodes with a checkpoint's policy; tests override this method.
+
+        Args:
+            folder: The checkpoint.
+            copies: The copies of the environment to play in.
+        """
         from rltune.policies.evaluation import evaluate_checkpoint
 
-        result = evaluate_checkpoint(folder, self.task.episodes, self.task.evaluation_seed, self._report_episode)
+        task = self.task
+        result = evaluate_checkpoint(folder, task.episodes, task.evaluation_seed, self._report_episode, copies)
         if result.cut:
             self._checkpoints.notes.append(f"at its end: {result.explain_cut()}")
         return list(result.returns)

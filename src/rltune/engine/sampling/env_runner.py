@@ -28,17 +28,16 @@ from rltune.engine.sampling.vector_envs import make_envs, seed_runner
 from rltune.policies.bundle_reader import GaussianHead, Head
 
 
-def check_spaces(envs: Any, config: Any) -> None:
+def check_spaces(space: Any, action_space: Any, config: Any) -> None:
     """Refuse observation and action spaces that the array code does not support.
 
     Raises:
         UnsupportedError: Naming the space.
     """
-    space = envs.single_observation_space
     if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         kind = f"{type(space).__name__} of {space.dtype}" if space.dtype else type(space).__name__
         raise UnsupportedError(f"observation space {kind}")
-    make_actions(envs.single_action_space, 1, np.random.default_rng(), config)
+    make_actions(action_space, 1, np.random.default_rng(), config)
 
 
 class StockCheckpoint(Checkpointable):
@@ -78,14 +77,19 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         self.normaliser: RunningMoments | None = None
         self._begun_at = 0
         self._not_kept: str | None = None
-        super().__init__(**kwargs)
-        self._collector: Collector | None = None
-        # super().__init__ has already called make_env() and built module and connectors.
-        if self.env is not None:
-            self.make_collector()
-        elif wants_normalisation(self.config):
-            # If remote runners sample, then the local runner has no environments and only keeps the merged statistics.
-            self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
+        self.env = None
+        try:
+            super().__init__(**kwargs)
+            self._collector: Collector | None = None
+            # super().__init__ has already called make_env() and built module and connectors.
+            if self.env is not None:
+                self.make_collector()
+            elif wants_normalisation(self.config):
+                # If remote runners sample, then the local runner has no environments and only keeps the statistics.
+                self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
+        except BaseException:  # Stock RLlib or the next attempt makes its own.
+            self.stop()
+            raise
 
     def begin_anew(self, **kwargs: Any) -> None:
         """Initialise this runner again for another algorithm, because a new process would have to import everything."""
@@ -96,13 +100,10 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         """Build array environments; RLlib's connectors and module specs only need their spaces."""
         if self.env is not None:
             self.env.close()
+            self.env = None
         self.env = make_envs(self.config, self.worker_index or 0)
         self.num_envs = self.env.num_envs
-        try:
-            check_spaces(self.env, self.config)
-        except UnsupportedError:
-            self.env.close()
-            raise
+        check_spaces(self.env.single_observation_space, self.env.single_action_space, self.config)
 
     def make_collector(self) -> None:
         """Build the collector, which steps the environments; runners of off-policy algorithms build a stepper."""
@@ -191,6 +192,9 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         reason: str | None = state["not_kept"]
         episodes = None
         if reason is None:
+            # Two sets of copies at once may be more than the machine bears.
+            self.env.close()
+            self.env = None
             try:
                 envs = pickle.loads(state["envs"])  # noqa: S301 - as RLlib has just unpickled what is around it
             # The pickle may be from another version of the environments' package, which may raise any exception.
@@ -198,10 +202,12 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
                 reason = f"{type(error).__name__}: {error}"
             else:
                 if envs.num_envs == self.num_envs:
-                    self.env.close()
                     self.env, episodes = envs, state["episodes"]
                 else:
+                    envs.close()
                     reason = f"the checkpoint has {envs.num_envs} environments, this trial {self.num_envs}"
+            if episodes is None:
+                self.make_env()
         self.restart(steps)
         if episodes is not None:
             self.sampler.load(episodes)

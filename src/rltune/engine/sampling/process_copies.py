@@ -17,7 +17,8 @@ import gymnasium as gym
 
 from rltune.envs.closing import close_env
 from rltune.envs.guest import GUEST_FAULTS, call_guest, make_fault
-from rltune.envs.step_count import read_observation, read_reward
+from rltune.envs.spaces import PlainNumbers
+from rltune.envs.step_count import read_observation, read_rewards
 from rltune.errors import Cause, GuestError, RltuneError
 
 CLOSE_S = 10.0  # How long a process may take to close its copy after another one has failed.
@@ -46,7 +47,7 @@ class ProcessCopy(gym.Env[Any, Any]):
                 # Gymnasium's processes are daemons, which may not start a process, as simulators do.
                 multiprocessing.current_process().daemon = False
                 with call_guest(f"make of {self._copy}"):
-                    self._env = self._make(self._index)
+                    self._env = PlainNumbers(self._make(self._index))
             self._steps = 0
             with call_guest(f"reset of {self._copy}"):
                 obs, info = self._env.reset(seed=seed, options=options)
@@ -58,7 +59,7 @@ class ProcessCopy(gym.Env[Any, Any]):
         with _carry_error():
             try:
                 obs, reward, terminated, truncated, info = self._env.step(action)
-                obs, reward = read_observation(obs, self.observation_space.shape or ()), read_reward(reward)
+                obs, reward = read_observation(obs, self.observation_space.shape or ()), *read_rewards([reward])
             except GUEST_FAULTS as error:
                 raise make_fault(error, f"step {self._steps} of {self._copy}") from error
         return obs, reward, terminated, truncated, info

@@ -27,9 +27,9 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rltune.engine.features import UnsupportedError
 from rltune.engine.sampling.process_copies import close_processes, find_lost_process, make_process_copies
-from rltune.envs.closing import close_env
+from rltune.envs.closing import close_env, make_copies
 from rltune.envs.guest import GUEST_FAULTS, call_guest, find_root, make_fault
-from rltune.envs.step_count import NO_NUMBER, STEPS, read_observation, read_reward, read_rewards, require_finite
+from rltune.envs.step_count import NO_NUMBER, STEPS, read_observation, read_rewards, require_finite
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array]
@@ -74,14 +74,7 @@ class SyncEnvs:
     """
 
     def __init__(self, make: Callable[[int], gym.Env[Any, Any]], num_envs: int) -> None:
-        self.envs: list[Any] = []
-        try:
-            for index in range(num_envs):
-                with call_guest(f"make of copy {index + 1}"):
-                    self.envs.append(make(index))
-        except BaseException:  # Copies that nobody has cannot be closed later, and may hold a port or a licence.
-            self.close()
-            raise
+        self.envs = make_copies(make, num_envs)
         self.num_envs = num_envs
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
@@ -144,7 +137,7 @@ class SyncEnvs:
                 except UNUSUAL:
                     is_plain = False
                 if not is_plain:
-                    obs, reward = read_observation(obs, shape), read_reward(reward)
+                    obs, (reward,) = read_observation(obs, shape), read_rewards([reward])
                 self._obs[index] = obs
                 self._rewards[index] = reward
                 self._terminated[index] = terminated
@@ -258,7 +251,7 @@ def seed_runner(seed: int | None, worker_index: int, steps: int) -> np.random.Se
     return np.random.SeedSequence(None if seed is None else [seed, worker_index, steps])
 
 
-def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -> ArrayEnvs:
+def make_envs(config: Any, worker_index: int = 0) -> ArrayEnvs:
     """Build the environments that RLlib's ``config`` describes, single or vectorised.
 
     ``gym_env_vectorize_mode`` SYNC (RLlib's default) means "in this process": a native vector environment
@@ -267,14 +260,13 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
 
     Args:
         worker_index: RLlib's number of the env runner, 0 for the local one.
-        num_envs: Instead of the config's number, for a look at the spaces.
     """
-    count = num_envs or config.num_envs_per_env_runner
+    count = config.num_envs_per_env_runner
     context = EnvContext(config.env_config or {}, worker_index=worker_index)
     mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
     creator = _find_creator(config.env)
     if creator is None:
-        return _make_gym_envs(config, count, mode)
+        return _make_gym_envs(config.env, dict(config.env_config or {}), count, mode)
     if mode == gym.VectorizeMode.VECTOR_ENTRY_POINT:
         with call_guest(f"make of {count} copies"):
             return VectorEnvs(creator(EnvContext({**context, "num_envs": count}, worker_index=worker_index)))
@@ -289,18 +281,16 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
         return creator(context.copy_with_overrides(worker_index=worker_index, vector_index=index))
 
     if mode == gym.VectorizeMode.ASYNC:
-        return _make_async_envs(make, count, config)
+        return _make_async_envs(make, count)
     return SyncEnvs(make, count)
 
 
-def _make_async_envs(make: Callable[[int], Any], count: int, config: Any) -> ArrayEnvs:
-    """Build environments in processes of their own."""
-    spaces = config.observation_space, config.action_space
-    if None in spaces:
-        with call_guest("make of copy 1"):
-            look = make(0)
-        spaces = look.observation_space, look.action_space
-        close_env(look)
+def _make_async_envs(make: Callable[[int], Any], count: int) -> ArrayEnvs:
+    """Build environments in processes of their own; one is made here for its spaces, or what stands for it."""
+    with call_guest("make of copy 1"):
+        look = make(0)
+    spaces = look.observation_space, look.action_space
+    close_env(look)
     # Observations may stay in shared memory, because the sampler copies them before the next step.
     return VectorEnvs(AsyncVectorEnv(make_process_copies(make, count, spaces), copy=False))
 
@@ -314,11 +304,10 @@ def _find_creator(env: Any) -> Callable[[EnvContext], Any] | None:
     return None
 
 
-def _make_gym_envs(config: Any, count: int, mode: gym.VectorizeMode) -> ArrayEnvs:
+def _make_gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.VectorizeMode) -> ArrayEnvs:
     """Build environments of a Gymnasium id, without the checker wrapper, which would slow each step."""
-    env_id, kwargs = config.env, dict(config.env_config or {})
     if mode == gym.VectorizeMode.ASYNC:
-        return _make_async_envs(lambda _: gym.make(env_id, disable_env_checker=True, **kwargs), count, config)
+        return _make_async_envs(lambda _: gym.make(env_id, disable_env_checker=True, **kwargs), count)
     native = mode == gym.VectorizeMode.VECTOR_ENTRY_POINT
     if native or (count >= NATIVE_FROM and _has_native(env_id, kwargs)):
         with call_guest(f"make of {count} copies"):

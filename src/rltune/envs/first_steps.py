@@ -1,0 +1,312 @@
+"""Play the first steps of an environment with random actions, as training sends them, and say what is wrong or odd.
+
+What training could not take is refused. What it takes although it may surprise the user becomes a note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rltune.envs.facts import describe_space, make_space
+from rltune.envs.guest import call_guest
+from rltune.envs.objective import make_score
+from rltune.envs.spaces import (
+    check_observation,
+    check_reward,
+    decode_action,
+    flatten_action_space,
+    flatten_observation,
+    has_network_actions,
+    has_plain_actions,
+    has_plain_observations,
+    list_choices,
+    name_setting,
+    to_python,
+    unflatten_action,
+)
+from rltune.envs.spec import EnvSpec
+from rltune.errors import ABSENT, ConfigError, GuestError
+
+MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
+# The longest random episode on which the objective is checked; with a longer one it is not checked.
+SCORE_STEPS = 2_000
+SEED = 0
+RESET = "def reset(self, *, seed=None, options=None)"
+RTOL, ATOL = 1e-4, 1e-6  # Differences below are no noise: simulations on GPUs round anew each time.
+MASKS = ("action_mask", "mask")  # The keys of observations that have one; RLlib's examples use the first.
+
+Step = tuple[Any, float, bool]
+
+
+class FirstSteps:
+    """Resets and steps an environment, and checks what it returns.
+
+    Args:
+        env: The environment with its wrappers, before its observations and actions are flattened.
+        spec: Its specification, which the errors name.
+
+    Attributes:
+        has_mask: Whether it has said which actions are permitted.
+        excess: Which number has left its bounds by little; None if none has.
+    """
+
+    def __init__(self, env: Any, spec: EnvSpec) -> None:
+        self._env, self._setting = env, _find_setting(spec)
+        self._observation_space, self._action_space = env.observation_space, env.action_space
+        space = self._action_space
+        self._plain = space if has_plain_actions(space) else flatten_action_space(space)
+        chosen = self._plain if has_network_actions(self._plain) else flatten_action_space(self._plain)
+        # A copy, because an environment may keep something else where its own space has a method, such as `seed`.
+        self._chosen: Any = make_space(describe_space(chosen))
+        self._chosen.seed(SEED)
+        self._random = np.random.default_rng(SEED)
+        self._seen: tuple[Any, Mapping[str, Any]] = None, {}
+        self.has_mask = False
+        self.excess: str | None = None
+
+    def reset(self) -> Any:
+        """Reset the environment with `SEED`, and return the observation.
+
+        Raises:
+            GuestError: The reset has failed.
+            ConfigError: What it returned is invalid.
+        """
+        with _name_call(self._setting, "reset"):
+            observation, info = read_returned("reset", self._env.reset(seed=SEED))
+            self._look(observation, info, "reset")
+        return observation
+
+    def step(self, action: Any, call: str) -> tuple[Any, float, bool, Mapping[str, Any]]:
+        """Take a step; return the observation, the reward, whether the episode has ended, and the info.
+
+        Raises:
+            GuestError: The step has failed.
+            ConfigError: What it returned is invalid.
+        """
+        with _name_call(self._setting, call):
+            returned = read_returned(call, self._env.step(action))
+            observation, reward, terminated, truncated, info = returned
+            self._look(observation, info, call)
+            return observation, check_reward(reward), bool(terminated or truncated), info
+
+    def draw_action(self) -> Any:
+        """Draw a random action that is permitted as far as the environment says so, in the form that training sends."""
+        action = self._chosen.sample()
+        if (mask := self._find_mask()) is not None:
+            self.has_mask = True
+            action = self._random.choice(mask) if len(mask) else action
+        action, space = decode_action(self._plain, to_python(self._chosen, action)), self._action_space
+        return action if has_plain_actions(space) else unflatten_action(space, action, list_choices(space))
+
+    def _look(self, observation: Any, info: Mapping[str, Any], call: str) -> None:
+        excess = check_observation(self._observation_space, observation)
+        self.excess = self.excess or (f"{excess}, by {call}" if excess else None)
+        if not has_plain_observations(self._observation_space):
+            flatten_observation(self._observation_space, observation)
+        self._seen = observation, info
+
+    def _find_mask(self) -> Any:
+        """Return the numbers of the permitted choices; None if the environment has no mask of its choices."""
+        if not isinstance(self._chosen, spaces.Discrete):
+            return None
+        sizes = list_choices(self._action_space) or []
+        for mask in self._list_masks():
+            try:
+                parts = mask if isinstance(mask, tuple | list) else [mask]
+                flags = np.concatenate([np.ravel(part) for part in parts]).astype(bool)
+            except (TypeError, ValueError):
+                continue
+            # A mask has a flag for each value of each part of an action, or one for each combination of them.
+            if flags.size == sum(sizes):
+                each = np.split(flags, np.cumsum(sizes)[:-1])
+                flags = np.prod(np.meshgrid(*each, indexing="ij"), axis=0).ravel().astype(bool)
+            if flags.size == self._chosen.n:
+                return np.flatnonzero(flags)
+        return None
+
+    def _list_masks(self) -> Iterator[Any]:
+        observation, info = self._seen
+        if isinstance(observation, Mapping):
+            yield from (observation[key] for key in MASKS if key in observation)
+        if MASKS[0] in info:
+            yield info[MASKS[0]]
+        if self._env.has_wrapper_attr("action_masks"):
+            try:
+                with call_guest("action_masks"):
+                    masks = self._env.get_wrapper_attr("action_masks")
+                    masks = masks() if callable(masks) else masks
+            except GuestError:  # Training does not call it.
+                return
+            yield masks
+
+
+def check_first_steps(env: Any, spec: EnvSpec) -> tuple[bool, list[str]]:
+    """Refuse an environment that cannot step, or whose observations or rewards are invalid.
+
+    It takes some steps, few in a slow simulator. What comes later is met in training, which does not look at bounds.
+
+    Args:
+        env: The environment with its wrappers, before its observations and actions are flattened.
+        spec: Its specification.
+
+    Returns:
+        Whether it says which actions are permitted, and notes for the user.
+
+    Raises:
+        GuestError: A reset or a step has failed.
+        ConfigError: What one of them returned is invalid, or the objective cannot be computed.
+    """
+    play = FirstSteps(env, spec)
+    began = time.monotonic()
+    first, actions, steps = play.reset(), list[Any](), list[Step]()
+    is_quick = time.monotonic() - began < MAX_CHECK_S
+    for number in range(1, MAX_CHECKED_STEPS + 1):
+        actions.append(play.draw_action())
+        steps.append(play.step(actions[-1], f"step {number}")[:3])
+        if steps[-1][2] or time.monotonic() - began > MAX_CHECK_S:
+            break
+    notes = []
+    if is_quick and (difference := _repeat(play, env.observation_space, first, actions, steps)):
+        notes.append(
+            f"{spec.id} does not follow its seed: {difference}. Episodes of one seed differ, so that policies are not "
+            "compared on the same ones: draw from self.np_random after super().reset(seed=seed)"
+        )
+    if play.excess:
+        notes.append(
+            f"{play.excess}. Training takes it as it is: if it is meant, widen the observation_space, "
+            "Box(-np.inf, np.inf, shape) has no bounds"
+        )
+    if play.has_mask:
+        notes.append(
+            f"{spec.id} says which actions are permitted (an action mask), which training does not use yet: policies "
+            "learn from its rewards what to leave, so a step should take every action"
+        )
+    if spec.objective:
+        _check_score(play, spec)
+    return play.has_mask, notes
+
+
+def _repeat(play: FirstSteps, space: Any, first: Any, actions: list[Any], steps: list[Step]) -> str | None:
+    """Play the same actions after a second reset with the same seed; return what is different, None if nothing is."""
+    began = time.monotonic()
+    if difference := find_difference(space, first, play.reset()):
+        return f"two resets with seed {SEED} differ, {difference}"
+    for number, (action, step) in enumerate(zip(actions, steps, strict=True), start=1):
+        if time.monotonic() - began > MAX_CHECK_S:
+            return None
+        again = play.step(action, f"step {number} after the second reset")[:3]
+        difference = find_difference(space, step[0], again[0])
+        if not difference and not np.allclose(step[1:], again[1:], rtol=RTOL, atol=ATOL):
+            difference = f"reward {step[1]:.6g} and {again[1]:.6g}"
+        if difference:
+            return f"the same actions after two resets with seed {SEED} differ at step {number}, {difference}"
+        if again[2]:
+            return None
+    return None
+
+
+def find_difference(space: Any, one: Any, other: Any, part: str = "") -> str | None:
+    """Return the first place in which two observations of a space differ, with both values; None if they are equal."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        keys = space.spaces if isinstance(space, spaces.Dict) else range(len(space.spaces))
+        parts = (find_difference(space.spaces[key], one[key], other[key], f"{part}[{key!r}]") for key in keys)
+        return next(filter(None, parts), None)
+    if isinstance(space, spaces.Text):
+        return None if one == other else f"observation{part} {one!r} and {other!r}"
+    first, second = np.asarray(one), np.asarray(other)
+    is_same = np.isclose(first, second, equal_nan=True, rtol=RTOL, atol=ATOL)
+    if is_same.all():
+        return None
+    place = tuple(map(int, np.argwhere(~is_same)[0]))
+    name = f"observation{part}{''.join(f'[{index}]' for index in place)}"
+    return f"{name} {first[place]:.6g} and {second[place]:.6g}"
+
+
+def _check_score(play: FirstSteps, spec: EnvSpec) -> None:
+    """Play a random episode, and refuse an objective that cannot be computed from the last step's info.
+
+    An episode that has not ended after `SCORE_STEPS` is not scored: the first trial finds such a fault.
+
+    Raises:
+        ConfigError: The info of the last step lacks the key, or what is there is no number.
+    """
+    score, total = make_score(spec.objective), 0.0
+    play.reset()
+    for length in range(1, SCORE_STEPS + 1):
+        _, reward, is_over, info = play.step(play.draw_action(), f"step {length} of the objective's episode")
+        total += reward
+        if is_over:
+            with _name_call(("objective.kind", spec.objective["kind"], ""), "the objective"):
+                score(total, length, info)
+            return
+
+
+Setting = tuple[str, object, str]
+"""A setting's name, its value, and what else comes between these and the problem in an error's first line."""
+
+
+def _find_setting(spec: EnvSpec) -> Setting:
+    """Return the setting that has made the environment; with wrappers, they may be at fault as well as it."""
+    return ("env.wrappers", ABSENT, f"of {spec.id}") if spec.wrappers else ("env.id", spec.id, "")
+
+
+@contextlib.contextmanager
+def _name_call(setting: Setting, call: str) -> Iterator[None]:
+    """Call the user's code in the ``with`` block; its errors name the setting and the call."""
+    key, value, place = setting
+    try:
+        try:
+            with call_guest(call):
+                yield
+        except GuestError as fault:
+            # If Gymnasium's own wrappers have failed to unpack the returned tuple, then the error is explained as ours
+            # would be.
+            if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(fault.__cause__)):
+                read_returned(call, fault.__cause__)
+            raise _name_fault(fault, setting) from fault.__cause__
+    except ConfigError as refusal:
+        raise name_setting(refusal, key, value, f"{place}, by {call}") from None
+
+
+def _name_fault(fault: GuestError, setting: Setting) -> GuestError:
+    """Return the error of a failed call with the setting, and with what to write if `reset` takes no seed."""
+    key, value, place = setting
+    cause = fault.__cause__
+    lacks_seed = isinstance(cause, TypeError) and "reset() got an unexpected keyword argument" in str(cause)
+    allowed, fix = (RESET, "write it so, with super().reset(seed=seed)") if lacks_seed else (fault.allowed, fault.fix)
+    named = GuestError(f"{place}: {fault.problem}", allowed, fix, key=key, value=value, cause=fault.cause)
+    named.call, named.place, named.elapsed_s = fault.call, fault.place, fault.elapsed_s
+    return named
+
+
+def read_returned(call: str, returned: Any) -> tuple[Any, ...]:
+    """Return the tuple of reset or step; refuse one of another length, such as the four values of old Gym's step.
+
+    Args:
+        call: Which call it was: ``reset``, or ``step 1``.
+        returned: What the environment returned, or the error of a wrapper that could not unpack it.
+
+    Raises:
+        ConfigError: It is not a tuple of as many values as Gymnasium's, with the info at its end.
+    """
+    is_reset = call == "reset"
+    if isinstance(returned, tuple) and len(returned) == (2 if is_reset else 5) and isinstance(returned[-1], dict):
+        return returned
+    if isinstance(returned, tuple):
+        last = f", the last one a {type(returned[-1]).__name__}" if returned else ""
+        what = f"returned a tuple of {len(returned)}{last}"
+    else:
+        what = str(returned) if isinstance(returned, Exception) else f"returned one {type(returned).__name__}"
+    if is_reset:
+        allowed, fix = "a tuple of two: the observation, and the info, a dict", "return observation, {}"
+    else:
+        allowed = "Gymnasium's five: observation, reward, terminated, truncated, and the info, a dict"
+        fix = "return observation, reward, done, False, info: the done of old Gym is terminated"
+    raise ConfigError("", ABSENT, what, allowed, fix)

@@ -1,0 +1,338 @@
+"""What the first steps of an environment tell: what is refused, and what becomes a note."""
+
+from __future__ import annotations
+
+import decimal
+import math
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as S
+
+from rltune.envs import first_steps
+from rltune.envs.spec import EnvSpec
+from rltune.envs.validation import check_env
+from rltune.errors import Cause, GuestError
+from tests.envs.walk import VECTOR, Walk, check, refuse
+
+FREE = np.random.default_rng()  # Numbers that no reset seeds.
+
+
+# -- Seeds ----------------------------------------------------------------------------------------------------------
+
+
+class FreeStart(Walk):
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        self.x = FREE.uniform(-0.5, 0.5)
+        return self.look(), {}
+
+
+class FreeLeaf(Walk):
+    observation_space = S.Dict(place=VECTOR, parts=S.Tuple((S.Discrete(1000), S.Box(0, 255, (2, 2, 3), np.uint8))))
+
+    def look(self) -> Any:
+        parts = int(self.x * 0), FREE.integers(0, 256, (2, 2, 3)).astype(np.uint8)
+        return {"place": super().look(), "parts": parts}
+
+
+class FreeText(Walk):
+    observation_space = S.Dict(place=VECTOR, mission=S.Text(12))
+
+    def look(self) -> Any:
+        return {"place": super().look(), "mission": str(FREE.integers(10**9))}
+
+
+class FreeMove(Walk):
+    def take(self, action: Any) -> None:
+        self.x = float(np.clip(self.x + FREE.normal(0, 0.1), -1, 1))
+
+
+class FreeReward(Walk):
+    def reward(self) -> float:
+        return float(FREE.normal())
+
+
+class FreeEnd(Walk):
+    """Ends its first episode alone after three steps."""
+
+    taken = 0
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        observation, reward, *_, info = super().step(action)
+        return observation, reward, self.taken == 3, False, info
+
+
+@pytest.mark.parametrize("made", [FreeStart, FreeLeaf, FreeText, FreeMove, FreeReward, FreeEnd])
+def test_what_ignores_the_seed_gets_one_note(made):
+    (note,) = check(made).notes
+    assert "seed" in note
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "MountainCarContinuous-v0", "Acrobot-v1"])
+def test_what_follows_its_seed_gets_no_note(env_id):
+    facts = check_env(EnvSpec(env_id))
+    assert facts is not None
+    assert facts.notes == ()
+    assert check().notes == ()
+
+
+class Rounding(Walk):
+    """A simulation whose last digits differ each time, as on a GPU."""
+
+    def look(self) -> Any:
+        return super().look() + FREE.uniform(0, 1e-7, 2).astype(np.float32)
+
+
+class Blank(Walk):
+    """An observation of NaN is refused, so that it is not compared."""
+
+    observation_space = S.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def look(self) -> Any:
+        return np.array([np.nan, 0.0], np.float32)
+
+
+def test_rounding_is_no_ignored_seed():
+    assert check(Rounding).notes == ()
+    assert "nan" in refuse(Blank).what
+
+
+class Slow(FreeStart):
+    resets = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        Slow.resets += 1
+        return super().reset(**kwargs)
+
+
+def test_a_slow_simulator_is_reset_once(monkeypatch):
+    monkeypatch.setattr(first_steps, "MAX_CHECK_S", 0.0)
+    assert check(Slow).notes == ()
+    assert Slow.resets == 1
+
+
+# -- Bounds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "is_noted"),
+    [
+        (VECTOR, np.array([1.002, 0.0], np.float32), True),
+        (VECTOR, np.array([0.0, -1.15]), True),
+        (VECTOR, np.array([1.0, 1.0000001]), False),
+        (VECTOR, [0.5, 1], False),
+        (S.Box(0, 1000, (1,)), np.array([1080.0]), True),
+        (S.Box(0, np.inf, (1,)), np.array([-0.05]), True),
+        (S.Dict(a=VECTOR, b=S.Box(0, 1, (1,))), {"a": np.zeros(2), "b": 1.05}, True),
+        (S.Dict(a=VECTOR), {"a": np.zeros(2), "more": None}, False),
+        (S.Tuple((VECTOR, S.MultiBinary(2))), (np.zeros(2), [1.0, 0.0]), False),
+        (S.Box(0, 255, (2,), np.uint8), np.array([3.0, 255.0]), False),
+    ],
+)
+def test_numbers_that_leave_their_bounds_by_little_are_noted(space, observation, is_noted):
+    notes = check(lambda: Walk(observation_space=space, look=lambda: observation)).notes
+    assert len(notes) == is_noted
+    assert all("observation" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "place"),
+    [
+        (VECTOR, np.array([255.0, 0.0], np.float32), "observation[0] is 255"),
+        (S.Box(0, 1, (2,), np.uint8), np.array([0, 255], np.uint8), "observation[1] is 255"),
+        (S.Dict(a=S.Dict(b=VECTOR)), {"a": {"b": np.array([0.0, 9.0])}}, "observation['a']['b'][1] is 9"),
+        (S.Dict(a=VECTOR), {"b": np.zeros(2)}, "observation"),
+        (S.Dict(a=VECTOR), {"a": np.zeros(3)}, "observation['a']"),
+        (S.Tuple((VECTOR, VECTOR)), (np.zeros(2),), "observation"),
+        (S.Tuple((VECTOR, S.Discrete(3))), (np.zeros(2), 3), "observation[1]"),
+        (S.Dict(a=S.MultiDiscrete([2, 3])), {"a": [1, 3]}, "observation['a'][1]"),
+        (S.Dict(a=S.Text(5, charset="ab")), {"a": "abc"}, "observation['a']"),
+        (VECTOR, np.zeros((2, 1), np.float32), "observation"),
+        (VECTOR, None, "observation"),
+        (S.Box(0, 255, (2,), np.uint8), np.array([0.5, 1.0]), "observation"),
+    ],
+)
+def test_observations_of_another_form_are_refused(space, observation, place):
+    refusal = refuse(lambda: Walk(observation_space=space, look=lambda: observation))
+    assert (refusal.key, refusal.value) == ("env.id", "Walk-v0")
+    assert place in refusal.what
+    assert refusal.allowed
+    assert refusal.fix
+
+
+# -- Rewards ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        *(1, True, np.float32(1), np.array(2.0), np.array([1.0]), np.array([[1]]), decimal.Decimal("0.5")),
+        *(torch.tensor([1.0]), torch.tensor(1.0), np.True_),
+    ],
+)
+def test_a_reward_of_one_number_is_taken(reward):
+    assert check(lambda: Walk(reward=lambda: reward)).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("reward", "what", "fix"),
+    [
+        (None, "None", "return float(reward)"),
+        ("1.0", "str", "return float(reward)"),
+        ([1.0], "list of 1 number", "return float(reward)"),
+        ((1.0, 2.0), "tuple of 2 numbers", "env=pettingzoo"),
+        ({"left": 1.0, "right": 0.0}, "left, right", "env=pettingzoo"),
+        (np.array([1.0, 2.0], np.float32), "(2,) and type float32", "env.wrappers"),
+        (torch.ones(2, 2), "(2, 2) and type torch.float32", "env.wrappers"),
+        (np.array([]), "(0,)", "return float(reward)"),
+        (1j, "complex", "return float(reward)"),
+        (np.array([math.nan]), "nan", "division by zero"),
+        (10**400, "int", "return float(reward)"),
+        (math.inf, "inf", "division by zero"),
+    ],
+)
+def test_a_reward_that_is_no_number_is_named_with_its_step(reward, what, fix):
+    refusal = refuse(lambda: Walk(reward=lambda: reward))
+    assert refusal.key == "env.id"
+    assert "reward" in refusal.what
+    assert "step 1" in refusal.what
+    assert what in refusal.what
+    assert fix in refusal.fix
+
+
+# -- Actions ----------------------------------------------------------------------------------------------------------
+
+
+class ByType(Walk):
+    def take(self, action: Any) -> None:
+        assert type(action) is int
+
+
+class ByForm(Walk):
+    action_space = S.Box(-1.0, 1.0, (2, 3), np.float32)
+
+    def take(self, action: Any) -> None:
+        assert isinstance(action, np.ndarray)
+        assert action.shape == (2, 3)
+
+
+class Shadowed(Walk):
+    """Keeps its seed where its space has a method."""
+
+    def __init__(self) -> None:
+        self.action_space = S.Discrete(3, start=1)
+        self.observation_space = S.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        for space in (self.action_space, self.observation_space):
+            space.seed = space.sample = space.contains = seed
+        return super().reset(seed=seed)
+
+    def take(self, action: Any) -> None:
+        assert action in (1, 2, 3)
+
+
+@pytest.mark.parametrize("made", [ByType, ByForm, Shadowed])
+def test_what_training_does_not_need_is_not_demanded(made):
+    assert check(made).notes == ()
+
+
+class Exits(Walk):
+    def take(self, action: Any) -> None:
+        sys.exit(3)
+
+
+def test_a_step_that_exits_is_named():
+    with pytest.raises(GuestError) as refused:
+        check(Exits)
+    fault = refused.value
+    assert (fault.key, fault.value, fault.call, fault.cause) == ("env.id", "Walk-v0", "step 1", Cause.ENVIRONMENT)
+    assert "sys.exit(3)" in fault.what
+    assert fault.place.startswith("test_first_steps.py")
+
+
+# -- Masks ------------------------------------------------------------------------------------------------------------
+
+
+class Masked(Walk):
+    """Raises at a forbidden action. Every second choice is permitted, in turn."""
+
+    action_space: Any = S.Discrete(4)
+
+    @property
+    def mask(self) -> Any:
+        return np.array([(self.at + place) % 2 for place in range(4)], np.int8)
+
+    def take(self, action: Any) -> None:
+        self.at -= 1
+        assert self.mask[action - getattr(self.action_space, "start", 0)]
+        self.at += 1
+
+
+class MaskedInObservation(Masked):
+    observation_space = S.Dict(observations=VECTOR, action_mask=S.Box(0, 1, (4,), np.int8))
+
+    def look(self) -> Any:
+        return {"observations": super().look(), "action_mask": self.mask}
+
+
+class MaskedInInfo(Masked):
+    action_space = S.Discrete(4, start=2)
+
+    def tell(self) -> dict[str, Any]:
+        return {"action_mask": self.mask}
+
+
+class MaskedByMethod(Masked):
+    def action_masks(self) -> Any:
+        return self.mask.astype(bool).tolist()
+
+
+class MaskedParts(Masked):
+    """The form of Stable-Baselines3: the flags of all parts after each other."""
+
+    action_space = S.MultiDiscrete([2, 3])
+    flags = np.array([0, 1, 1, 0, 0], bool)
+
+    def action_masks(self) -> Any:
+        return self.flags
+
+    def take(self, action: Any) -> None:
+        assert list(action) == [1, 0]
+
+
+class MaskedTuple(MaskedParts):
+    """The form of Gymnasium: the flags of each part by themselves."""
+
+    def action_masks(self) -> Any:
+        return self.flags[:2], self.flags[2:]
+
+
+MASKED = [MaskedInObservation, MaskedInInfo, MaskedByMethod, MaskedParts, MaskedTuple]
+
+
+@pytest.mark.parametrize("made", MASKED)
+def test_only_permitted_actions_are_drawn(made):
+    facts = check(made)
+    assert facts.has_mask
+    (note,) = facts.notes
+    assert "mask" in note
+
+
+class Picture(Walk):
+    observation_space = S.Dict(mask=S.Box(0, 1, (5, 5), np.int8))
+
+    def look(self) -> Any:
+        return {"mask": np.zeros((5, 5), np.int8)}
+
+    def action_masks(self) -> Any:
+        raise RuntimeError("not in this version")
+
+
+def test_what_is_no_mask_of_the_actions_is_none():
+    assert not check(Picture).has_mask
