@@ -154,7 +154,7 @@ def test_a_reward_that_is_no_number_is_no_divergence(tmp_path: Path) -> None:
     result = trial.step()
     trial.stop()
     assert re.fullmatch(r"nan.* 107", result["failed"])
-    assert result["diverged"] is False
+    assert result["cause"] == "reward"
     assert "training.lr" not in result["traceback"]
 
 
