@@ -227,7 +227,7 @@ def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
         ConfigError: The environment cannot shape rewards.
     """
     spec, env_runners = spec_of(config.env), config.env_runners
-    check_rewards(spec, 0, config.env.vectorize)
+    check_rewards(spec, config.env.vectorize)
     if env_runners is None:
         # Numbers of env runners to try: powers of two that leave one CPU for the trial's process.
         env_runners = [0, *(2**n for n in range(cpus.bit_length()) if 2**n < cpus)]

@@ -26,6 +26,9 @@ OUT_OF_MEMORY = "out of memory on its GPU"
 SCORED_SHARE = 1 / 20
 """The last part of a trial's budget: a report's score is the mean of the episodes that ended in so many steps."""
 
+EVALUATION_STEPS = 10_000
+"""The default of ``env.evaluation_steps``: the steps after which an evaluated episode is cut."""
+
 SCORED_EPISODES = 5
 """The number of episodes that a score is the mean of at least, as soon as so many have ended."""
 

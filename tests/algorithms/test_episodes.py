@@ -11,6 +11,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 
 from rltune.algorithms.episodes import EPISODES, log_episode, read_episodes, report_episodes
 from rltune.engine import build_algorithm
+from rltune.envs.episode import RECORD, EpisodeRecord
 
 
 def ignore(**details: Any) -> None:
@@ -27,24 +28,32 @@ def test_a_users_callbacks_stay(theirs: Any) -> None:
     assert config.callbacks_on_episode_end == before
 
 
+ENDED = [EpisodeRecord(3.0, 30, 2.0), EpisodeRecord(5.0, 50, 4.0, True, 1, "OSError")]
+
+
 def test_what_rllib_makes_of_one_episode_and_of_none() -> None:
-    assert read_episodes({EPISODES: [(3.0, 30), (5.0, 50)], "episode_return_mean": 4.0}) == [(3.0, 30), (5.0, 50)]
-    assert read_episodes({EPISODES: (3.0, 30), "episode_return_mean": 3.0}) == [(3.0, 30)]
+    logged = [tuple(episode) for episode in ENDED]
+    assert read_episodes({EPISODES: logged, "episode_return_mean": 4.0}) == ENDED
+    assert read_episodes({EPISODES: logged[0], "episode_return_mean": 3.0}) == ENDED[:1]
     assert read_episodes({EPISODES: []}) == read_episodes({}) == read_episodes({"episode_return_mean": math.nan}) == []
 
 
 @pytest.mark.parametrize("chunks", [{}, {"prev_episode_chunks": None}])
-def test_an_episode_without_earlier_parts_is_logged(chunks: dict[str, Any]) -> None:
-    """RLlib's own env runners give a list, but its callback's signature has None by default."""
+@pytest.mark.parametrize("record", [None, ENDED[1]])
+def test_an_episode_is_worth_its_record_or_its_return(chunks: dict[str, Any], record: EpisodeRecord | None) -> None:
+    """RLlib's own env runners give a list of earlier parts, but its callback's signature has None by default."""
     logged: list[Any] = []
     logger = SimpleNamespace(log_value=lambda *values, reduce: logged.append(values))
-    log_episode(episode=SimpleNamespace(get_return=lambda: 3.0, t=30), metrics_logger=logger, **chunks)
-    assert logged == [(EPISODES, (3.0, 30))]
+    info = {} if record is None else {RECORD: record}
+    episode = SimpleNamespace(get_return=lambda: 3.0, t=30, get_infos=lambda index: info)
+    log_episode(episode=episode, metrics_logger=logger, **chunks)
+    assert logged == [(EPISODES, tuple(record or EpisodeRecord(3.0, 30, 3.0)))]
 
 
 def test_an_iteration_whose_episodes_nobody_lists_counts_by_its_mean() -> None:
     """A user's env runner may call no callbacks."""
-    assert read_episodes({"episode_return_mean": 4.0, "episode_len_mean": 40.0}) == [(4.0, 40)]
+    sampled = {"episode_return_mean": 4.0, "episode_len_mean": 40.0}
+    assert read_episodes(sampled) == [EpisodeRecord(4.0, 40, 4.0)]
 
 
 @pytest.mark.parametrize("num_env_runners", [0, 2])
@@ -62,4 +71,4 @@ def test_each_episode_is_reported_once(num_env_runners: int, ray_cluster: Any) -
         assert len(episodes) == sampled["num_episodes_lifetime"]
     algorithm.stop()
     assert len(episodes) > 8
-    assert all(total == length for total, length in episodes)
+    assert all(episode.total == episode.length for episode in episodes)

@@ -19,8 +19,9 @@ from rltune.certification.selection import Player
 from rltune.config.schema import EnvConfig, ObjectiveConfig, RewardsConfig
 from rltune.envs.spec import specify_env
 from rltune.formatting import format_objective
-from rltune.policies.evaluation import Evaluation, evaluate
+from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
+from rltune.policies.result import Evaluation
 from rltune.records import RunKey
 from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import ModelRegistry, RegisteredModel
@@ -31,7 +32,8 @@ NUM_EPISODES = 100
 
 def candidate(score: float, certified: bool = True, folder: Path = Path(), run: RunKey | None = None) -> Candidate:
     certification = Certification((), NUM_EPISODES, 1000, (), "trial 1") if certified else None
-    winner = Finalist("trial 1", 1, {}, score, folder, run or RunKey(1))
+    evaluation = Evaluation((score,), (1,), score, 0.0, score, None, None, score, score)
+    winner = Finalist("trial 1", 1, {}, score, folder, run or RunKey(1), evaluation)
     return Candidate(
         winner, certification, "a-sweep", "cartpole", "ppo", specify_env(ENV, ObjectiveConfig()), NUM_EPISODES, ""
     )
@@ -71,6 +73,14 @@ def test_a_champion_is_named_with_the_sweep_that_it_won() -> None:
 
 def test_the_first_version_becomes_the_champion() -> None:
     assert _compare(candidate(1.0), None, Feeds(), Player())[0]
+
+
+def test_a_score_of_the_search_is_compared_with_no_champion() -> None:
+    challenger = candidate(500.0)
+    challenger = replace(challenger, winner=replace(challenger.winner, evaluation=None))
+    assert _compare(challenger, champion(10.0), Feeds(), Player())[0] is False
+    assert _compare(challenger, None, Feeds(), Player())[0] is True
+    assert not {"rltune.score", "rltune.episodes"} & set(_make_tags(challenger))
 
 
 def test_what_was_not_certified_does_not_replace_what_was() -> None:

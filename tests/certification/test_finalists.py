@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from concurrent.futures import wait
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from saved import write_checkpoint
 
@@ -21,12 +24,13 @@ from rltune.certification.finalists import (
     rank_finalists,
 )
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
-from rltune.certification.selection import EvaluationStoppedError, FinalEvaluation, Player, measure_policies
+from rltune.certification.selection import FinalEvaluation, Player, measure_policies
 from rltune.checkpoints.store import open_store
+from rltune.envs.child import CallGivenUpError, Child
+from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective
-from rltune.errors import RltuneError
-from rltune.policies.acting import choose_acting
-from rltune.policies.evaluation import Evaluation
+from rltune.errors import GuestError, RltuneError
+from rltune.policies.result import Evaluation
 from rltune.records import Direction, RunKey, TrialRecord
 from rltune.statistics import mean_interval
 
@@ -44,6 +48,31 @@ def entry(sweep: Path, number: int, state: str = "COMPLETE") -> TrialRecord:
     return TrialRecord(number, state, {}, {100: BELIEVED[number]}, checkpoint=record)
 
 
+Play = Callable[..., Any]
+
+
+@dataclass
+class Process:
+    """Stands in for a process: calls a function of the test in this one, and may do so several times."""
+
+    play: Play
+
+    def call(self, function: str, arguments: Any, *, limit_s: float, progress: Any, is_given_up: Any) -> Any:
+        folder = Path(arguments["folder"])
+        if function.endswith(":choose_acting"):
+            return self.play(folder, arguments["training_scores"])
+        answer = self.play(folder, arguments["episodes"], arguments["seed"], progress)
+        return json.loads(json.dumps(answer.to_dict()))
+
+
+def make_player(play: Play, slots: int = 1, **named: Any) -> Player:
+    return Player(slots, lambda: Process(play), **named)  # type: ignore[arg-type, return-value]
+
+
+def evaluation_of(worth: float, episodes: int) -> Evaluation:
+    return Evaluation((worth,) * episodes, (1,) * episodes, worth, 0.0, worth, worth, worth, worth, worth)
+
+
 class Aside:
     """Another process, that is asked what a checkpoint's policy plays."""
 
@@ -51,16 +80,13 @@ class Aside:
         self.numbers: list[int] = []
         self._both = threading.Barrier(2, timeout=60)
 
-    def __call__(
-        self, function: Callable[..., Any], folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]
-    ) -> Evaluation:
+    def __call__(self, folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
         number = int(folder.parent.parent.name)
         progress(episodes, episodes)
         self.numbers.append(number)
         if number != 1 and seed == EVALUATION_SEED:
             self._both.wait()  # the search's first two meet here, or it breaks
-        worth = WORTH[number]
-        return Evaluation((worth,) * episodes, (1,) * episodes, worth, 0.0, worth, worth, worth, worth, worth)
+        return evaluation_of(WORTH[number], episodes)
 
 
 @pytest.fixture
@@ -75,7 +101,7 @@ def lines() -> list[str]:
 
 @pytest.fixture
 def finals(tmp_path: Path, aside: Aside) -> FinalEvaluation:
-    return FinalEvaluation(open_store(tmp_path), top=3, episodes=2, player=Player(2, aside))
+    return FinalEvaluation(open_store(tmp_path), top=3, episodes=2, player=make_player(aside, 2))
 
 
 def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
@@ -92,50 +118,32 @@ def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
 def test_of_finalists_with_costs_the_lowest_wins(tmp_path: Path, aside: Aside, lines: list[str]) -> None:
     """The search believes in trials 3, 1 and 0, and the fresh episodes say that trial 0 costs least."""
 
-    def call(function: Any, folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
-        worth = WORTH[int(folder.parent.parent.name)]
-        return Evaluation((worth,) * episodes, (1,) * episodes, worth, 0.0, worth, worth, worth, worth, worth)
+    def call(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
+        return evaluation_of(WORTH[int(folder.parent.parent.name)], episodes)
 
     cost = Objective("energy", Direction.MIN)
     entries = [entry(tmp_path, number) for number in WORTH]
     assert [finalist.trial for finalist in rank_finalists(open_store(tmp_path), entries, Direction.MIN)] == [3, 1, 0, 2]
-    winner = FinalEvaluation(open_store(tmp_path), 3, 20, Player(1, call), cost).select(entries, lines.append)
+    winner = FinalEvaluation(open_store(tmp_path), 3, 20, make_player(call), cost).select(entries, lines.append)
     assert winner is not None
     assert (winner.trial, winner.objective) == (0, 3.0)
 
 
-@pytest.mark.parametrize("error", [RltuneError("the process ended without an answer"), ConnectionResetError("gone")])
+@pytest.mark.parametrize("error", [GuestError("its process died"), ConnectionResetError("gone")])
 def test_a_finalist_that_cannot_play_costs_the_others_nothing(
     tmp_path: Path, finals: FinalEvaluation, aside: Aside, lines: list[str], error: Exception
 ) -> None:
-    def call(function: Callable[..., Evaluation], folder: Path, *more: Any, **named: Any) -> Evaluation:
+    def call(folder: Path, *more: Any) -> Evaluation:
         if folder.parent.parent.name == "1":
             raise error
-        return Aside.__call__(aside, function, folder, *more, **named)
+        return aside(folder, *more)
 
-    finals = FinalEvaluation(open_store(tmp_path), top=3, episodes=2, player=Player(2, call))
+    player = make_player(call, 2, notify=lines.append)
+    finals = FinalEvaluation(open_store(tmp_path), top=3, episodes=2, player=player)
     winner = finals.select([entry(tmp_path, number) for number in WORTH], lines.append)
     assert winner is not None
     assert winner.trial != 1
     assert sum("trial 1" in line for line in lines) == 1
-
-
-def test_without_a_process_for_it_finalists_play_in_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    played: list[Path] = []
-
-    def here(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
-        progress(0, episodes)
-        played.append(folder)
-        worth = WORTH[int(folder.parent.parent.name)]
-        return Evaluation((worth,), (1,), worth, 0.0, worth, worth, worth, worth, worth)
-
-    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", here)
-    entries = [entry(tmp_path, number) for number in WORTH]
-    finals = FinalEvaluation(open_store(tmp_path), top=2, episodes=1, player=Player(2))
-    winner = finals.select(entries, lambda line: None)
-    assert winner is not None
-    assert winner.trial == 2
-    assert len(played) == 3
 
 
 def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, lines: list[str]) -> None:
@@ -143,7 +151,7 @@ def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, lines: l
     shown: list[tuple[str, int, int]] = []
     seen = threading.Event()
 
-    def call(function: Any, folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
+    def call(folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
         progress(10, episodes)
         assert seen.wait(60)
         return play_by_seed(folder, episodes, seed, progress)
@@ -153,7 +161,7 @@ def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, lines: l
         if done == 20:
             seen.set()
 
-    finals = FinalEvaluation(open_store(tmp_path), top=2, episodes=40, player=Player(2, call, show=show))
+    finals = FinalEvaluation(open_store(tmp_path), top=2, episodes=40, player=make_player(call, 2, show=show))
     finals.select([entry(tmp_path, number) for number in (0, 1)], lines.append)
     assert (20, 120) in {(done, total) for _, done, total in shown}, "both of them, beside each other"
 
@@ -184,11 +192,8 @@ def play_by_seed(folder: Path, episodes: int, seed: int, progress: Callable[[int
     return Evaluation(returns, (1,) * episodes, mean, 0.0, worth, low, high, min(returns), worth)
 
 
-def test_the_winner_is_shown_by_episodes_that_did_not_choose_it(
-    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
-    finals = FinalEvaluation(open_store(tmp_path), top=3, episodes=20, player=Player())
+def test_the_winner_is_shown_by_episodes_that_did_not_choose_it(tmp_path: Path, lines: list[str]) -> None:
+    finals = FinalEvaluation(open_store(tmp_path), top=3, episodes=20, player=make_player(play_by_seed))
     winner = finals.select([entry(tmp_path, number) for number in WORTH], lines.append)
     shown = describe_winner(winner, tmp_path, [])
     assert winner is not None
@@ -198,25 +203,21 @@ def test_the_winner_is_shown_by_episodes_that_did_not_choose_it(
     assert shown["evaluation"]["low"] < 59 < shown["evaluation"]["high"] <= 60
 
 
-def test_a_policys_interval_knows_nothing_of_its_sisters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
+def test_a_policys_interval_knows_nothing_of_its_sisters(tmp_path: Path) -> None:
     saved = entry(tmp_path, 0).checkpoint
     assert saved is not None
     runs = [SeedResult(seed, 100.0 - seed, (50.0, 100.0), saved.path) for seed in range(4)]
     diverged = SeedResult(4, -1000.0, (-1000.0,), saved.path)
     judged = judge_configurations([Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))], range(5), 1)
     assert judged is not None
-    measured, winner = measure_policies(judged, open_store(tmp_path), 20, Direction.MAX, Player())
+    measured, winner = measure_policies(judged, open_store(tmp_path), 20, Direction.MAX, make_player(play_by_seed))
     assert measured.policy is not None
     assert (winner.score, measured.policy.mean) == (100, 59)
     assert winner.measured is not None
     assert (measured.policy.low, measured.policy.high) == mean_interval(winner.measured.returns), "as evaluate says"
 
 
-def test_the_policy_of_the_run_with_the_lowest_cost_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
+def test_the_policy_of_the_run_with_the_lowest_cost_is_measured(tmp_path: Path) -> None:
     saved = entry(tmp_path, 0).checkpoint
     assert saved is not None
     runs = [SeedResult(seed, 100.0 - seed, (90.0, 200.0), saved.path) for seed in range(4)]
@@ -224,7 +225,7 @@ def test_the_policy_of_the_run_with_the_lowest_cost_is_measured(
     configurations = [Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))]
     judged = judge_configurations(configurations, range(5), 1, Direction.MIN)
     assert judged is not None
-    measured, _ = measure_policies(judged, open_store(tmp_path), 20, Direction.MIN, Player())
+    measured, _ = measure_policies(judged, open_store(tmp_path), 20, Direction.MIN, make_player(play_by_seed))
     assert measured.policy is not None
     assert (measured.policy.seed, measured.policy.mean) == (3, 59)
 
@@ -238,9 +239,8 @@ def test_a_certified_winner_stays_it_if_its_process_dies(tmp_path: Path, lines: 
     runs = tuple(SeedResult(seed, 100.0 - seed, (90.0,), saved.path) for seed in range(5))
     judged = judge_configurations([Configuration("trial 0", 0, {}, 9.0, runs)], range(5), 1)
     assert judged is not None
-    certification, winner = measure_policies(
-        judged, open_store(tmp_path), 20, Direction.MAX, Player(1, call), lines.append
-    )
+    player = make_player(call, notify=lines.append)
+    certification, winner = measure_policies(judged, open_store(tmp_path), 20, Direction.MAX, player)
     assert (certification.policy, winner.measured, winner.trial) == (None, None, 0)
     assert any("without an answer" in line for line in lines)
 
@@ -257,36 +257,48 @@ def test_of_several_seeds_the_first_is_judged_and_it_is_told(tmp_path: Path, lin
             (folder / part).mkdir(parents=True)
 
     saved = write_checkpoint(tmp_path, "trials/1", "best", {"env_steps": 100, "objective": 2.0}, fill)
-    finals = FinalEvaluation(open_store(tmp_path), top=1, episodes=2, player=Player(1, aside))
+    finals = FinalEvaluation(open_store(tmp_path), top=1, episodes=2, player=make_player(aside))
     finals.select([TrialRecord(1, "COMPLETE", {}, {100: 2.0}, checkpoint=saved)], lines.append)
     assert sum("replicates" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize("aside", [False, True], ids=["in the driver", "in another process"])
-def test_an_urgent_end_gives_evaluations_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: bool) -> None:
-    """In the driver between two steps; a process that does not answer is left alone."""
-    urgent, ended = threading.Event(), threading.Event()
+def hang(**_: Any) -> None:
+    with call_guest("reset of copy 0"):
+        time.sleep(600)
 
-    def play(folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
-        urgent.set()
-        try:
-            while True:
-                progress(0, episodes)
-        finally:
-            ended.set()
 
-    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play)
-    silent = threading.Event()
+def give_up(**_: Any) -> None:
+    raise KeyboardInterrupt
 
-    def call(*_: Any, **__: Any) -> Any:
-        urgent.set()
-        silent.wait(60)
 
-    player = Player(1, call if aside else None, urgent.is_set)
-    with pytest.raises(EvaluationStoppedError):
-        FinalEvaluation(open_store(tmp_path), 1, 5, player).select([entry(tmp_path, 1)], lambda line: None)
-    silent.set()
-    assert aside or ended.wait(60), "no thread goes on"
+def start(player: Player, function: Any) -> Any:
+    return player.start(f"{__name__}:{function.__name__}")
+
+
+def test_an_urgent_end_ends_the_processes() -> None:
+    urgent, children = threading.Event(), []
+
+    def start_child() -> Child:
+        children.append(Child())
+        return children[-1]
+
+    player = Player(1, start_child, is_urgent=urgent.is_set)
+    with player.open(1):
+        future = start(player, hang)
+        threading.Timer(1.0, urgent.set).start()
+        with pytest.raises(CallGivenUpError):
+            player.finish(future, "playing", "trial 1")
+    assert wait([future], 60).done
+    assert not psutil.pid_exists(children[0].pid)
+
+
+@pytest.mark.parametrize(("function", "words"), [(hang, "reset of copy 0"), (give_up, "KeyboardInterrupt")])
+def test_whatever_an_evaluation_does_its_end_is_a_note(lines: list[str], function: Any, words: str) -> None:
+    player = Player(1, Child, stall_s=2.0, notify=lines.append)
+    with player.open(1):
+        assert player.finish(start(player, function), "playing", "trial 1") is None
+    assert len(lines) == 1
+    assert words in lines[0]
 
 
 def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, lines: list[str], aside: Aside) -> None:
@@ -297,12 +309,12 @@ def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, lines: l
         (folder / "policy").mkdir()
         (folder / "episodes.json").write_text('{"evaluated": 0, "recent": [[90, -9.0, 9, -9.0], [99, -7.0, 7, -7.0]]}')
 
-    def call(function: Callable[..., Any], folder: Path, *more: Any, progress: Any) -> Any:
-        if function is choose_acting:
+    def call(folder: Path, *more: Any) -> Any:
+        if len(more) == 1:
             assert more == ([-9.0, -7.0],)
             return decision if folder.parent.parent.name == "1" else None
         played.append(folder)
-        return play_by_seed(folder, *more, progress)
+        return play_by_seed(folder, *more)
 
     def keep(finalist: Finalist, acting: Any) -> Finalist:
         assert acting == decision
@@ -314,7 +326,7 @@ def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, lines: l
     state = {"env_steps": 100, "objective": 2.0}
     saved = write_checkpoint(tmp_path, "trials/1", "best", state, fill)
     trials = [TrialRecord(1, "COMPLETE", {}, {100: 9.0}, checkpoint=saved), entry(tmp_path, 0)]
-    winner = FinalEvaluation(open_store(tmp_path), 1, 20, Player(1, call), keep=keep).select(trials, lines.append)
+    winner = FinalEvaluation(open_store(tmp_path), 1, 20, make_player(call), keep=keep).select(trials, lines.append)
     assert winner is not None
     assert played == [tmp_path / "kept"] * 2, "to choose, and to measure"
     assert (describe_winner(winner, tmp_path, []) or {})["acting"] == decision

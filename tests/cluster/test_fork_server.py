@@ -21,7 +21,9 @@ import pytest
 from rltune.cluster import fork_server, worker_entry
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server, begin_fork_server
 from rltune.cluster.worker_entry import MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE
-from rltune.errors import ConfigError, RltuneError
+from rltune.envs.child import Child
+from rltune.envs.guest import call_guest
+from rltune.errors import Cause, ConfigError, GuestError, RltuneError
 
 pytestmark = [pytest.mark.replacement, pytest.mark.slow]  # each server has torch and RLlib to import
 
@@ -188,37 +190,71 @@ def test_a_call_without_an_answer_is_made_once(
     assert int(calls.read_text()) != os.getpid()
 
 
-def hang(calls: str, progress: Callable[..., None] | None = None) -> None:
+def hang(calls: str) -> None:
     count_call(calls)
     time.sleep(600)
 
 
-def work_slowly(progress: Callable[..., None]) -> str:
-    for done in range(1, 13):
-        time.sleep(0.5)
-        progress(done, 12)
-    return "done"
-
-
 @pytest.mark.nightly
-@pytest.mark.parametrize("progress", [None, print])
-def test_a_call_that_hangs_ends_with_a_message(
-    progress: Callable[..., None] | None, warm: ForkServer, tmp_path: Path
-) -> None:
+def test_a_call_that_hangs_ends_with_a_message(warm: ForkServer, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     with pytest.raises(RltuneError, match="hang"):
-        warm.call(hang, str(calls), patience_s=2.0, progress=progress)
+        warm.call(hang, str(calls), patience_s=2.0)
     deadline = time.monotonic() + 60
     while not (calls.exists() and calls.read_text()) and time.monotonic() < deadline:  # it may still be importing
         time.sleep(0.05)
     assert int(calls.read_text()) != os.getpid(), "called once, and not by the driver"
 
 
+def describe_process(progress: Callable[[int, int], None]) -> list[Any]:
+    progress(1, 2)
+    print("noise")
+    return [os.getpgid(0), os.getsid(0), "torch" in sys.modules]
+
+
+def describe_quietly() -> list[Any]:
+    return describe_process(lambda *parts: None)
+
+
+def end_process(how: str) -> None:
+    if how == "hang":
+        with call_guest("step"):
+            time.sleep(600)
+    print("last words", flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def call_child(opened: ForkServer, function: Callable[..., Any], limit_s: float = 60, **arguments: Any) -> Any:
+    return Child(fork=opened.fork_child).call(f"{__name__}:{function.__name__}", arguments, limit_s=limit_s)
+
+
+def test_a_forked_child_has_its_imports_done_and_a_session(warm: ForkServer) -> None:
+    made, child = [], Child(fork=warm.fork_child)
+    function = f"{__name__}:{describe_process.__name__}"
+    answer = child.call(function, {}, limit_s=60, progress=lambda *parts: made.append(parts))
+    assert answer == [child.pid, child.pid, True]
+    assert made == [(1, 2)]
+    assert not psutil.pid_exists(child.pid)
+
+
+@pytest.mark.parametrize(
+    ("how", "cause", "words"),
+    [("crash", Cause.LOST_PROCESS, "SIGSEGV.*last words"), ("hang", Cause.STALLED, "step")],
+)
+def test_the_end_of_a_forked_child_is_named(how: str, cause: Cause, words: str, warm: ForkServer) -> None:
+    with pytest.raises(GuestError, match=words) as caught:
+        call_child(warm, end_process, limit_s=2, how=how)
+    assert caught.value.cause == cause
+
+
 @pytest.mark.nightly
-def test_a_call_that_comes_further_is_waited_for_and_says_how_far_it_is(warm: ForkServer) -> None:
-    reports: list[tuple[int, int]] = []
-    answer = warm.call(work_slowly, patience_s=5.0, progress=lambda done, total: reports.append((done, total)))
-    assert (answer, reports) == ("done", [(done, 12) for done in range(1, 13)])
+def test_without_a_fork_server_a_child_is_started_anew(warm: ForkServer) -> None:
+    with acquire_fork_server() as opened:
+        assert opened is not None
+        psutil.Process(opened.pid).kill()
+        group, session, has_torch = call_child(opened, describe_quietly)
+        assert group == session
+        assert not has_torch
 
 
 @pytest.mark.nightly

@@ -24,9 +24,10 @@ from rltune.driver import end as module
 from rltune.driver.end import end_sweep, leave_without_head, register_winner, save_outcome, select_winner
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
+from rltune.envs.child import CallGivenUpError
 from rltune.ledger.outcome import load_outcome
-from rltune.policies.evaluation import Evaluation
 from rltune.policies.policy import load_policy
+from rltune.policies.result import Evaluation
 from rltune.records import Report
 from rltune.tracking.mlflow_tracker import MLflowTracker
 from tests.policies.bundles import BOX, write_linear
@@ -262,12 +263,17 @@ def test_the_searchs_best_wins_where_none_can_be_evaluated(open_mine: Callable[.
 def test_a_signal_leaves_the_evaluation_to_a_resume(
     open_mine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, signal: int, exit_code: int
 ) -> None:
-    def play(folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> None:
-        sweep.stopper.request("interrupted", signal)
-        while True:
-            progress(0, episodes)
+    class Process:
+        def __init__(self, *_: Any) -> None:
+            """Stand in for a process that plays for ever."""
 
-    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play)
+        def call(self, *_: Any, is_given_up: Callable[[], bool], **__: Any) -> None:
+            sweep.stopper.request("interrupted", signal)
+            while not is_given_up():
+                time.sleep(0.01)
+            raise CallGivenUpError
+
+    monkeypatch.setattr("rltune.driver.end.Child", Process)
     with open_mine("certify=off", "certify.top=1") as sweep:
         add_trial(sweep, 0, 10.0, lambda folder: write_linear(folder / "policy", BOX))
         records = sweep.ledger.trials.records()
@@ -288,17 +294,20 @@ def test_a_finalist_that_samples_does_so_wherever_it_is_loaded(
         write_linear(folder / "policy", BOX)
         (folder / "episodes.json").write_text('{"evaluated": 0, "recent": [[1, 1.0, 1, 1.0], [2, 1.0, 1, 1.0]]}')
 
-    def play(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
-        return Evaluation((1.0,) * episodes, (1,) * episodes, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0)
-
     decided = []
 
-    def decide(folder: Path, *_: Any, **__: Any) -> dict[str, Any]:
-        decided.append(folder)
-        return decision
+    class Process:
+        def __init__(self, *_: Any) -> None:
+            """Stand in for a process of its own."""
 
-    monkeypatch.setattr("rltune.policies.acting.choose_acting", decide)
-    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play)
+        def call(self, function: str, arguments: Any, **_: Any) -> dict[str, Any]:
+            if function.endswith(":choose_acting"):
+                decided.append(arguments["folder"])
+                return decision
+            episodes = arguments["episodes"]
+            return Evaluation((1.0,) * episodes, (1,) * episodes, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0).to_dict()
+
+    monkeypatch.setattr("rltune.driver.end.Child", Process)
     with open_mine("certify=off", "certify.top=1") as sweep:
         add_trial(sweep, 0, 10.0, fill)
         records = sweep.ledger.trials.records()

@@ -155,6 +155,12 @@ def test_published_settings_keep_their_observations_and_rewards(request_of):
     assert (env.normalise_observations, env.rewards) == NEITHER
 
 
+def test_a_time_limit_of_its_own_outweighs_the_settings(request_of):
+    env = make_plan(request_of(*SAFE, "env=cartpole", "env.evaluation_steps=7")).build.env
+    assert env.evaluation_steps is None
+    assert env.digest == make_plan(request_of(*SAFE, "env=cartpole")).build.env.digest
+
+
 def test_what_is_normalised_can_be_searched(request_of):
     plan = make_plan(request_of(*SAFE, "env=pendulum", "algo=ppo", "~tuned"))
     envs = [
@@ -290,11 +296,8 @@ def test_actions_that_an_algorithm_lacks_are_refused_early(request_of, overrides
 
 
 @pytest.mark.parametrize("elsewhere", ["algo.env_runners.num_env_runners=1", "env.vectorize=async"])
-def test_shaped_rewards_are_refused_where_true_returns_would_not_come_back(elsewhere, request_of):
-    with pytest.raises(ConfigError) as refused:
-        make_plan(request_of("env=pendulum", "env.rewards.scale=0.1", elsewhere))
-    assert elsewhere.split("=")[0] in refused.value.fix
-    make_plan(request_of("env=pendulum", elsewhere))
+def test_rewards_and_objectives_may_be_anything_where_others_sample(elsewhere, request_of):
+    make_plan(request_of("env=pendulum", "env.rewards.scale=0.1", "objective.direction=min", elsewhere))
 
 
 @pytest.mark.parametrize(
@@ -344,3 +347,48 @@ def test_a_sobol_sequence_is_that_of_the_sweeps_seed(make):
         make(searcher={"kind": "qmc"}, seed=seed).sampler(number) for seed, number in ((5, 1), (5, 2), (6, 1))
     )
     assert (first._sweep_seed, second._sweep_seed, other._sweep_seed) == (5, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("env", "steps", "is_noted"),
+    [("failing:Failing-v0", 4000, True), ("failing:Failing-v0", 8000, False), ("CartPole-v1", 4000, False)],
+)
+def test_few_steps_for_copies_without_a_time_limit_are_noted(env, steps, is_noted, request_of):
+    words = ("env=gym", f"env.id={env}", f"budget.env_steps={steps}", "algo.env_runners.num_envs_per_env_runner=4")
+    notes = [note for note in make_plan(request_of(*words, "tracking=off")).notes if "no time limit" in note]
+    assert [("4 copies take 1,000 steps each" in note) for note in notes] == [True] * is_noted
+
+
+COPIES = "algo.env_runners.num_envs_per_env_runner"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "fix"),
+    [
+        ((f"{COPIES}=4", "env.max_copies=3"), "env.max_copies", f"{COPIES}=3, or env.max_copies=4"),
+        ((f"{COPIES}=4", "env.max_copies=7", "replicates=2"), "env.max_copies", "env.max_copies=8"),
+        (
+            (f"{COPIES}=4", "env.max_copies=7", "algo.env_runners.num_env_runners=2"),
+            "env.max_copies",
+            "env.max_copies=8",
+        ),
+        ((f"{COPIES}=3", "+env.per_copy.server=[one_of,a,b]"), "env.per_copy.server", f"{COPIES}=2, or "),
+        (("+env.per_copy.server=number", "+env.kwargs.server=2"), "env.kwargs.server", "~env.kwargs.server"),
+        (("+env.per_copy.server=number",), "env.per_copy.server", "~env.per_copy.server"),
+        (("+env.per_copy.port=[ports,5005]",), "env.per_copy.port", "env.per_copy.port=number"),
+        (("env.max_copies=0",), "env.max_copies", "env.max_copies=4"),
+        (("env.max_copies=9", "env.vectorize=vector_entry_point"), "env.vectorize", "env.vectorize=sync"),
+    ],
+)
+def test_copies_that_cannot_be_are_refused_with_what_to_type(request_of, overrides, key, fix):
+    with pytest.raises(RltuneError) as refused:
+        make_plan(request_of("env=cartpole", "~tuned", *SAFE, *overrides))
+    assert refused.value.key == key
+    assert refused.value.fix.startswith(fix)
+
+
+def test_trials_at_once_share_the_copies_of_a_machine(request_of):
+    made = make_plan(request_of("env=cartpole", "~tuned", *SAFE, f"{COPIES}=4", "replicates=2", "env.max_copies=17"))
+    assert (made.request.copies, made.request.max_copies) == (8, 17)
+    assert int(made.request.trials_per_node) == 2
+    assert make_plan(request_of("env=cartpole", *SAFE)).request.trials_per_node == float("inf")

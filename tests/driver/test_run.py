@@ -577,15 +577,12 @@ class Aside:
         self.calls.append((function, named))
 
 
-def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_check_may_take_longer_than_a_trial_may_hang(request_of: Callable[..., Any], tmp_path: Path) -> None:
     plan = make_plan(request_of("tracking=off", "failures.stall_s=7"))
     server: Any = Aside()
-    _, call_in_subprocess = pipeline._check(plan, server)
-    assert call_in_subprocess is not None
-    call_in_subprocess(len, "abc")
-    checked, aside = (named for _, named in server.calls)
+    pipeline._check(plan, server)
+    ((_, checked),) = server.calls
     assert checked == {"patience_s": pipeline.PREFLIGHT_S}, "it imports RLlib first"
-    assert aside == {"patience_s": 7.0}
 
 
 # -- one command, typed again and again -------------------------------------------------------------------------------

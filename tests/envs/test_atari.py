@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import collections
-
 import numpy as np
 import pytest
 
 from rltune.algorithms.rllib_env import Creator
 from rltune.compose.composing import conf_dir
 from rltune.envs.build import is_plain, make_training_env
-from rltune.envs.rewards import collect_returns
+from rltune.envs.episode import RECORD
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env
 
@@ -48,10 +46,7 @@ def test_the_native_atari_vector_gives_what_the_wrappers_give(fire, scaled):
     if not fire:
         del raw["wrappers"][1]
     spec = spec_of({key: value for key, value in raw.items() if key != "name"})
-    sink = collections.deque()
-    with collect_returns(sink):
-        together = make_native_atari(spec, 2)
-        single = make_training_env(spec)
+    together, single = make_native_atari(spec, 2), make_training_env(spec)
     assert together.single_observation_space == single.observation_space
     assert together.single_action_space == single.action_space
     seen, obs = together.reset(seed=5)[0][0], single.reset(seed=5)[0]
@@ -63,12 +58,12 @@ def test_the_native_atari_vector_gives_what_the_wrappers_give(fire, scaled):
     rng, ended = np.random.default_rng(0), False
     while not ended:
         action = int(rng.integers(4)) if rng.random() < 0.5 else 1
-        frames, rewards, terminated, truncated, _ = together.step(np.array([action, 0]))
-        obs, reward, over, cut, _ = single.step(action)
+        frames, rewards, terminated, truncated, infos = together.step(np.array([action, 0]))
+        obs, reward, over, cut, info = single.step(action)
         assert (frames[0] == obs).all()
         assert (rewards[0], terminated[0], truncated[0]) == (reward, over, cut)
         ended = over or cut
-    assert sink[0] == sink[1]
+    assert infos[RECORD][0] == info[RECORD]
     assert (together.step(np.array([1, 0]))[0][0] == single.reset()[0]).all(), "begun anew, whatever the action"
     together.close()
 
@@ -90,6 +85,7 @@ def test_only_standard_atari_is_sampled_natively():
     for change in (
         {"wrappers": other},
         {"rewards": {"normalise": True}},
+        {"restarts": 3},
         {"kwargs": {"frameskip": 1, "mode": 1}},
         {"id": "CartPole-v1", "wrappers": [], "kwargs": {}},
     ):

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from rltune.envs.inspection import digest_sources
+from rltune.envs.spec import EnvSpec
+from rltune.envs.validation import check_env
+from rltune.errors import ConfigError
 from tests.envs.walk import Walk, check, refuse
 
 # -- Statistics that nobody keeps -------------------------------------------------------------------------------------
@@ -62,6 +65,14 @@ def test_running_statistics_of_wrappers_are_refused(made, wrappers, key, part):
     assert f"algo.normalise=[{part}]" in refusal.fix
 
 
+def test_wrappers_that_an_id_registers_are_looked_at(monkeypatch):
+    registered = gymnasium.wrappers.NormalizeObservation(gymnasium.make("CartPole-v1")).spec
+    monkeypatch.setitem(gymnasium.registry, "Wrapped-v0", registered)
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec("Wrapped-v0"))
+    assert refused.value.key == "env.id"
+
+
 def test_fixed_transformations_are_taken():
     assert check(wrappers=wrapped(f"{__name__}:Fixed")).notes == ()
     assert check(lambda: gymnasium.wrappers.TransformReward(Walk(), lambda reward: reward / 10)).notes == ()
@@ -81,6 +92,14 @@ class Hosting(Walk):
         self.game = limited(7)
 
 
+class OldSpec(Walk):
+    """Keeps something of its own where Gymnasium keeps its specification."""
+
+    def __init__(self) -> None:
+        self.game = Walk(spec={"board": 3})
+        self.limited = gymnasium.wrappers.TimeLimit(self.game, 6)
+
+
 @pytest.mark.parametrize(
     ("made", "spec", "limit"),
     [
@@ -89,6 +108,7 @@ class Hosting(Walk):
         (Walk, {"wrappers": ({"entry_point": "TimeLimit", "kwargs": {"max_episode_steps": 5}},)}, 5),
         (lambda: limited(8), {"kwargs": {"max_episode_steps": 9}}, 8),
         (Hosting, {}, 7),
+        (OldSpec, {}, 6),
     ],
 )
 def test_the_time_limit_is_that_of_all_wrappers(made, spec, limit):

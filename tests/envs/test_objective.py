@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections import deque
 from typing import Any
 
 import gymnasium as gym
 import pytest
 
 from rltune.envs.build import find_modules, make_training_env
+from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.objective import Objective, check_objective, make_score
-from rltune.envs.rewards import collect_returns
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
@@ -25,24 +24,25 @@ def spec(**objective: Any) -> EnvSpec:
     return EnvSpec("CartPole-v1", wrappers=(wrapper,), objective={**SUCCESS, **objective})
 
 
-def play(env: gym.Env[Any, Any], actions: list[int]) -> None:
-    env.reset(seed=1)
+def play(env: gym.Env[Any, Any], actions: list[int]) -> EpisodeRecord:
     for action in actions:
-        if any(env.step(action)[2:4]):
-            return
+        *_, terminated, truncated, info = env.step(action)
+        if terminated or truncated:
+            break
+    record: EpisodeRecord = info[RECORD]
+    return record
 
 
 LEFT = [0] * 20  # falls after about nine steps
 BALANCED = [0, 1] * 100
 
 
-def test_training_collects_returns_and_scores_side_by_side() -> None:
-    sink: deque[tuple[float, int, float]] = deque()
-    with collect_returns(sink):
-        env = make_training_env(spec())
-    play(env, LEFT)
-    play(env, BALANCED)
-    (short, short_length, failed), (long, _, succeeded) = sink
+def test_training_records_returns_and_scores_side_by_side() -> None:
+    env = make_training_env(spec())
+    env.reset(seed=1)
+    short, short_length, failed, *_ = play(env, LEFT)
+    env.reset(seed=1)
+    long, _, succeeded, *_ = play(env, BALANCED)
     assert short == short_length < 12 < long
     assert (failed, succeeded) == (0.0, 1.0)
 
@@ -82,7 +82,7 @@ def test_a_missing_key_is_told_before_the_first_trial() -> None:
     check_env(spec())
 
 
-PLACE = {"env_runners": 0, "vectorize": "auto", "several_agents": False}
+PLACE = {"vectorize": "auto", "several_agents": False}
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,7 @@ PLACE = {"env_runners": 0, "vectorize": "auto", "several_agents": False}
         ({"key": None}, {}, "without objective.key", "objective.key=is_success"),
         ({"kind": "return"}, {}, "with objective.key=is_success", "objective.kind=info"),
         ({}, {"several_agents": True}, "several agents", "objective.kind=return"),
-        ({}, {"env_runners": 2}, "num_env_runners=2", "algo.env_runners.num_env_runners=0"),
-        ({}, {"vectorize": "async"}, "env.vectorize=async", "env.vectorize=sync"),
+        ({}, {"vectorize": "vector_entry_point"}, "env.vectorize=vector_entry_point", "env.vectorize=sync"),
         ({"kind": "nowhere:score", "key": None}, {}, "cannot be imported", "PYTHONPATH"),
     ],
 )
@@ -107,7 +106,7 @@ def test_what_cannot_be_had_is_refused_with_what_to_type(
 
 
 def test_a_plain_return_is_no_own_objective() -> None:
-    check_objective({}, env_runners=4, vectorize="async", several_agents=True)
+    check_objective({}, vectorize="vector_entry_point", several_agents=True)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +134,8 @@ def test_a_policy_may_not_import_its_authors_own_function() -> None:
 
 
 def test_an_environment_in_mid_episode_goes_on_scoring() -> None:
-    sink: deque[tuple[float, int, float]] = deque()
     env = make_training_env(spec())
     env.reset(seed=1)
     env.step(0)
-    with collect_returns(sink):
-        copy = pickle.loads(pickle.dumps(env))
-    for action in BALANCED:
-        if any(copy.step(action)[2:4]):
-            break
-    ((_, length, worth),) = sink
-    assert (length > 12, worth) == (True, 1.0)
+    record = play(pickle.loads(pickle.dumps(env)), BALANCED)
+    assert (record.length > 12, record.score) == (True, 1.0)

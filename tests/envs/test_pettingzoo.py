@@ -78,6 +78,44 @@ def test_what_an_agent_cannot_learn_from_is_refused(place, value, what, monkeypa
     assert refused.value.key == "env.id"
 
 
+def test_what_the_agents_observe_is_noted(monkeypatch):
+    from mpe2 import simple_spread_v3
+    from pettingzoo.utils import BaseParallelWrapper
+
+    class Free(BaseParallelWrapper):
+        resets = 0.0
+
+        def reset(self, **kwargs):
+            observations, infos = super().reset(**kwargs)
+            self.resets += 1
+            return {agent: seen + self.resets for agent, seen in observations.items()}, infos
+
+    assert check_env(spec_of(SPREAD)).notes == ()
+    make = simple_spread_v3.parallel_env
+    monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: Free(make(**kwargs)))
+    (note,) = check_env(spec_of(SPREAD)).notes
+    assert "agent_0" in note
+    assert "seed" in note
+
+
+def test_agents_get_python_ints_and_may_pay_arrays(monkeypatch):
+    from mpe2 import simple_spread_v3
+    from pettingzoo.utils import BaseParallelWrapper
+
+    class Strict(BaseParallelWrapper):
+        def step(self, actions):
+            assert {type(action) for action in actions.values()} == {int}
+            observations, rewards, *rest = super().step(actions)
+            return observations, {agent: np.array([reward]) for agent, reward in rewards.items()}, *rest
+
+    make = simple_spread_v3.parallel_env
+    monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: Strict(make(**kwargs)))
+    assert check_env(spec_of(SPREAD)).notes == ()
+    team = TeamEnv(make_parallel_env(spec_of(SPREAD)))
+    team.reset(seed=3)
+    assert isinstance(team.step({agent: np.int64(1) for agent in team.action_space})[1], float)
+
+
 def test_a_team_steps_like_one_agent_with_the_sum_of_the_rewards():
     team, agents = TeamEnv(make_parallel_env(spec_of(SPREAD))), make_parallel_env(spec_of(SPREAD))
     assert list(team.observation_space.spaces) == agents.possible_agents

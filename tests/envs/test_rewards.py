@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import math
 
@@ -12,14 +11,10 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TransformReward
 
+from rltune.algorithms.rllib_env import Creator
 from rltune.envs.build import make_env, make_training_env
-from rltune.envs.rewards import (
-    ShapedReward,
-    collect_returns,
-    get_return_sink,
-    read_reward_moments,
-    write_reward_moments,
-)
+from rltune.envs.episode import RECORD, EpisodeRecord
+from rltune.envs.rewards import RewardScale, ShapedReward, read_reward_moments, write_reward_moments
 from rltune.envs.spec import EnvSpec, spec_of
 
 
@@ -28,19 +23,16 @@ def test_learning_sees_shaped_rewards_the_objective_true_ones():
     spec = spec_of({"id": "Pendulum-v1", "rewards": {"scale": 0.1, "clip": 0.5, "normalise": False}})
     assert spec_of({"id": "Pendulum-v1", "rewards": {"scale": 1.0, "clip": None, "normalise": False}}).rewards == {}
     assert spec_of({"id": "Pendulum-v1", "rewards": {"normalise": True, "scale": 1.0}}).rewards == {"normalise": True}
-    sink = collections.deque()
-    with collect_returns(sink):
-        shaped = make_training_env(spec)
-    true = make_env(spec)
+    shaped, true = make_training_env(spec), make_env(spec)
     shaped.reset(seed=3)
     true.reset(seed=3)
     total = 0.0
     for _ in range(200):
         action = np.array([1.0], np.float32)
-        raw, seen = true.step(action)[1], shaped.step(action)[1]
+        raw, (_, seen, *_, info) = true.step(action)[1], shaped.step(action)
         assert seen == pytest.approx(max(-0.5, 0.1 * raw))
         total += raw
-    assert list(sink) == [(pytest.approx(total), 200, pytest.approx(total))]
+    assert info[RECORD] == (pytest.approx(total), 200, pytest.approx(total), False, 0, "")
 
 
 def test_normalised_rewards_settle_at_a_scale_of_their_own():
@@ -54,44 +46,27 @@ def test_normalised_rewards_settle_at_a_scale_of_their_own():
     assert late(1.0) == pytest.approx(late(1000.0), rel=1e-3)
 
 
-def test_episodes_outside_of_a_collection_are_counted_nowhere():
-    assert get_return_sink() is None
-    sink = collections.deque()
-    with collect_returns(sink):
-        assert get_return_sink() is sink
-    env = make_training_env(EnvSpec("CartPole-v1", rewards={"scale": 2.0}))
+def test_an_episode_that_is_given_up_leaves_no_record():
+    """Who resets in the middle of an episode has not seen its end."""
+    env = make_training_env(EnvSpec("failing:Failing-v0", {"length": 2}, rewards={"scale": 2.0}))
     env.reset(seed=0)
     assert env.step(0)[1] == 2.0
     env.reset()
-    assert not sink
-
-
-def test_an_episode_that_was_cut_off_counts_too():
-    """A time limit outside resets the environment before it says that an episode is over."""
-    sink = collections.deque()
-    with collect_returns(sink):
-        env = make_training_env(EnvSpec("CartPole-v1", rewards={"scale": 2.0}))
-    env.reset(seed=0)
-    env.step(0)
-    env.step(1)
-    env.reset()
-    env.reset()
-    assert list(sink) == [(2.0, 2, 2.0)]
+    assert [env.step(0)[4].get(RECORD) for _ in range(2)] == [None, EpisodeRecord(3.0, 2, 3.0)]
 
 
 def test_reward_moments_go_from_one_trial_to_another():
     """Another number of environments shares them; native ones have none."""
     spec = EnvSpec("Pendulum-v1", rewards={"normalise": True})
-    with collect_returns(collections.deque()):
-        source = SyncVectorEnv([lambda: make_training_env(spec)] * 2)
+    create = Creator(spec)
+    source = SyncVectorEnv([lambda: create({})] * 2)
     source.reset(seed=0)
     for _ in range(50):
         source.step(np.zeros((2, 1), np.float32))
     kept = read_reward_moments(source)
     assert [count for count, _, _ in kept] == [100, 100]
     assert kept[0] == kept[1]
-    with collect_returns(collections.deque()):
-        target = SyncVectorEnv([lambda: make_training_env(spec)] * 3)
+    target = SyncVectorEnv([lambda: make_training_env(spec)] * 3)
     write_reward_moments(target, json.loads(json.dumps(kept)))
     assert read_reward_moments(target) == [kept[0]] * 3
     native = gym.make_vec("CartPole-v1", 2, "vector_entry_point")
@@ -143,8 +118,10 @@ def test_rewards_are_normalised_as_vecnormalize_does(discount):
     """One variance for all environments, the discount of the algorithm, and a clip at 10."""
     rewards = np.random.default_rng(0).normal(3.0, 5.0, (200, 4))
     rewards[150, 0] = 1e4
-    with collect_returns(collections.deque()):
-        envs = [ShapedReward(Paying(column), {"normalise": True}, discount=discount) for column in rewards.T]
+    shared = RewardScale()
+    envs = [
+        ShapedReward(Paying(column), {"normalise": True}, discount=discount, deviation=shared) for column in rewards.T
+    ]
     normalised = []
     for step in range(200):
         if step % 10 == 0:

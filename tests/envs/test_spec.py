@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,10 +18,11 @@ SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_
 
 def test_settings_and_mappings_mean_the_same_environment():
     """The settings and a mapping and a specification mean the same environment."""
-    expected = EnvSpec("Pendulum-v1", {"g": 9.81}, (SHORT,))
+    expected = EnvSpec("Pendulum-v1", {"g": 9.81}, (SHORT,), evaluation_steps=10_000)
     config = EnvConfig(name="pendulum", id="Pendulum-v1", kwargs={"g": 9.81}, wrappers=[SHORT])
     assert spec_of(config) == expected
-    assert spec_of({"id": "Pendulum-v1", "kwargs": {"g": 9.81}, "wrappers": [SHORT]}) == expected
+    given = {"id": "Pendulum-v1", "kwargs": {"g": 9.81}, "wrappers": [SHORT]}
+    assert spec_of({**given, "evaluation_steps": 10_000}) == expected
     assert spec_of(expected) is expected
     assert spec_of({"id": "CartPole-v1"}) == EnvSpec("CartPole-v1")
 
@@ -30,6 +32,15 @@ def test_a_specification_can_be_kept_as_json_and_built_from_it():
     again = spec_of(json.loads(json.dumps(spec.to_dict())))
     assert again == spec
     assert make_env(again).unwrapped.g == 9.81
+
+
+def test_only_a_limit_of_episodes_that_applies_tells_environments_apart():
+    spec = spec_of(EnvConfig(name="x", id="X-v0"))
+    assert spec.step_limit == 10_000
+    assert spec.digest == EnvSpec("X-v0").digest == replace(spec, evaluation_steps=None).digest
+    other = replace(spec, evaluation_steps=500)
+    assert other.digest != spec.digest
+    assert spec_of(other.to_dict()) == other
 
 
 def test_a_variable_is_read_where_the_environment_is_built(monkeypatch):

@@ -47,7 +47,7 @@ class Strict(gym.Env[Any, Any]):
 
 
 def test_stock_rllibs_copies_get_what_the_engines_get() -> None:
-    envs = gym.vector.SyncVectorEnv([Strict] * 2)
+    envs = gym.wrappers.vector.DictInfoToList(gym.vector.SyncVectorEnv([Strict] * 2))  # As RLlib makes it.
     count_steps_of(envs)
     count_steps_of(envs)
     envs.reset()

@@ -319,20 +319,12 @@ def test_rewards_that_would_teach_nothing_are_refused(rewards):
     assert refused.value.allowed == "numbers above 0"
 
 
-@pytest.mark.parametrize(
-    ("env_runners", "vectorize", "fix"),
-    [
-        (2, "auto", "algo.env_runners.num_env_runners=0"),
-        (0, "async", "env.vectorize=sync"),
-        (0, "vector_entry_point", "env.vectorize=sync"),
-    ],
-)
-def test_shaped_rewards_are_refused_where_others_sample(env_runners, vectorize, fix):
+def test_rewards_are_shaped_where_there_are_single_copies():
     with pytest.raises(ConfigError) as refused:
-        check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), env_runners, vectorize)
-    assert refused.value.fix == fix
-    check_rewards(EnvSpec("CartPole-v1"), env_runners, vectorize)
-    check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), 0, "sync")
+        check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), "vector_entry_point")
+    assert (refused.value.key, refused.value.fix) == ("env.rewards", "env.vectorize=sync")
+    check_rewards(EnvSpec("CartPole-v1"), "vector_entry_point")
+    check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), "async")
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,9 @@ class Silent(Corridor):
 gymnasium.register("SilentCorridor-v0", Silent)
 
 
-def test_sampling_wins_where_cut_episodes_have_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltune.policies.evaluation.MAX_EPISODE_STEPS", 300)
-    env = {"id": "SilentCorridor-v0", "objective": {"kind": "info", "key": "score", "direction": "max"}}
+def test_sampling_wins_where_cut_episodes_have_no_score(tmp_path: Path) -> None:
+    objective = {"kind": "info", "key": "score", "direction": "max"}
+    env = {"id": "SilentCorridor-v0", "objective": objective, "evaluation_steps": 300}
     decision = choose_acting(write_policy(tmp_path, env), [1.0, 1.0])
     assert decision is not None
     assert (decision["deterministic"], decision["deterministic_mean"], decision["sampled_mean"]) == (False, None, 1.0)
@@ -82,9 +82,9 @@ def test_sampling_wins_where_the_best_action_never_arrives(tmp_path: Path) -> No
     assert -30 < decision["sampled_mean"] < -4
 
 
-def test_episodes_without_an_end_are_cut_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltune.policies.evaluation.MAX_EPISODE_STEPS", 100)
-    decision = choose_acting(write_policy(tmp_path, {"id": "EndlessCorridor-v0"}), [-12.0, -9.0, -15.0])
+def test_episodes_without_an_end_are_cut_and_named(tmp_path: Path) -> None:
+    env = {"id": "EndlessCorridor-v0", "evaluation_steps": 100}
+    decision = choose_acting(write_policy(tmp_path, env), [-12.0, -9.0, -15.0])
     assert decision is not None
     assert (decision["deterministic_mean"], decision["cut"]) == (-100, 20)
     assert "max_episode_steps" in describe_acting(decision)

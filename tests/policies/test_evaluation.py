@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
 
 import few_copies
 import gymnasium
 import numpy as np
 import pytest
+import torch
+from failing import Failing
 
 from rltune.envs.facts import describe_space
-from rltune.errors import PolicyError
+from rltune.errors import GuestError, PolicyError
 from rltune.policies.evaluation import Copies, evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
+from rltune.records import EVALUATION_STEPS
 from tests.policies.bundles import BOX, write_linear
 
 
@@ -119,6 +123,26 @@ class Endless(gymnasium.Env):
         return np.zeros(4, np.float32), self.pay, False, False, {}
 
 
+class Global(Countdown):
+    """Rewards are drawn from the global generators, which the environment itself does not seed."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, random.random() + np.random.random() + torch.rand(1).item(), *rest
+
+
+gymnasium.register("Global-v0", Global)
+
+
+def test_global_generators_repeat_and_are_restored(tmp_path):
+    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Global-v0"}))
+    first = evaluate(policy, 5, seed=3)
+    before = random.getstate(), torch.get_rng_state()
+    assert evaluate(policy, 5, seed=3) == first != evaluate(policy, 5, seed=4)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
 class Doubled(gymnasium.Wrapper):
     """Rewards count double."""
 
@@ -131,9 +155,8 @@ gymnasium.register("Endless-v0", Endless)
 DOUBLED = {"entry_point": f"{__name__}:Doubled"}
 
 
-def test_an_episode_that_never_ends_is_cut_and_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("rltune.policies.evaluation.MAX_EPISODE_STEPS", 50)
-    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Endless-v0"}))
+def test_an_episode_that_never_ends_is_cut_and_named(tmp_path):
+    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Endless-v0", "evaluation_steps": 50}))
     result = evaluate(policy, 3, seed=7)
     assert (result.lengths, result.returns, result.cut) == ((50,) * 3, (50.0,) * 3, (7, 8, 9))
     assert all(word in result.explain_cut() for word in ("+env.kwargs.max_episode_steps", "TimeLimit", "7, 8, 9"))
@@ -142,10 +165,19 @@ def test_an_episode_that_never_ends_is_cut_and_named(tmp_path, monkeypatch):
         assert (limited.lengths, limited.cut, limited.explain_cut()) == ((limit,) * 3, (), "")
 
 
-def test_a_cut_episode_without_a_score_names_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr("rltune.policies.evaluation.MAX_EPISODE_STEPS", 5)
+def test_the_limit_can_be_typed_and_has_a_default(tmp_path):
+    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Endless-v0"}))
+    assert evaluate(policy, 1).lengths == (EVALUATION_STEPS,)
+    assert evaluate(policy, 1, env={"evaluation_steps": 7}).lengths == (7,)
+    for wrong in (0, "seven"):
+        with pytest.raises(PolicyError, match=r"env\.evaluation_steps"):
+            evaluate(policy, 1, env={"evaluation_steps": wrong})
+
+
+def test_a_cut_episode_without_a_score_names_the_limit(tmp_path):
     objective = {"kind": "info", "key": "is_success", "direction": "max"}
-    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Endless-v0", "objective": objective}))
+    spec = {"id": "Endless-v0", "objective": objective, "evaluation_steps": 5}
+    policy = load_policy(write_linear(tmp_path, BOX, spec))
     with pytest.raises(PolicyError, match="max_episode_steps") as refused:
         evaluate(policy, 1)
     assert "is_success" in refused.value.what
@@ -201,7 +233,7 @@ def test_several_evaluations_share_their_copies(tmp_path, monkeypatch):
 
 def test_copies_are_closed_if_one_cannot_be_made(tmp_path):
     policy = load_few(tmp_path, 2)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(GuestError):
         evaluate(policy, 5, copies=3)
     assert not few_copies.OPEN
     with pytest.raises(PolicyError) as refused:
@@ -223,3 +255,16 @@ gymnasium.register("ByType-v0", ByType)
 
 def test_an_evaluation_sends_and_takes_what_training_does(checkpoint):
     assert evaluate(checkpoint, 3, seed=3, env="ByType-v0").returns == (4.0, 5.0, 6.0)
+
+
+def test_an_episode_in_which_the_copy_fails_is_played_again(tmp_path):
+    """From its seed, in a copy that was made again, and never counted half."""
+    Failing.made.clear()
+    spec = {"id": "failing:Failing-v0", "kwargs": {"length": 5, "fail_at": 8}, "restarts": 3}
+    policy = load_policy(write_linear(tmp_path, describe_space(Failing.observation_space), spec), trust=True)
+    result = evaluate(policy, 4, seed=3, copies=1)
+    assert (result.returns, result.lengths, result.cut) == ((15.0,) * 4, (5,) * 4, ())
+    assert [copy.seeds for copy in Failing.made] == [[3, 4], [4, 5], [5, 6], [6]]
+    assert all(copy.is_closed for copy in Failing.made)
+    with pytest.raises((ConnectionResetError, GuestError)):
+        evaluate(policy, 5, seed=3, copies=1)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 
+from rltune.envs.build import make_env
 from rltune.errors import PolicyError
 from rltune.policies import video
 from rltune.policies.bundle_reader import BundlePolicy
@@ -28,11 +29,20 @@ def cartpole(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_best_median_and_worst_are_filmed_as_they_were_evaluated(cartpole, tmp_path: Path) -> None:
-    result = evaluate(cartpole, episodes=5, seed=40)
+def test_best_median_and_worst_are_filmed_as_they_were_evaluated(
+    cartpole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, stages = evaluate(cartpole, episodes=5, seed=40), []
+
+    def make_stage(*given, **named):
+        stages.append(make_env(*given, **named))
+        return stages[-1]
+
+    monkeypatch.setattr(video, "make_env", make_stage)
     films = {film.which: film for film in film_episodes(cartpole, result, tmp_path / "videos", seed=40)}
     wanted = {"best": result.max, "median": float(np.median(result.returns)), "worst": result.min}
     assert {which: film.episode_return for which, film in films.items()} == wanted
+    assert len(stages) == 1, "all films show one copy"
     for film in films.values():
         frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(film.path))
         assert frames == film.episode_return + 1  # CartPole pays 1 a step; the first frame is the reset
@@ -83,7 +93,11 @@ def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Pat
 
 
 class OddlySized(gymnasium.Wrapper):
-    """Draws pictures of 399 x 599 pixels."""
+    """Draws pictures of 399 x 599 pixels, and takes nothing but Python ints, as in training."""
+
+    def step(self, action):
+        assert type(action) is int
+        return self.env.step(action)
 
     def render(self):
         return self.env.render()[:-1, :-1]

@@ -118,7 +118,7 @@ def drive_sweep(folder: Path, *words: str, stream: TextIO | None = None) -> Iter
         invocation = Invocation(time.monotonic(), stream)
         with _replace_parts(has_trackers=any(word.startswith(("tracking", "notify")) for word in words)):
             sweep = stack.enter_context(open_sweep(plan, invocation, ledger, SHARE, _make_slots(SHARE, 2)))
-        record_start(sweep.ledger, sweep.folder, sweep.plan.settings)
+        record_start(sweep.ledger, sweep.folder, sweep.plan.settings, sweep.plan.build.facts)
         yield sweep
 
 

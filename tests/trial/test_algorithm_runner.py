@@ -207,6 +207,51 @@ def test_a_policy_says_what_its_trial_normalised(
     assert (policy.observation_filter is not None) == ("observations" in parts)
 
 
+FAILING = (
+    "env=gym", "env.id=failing:Failing-v0", "+env.kwargs.length=20", "algo=ppo", "env.restarts=100000",
+    "algo.env_runners.num_envs_per_env_runner=2", "objective.kind=info", "objective.key=energy",
+)  # fmt: skip
+WAYS = {
+    "sync": ("fast", ()),
+    "async": ("fast", ("env.vectorize=async",)),
+    "env runners": ("fast", ("algo.env_runners.num_env_runners=1",)),
+    "replay": ("fast", ("algo=dqn",)),
+    "stock": ("rllib", ()),
+    "stock async": ("rllib", ("env.vectorize=async",)),
+    "stock env runners": ("rllib", ("algo.env_runners.num_env_runners=1",)),
+    "stock replay": ("rllib", ("algo=dqn",)),
+}
+
+
+SLOW = ("replay", "stock env runners", "stock async")  # to build, which the other ways show as well
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.nightly] * (way in SLOW)) for way in WAYS])
+def test_cut_episodes_count_nowhere_however_copies_step(
+    way: str, request_of: Callable[..., Any], tmp_path: Path, ray_cluster: Any
+) -> None:
+    """Each whole episode returns 210 and has an energy of 20; a copy fails in its third one."""
+    engine, words = WAYS[way]
+    plan = make_plan(request_of(*FAILING, "+env.kwargs.fail_at=50", *words))
+    params = (
+        {} if "algo=dqn" in words else {"train_batch_size_per_learner": 500, "num_epochs": 1, "minibatch_size": 250}
+    )
+    first, second = (AlgorithmRunner(plan.build, params, seed, engine, threads=1, scored_steps=1e9) for seed in (1, 2))
+    progress = first.train()
+    while progress.env_restarts < 4:
+        progress = first.train()
+    assert (progress.return_min, progress.return_max, progress.score) == (210.0, 210.0, 20.0)
+    assert progress.episodes in (2 * progress.env_restarts + extra for extra in range(5))
+    assert "the simulator has closed the connection" in progress.fault
+    first.save(tmp_path, {"env": plan.assignment_build()["env"]})
+    second.restore(tmp_path)
+    after = second.train()
+    assert after.env_restarts >= progress.env_restarts
+    assert (after.return_min, after.return_max, after.fault) == (210.0, 210.0, progress.fault)
+    first.stop(), second.stop()
+
+
 JUDGED = (
     'env.wrappers=[{entry_point: "judged:Judged"}]', "algo=ppo", "env=cartpole", "~tuned",
     "objective.kind=info", "objective.key=energy", "objective.direction=min",

@@ -70,6 +70,7 @@ def test_seeds_are_merged_each_number_in_its_own_way() -> None:
         "return_std_over_seeds": statistics.pstdev([1.0, 3.0]),
         "train_s": 1.5,
         "learner/loss": 2.0,
+        "env_restarts": 0,
     }
 
 

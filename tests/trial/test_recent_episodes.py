@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rltune.trial.recent_episodes import Episode, RecentEpisodes, read_training_scores
+from rltune.envs.episode import EpisodeRecord
+from rltune.trial.recent_episodes import RecentEpisodes, explain_no_episode, read_training_scores
 
 
-def episode(total: float, length: int = 10) -> Episode:
-    return Episode(total, length, -total)
+def episode(total: float, length: int = 10) -> EpisodeRecord:
+    return EpisodeRecord(total, length, -total)
 
 
 def test_those_that_ended_in_the_last_steps_count() -> None:
@@ -47,6 +48,12 @@ def test_an_iteration_longer_than_the_window_counts_as_a_whole() -> None:
     }
 
 
+def test_an_episode_that_a_failure_has_cut_counts_nowhere() -> None:
+    recent = RecentEpisodes(100)
+    recent.add(10, [episode(3.0), episode(1000.0)._replace(cut=True, restarts=1)])
+    assert recent.summarize()["return_mean"] == recent.summarize()["return_max"] == 3.0
+
+
 def test_nothing_is_known_before_the_first_end() -> None:
     recent = RecentEpisodes(100)
     recent.add(5000, [])
@@ -79,14 +86,21 @@ def test_episodes_in_the_window_are_a_fair_sample() -> None:
     for at, length in sorted(ends):
         now = max(now, at)
         if 250_000 < at <= 300_000:
-            recent.add(at, [Episode(length, length, length)])
+            recent.add(at, [EpisodeRecord(length, length, length)])
     assert recent.summarize()["return_mean"] == pytest.approx(510, abs=130)
 
 
 def test_only_sampled_episodes_are_training_scores(tmp_path: Path) -> None:
     recent = RecentEpisodes(100.0)
-    recent.add(10, [Episode(1.0, 5, 2.0), Episode(3.0, 5, 4.0)])
+    recent.add(10, [EpisodeRecord(1.0, 5, 2.0), EpisodeRecord(3.0, 5, 4.0)])
     assert read_training_scores(tmp_path) == []
     for evaluated, scores in ((0, [2.0, 4.0]), (10, [])):
         (tmp_path / "episodes.json").write_text(json.dumps({"recent": recent.state(), "evaluated": evaluated}))
         assert read_training_scores(tmp_path) == scores
+
+
+def test_an_episode_that_never_ended_is_explained_with_numbers() -> None:
+    several, single = explain_no_episode(4000, 4), explain_no_episode(4000, 1)
+    assert all(word in several for word in ("4 copies", "1,000 steps", "=100 ", "num_envs_per_env_runner=1"))
+    assert "4,000 steps" in single
+    assert "num_envs_per_env_runner" not in single

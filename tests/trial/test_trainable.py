@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import errno
+import faulthandler
 import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import few_copies
 import numpy as np
 import pytest
 import torch
 from ray.exceptions import NodeDiedError, RayActorError
 from saved import open_checkpoint
-from toy import ToyTrial, make_task
+from toy import ToyRunner, ToyTrial, make_task
 
 from rltune.checkpoints.clients import StoreUnavailableError, UnsharedStoreError
 from rltune.checkpoints.store import read_state
 from rltune.driver.plan import make_plan
 from rltune.engine.sampling.vector_envs import SyncEnvs
-from rltune.envs.step_count import STEPS
+from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import Cause, ConfigError, GuestError, NonFiniteError, RewardError
 from rltune.records import CheckpointRecord
+from rltune.trial import trainable
 from rltune.trial.supervisor import STOP_FILE
 from rltune.trial.trainable import Trial, describe_exception
 
@@ -57,6 +60,17 @@ def test_a_trial_works_in_the_folder_of_its_command(tmp_path: Path, monkeypatch:
     assert Path.cwd() == tmp_path / "typed"
     trial.stop()
     ToyTrial(make_task(tmp_path / "outputs", folder=str(tmp_path / "not-on-this-node"))).stop()
+
+
+def test_a_process_that_leaves_closes_everything_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit begins before anything of the user's is called, and the exit handlers are last."""
+    done: list[object] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda limit_s, **options: done.append(limit_s))
+    monkeypatch.setattr(ToyRunner, "stop", lambda runner: done.append("closed"))
+    monkeypatch.setattr(trainable, "run_exit_handlers", lambda: done.append("exit handlers"))
+    trial = ToyTrial(make_task(tmp_path))
+    trial.leave()
+    assert done == [trainable.LEAVE_S, "closed", "exit handlers"]
 
 
 def test_nothing_comes_between_reports_while_no_checkpoint_is_due(tmp_path: Path) -> None:
@@ -400,3 +414,34 @@ def test_a_workers_report_has_the_cause_of_its_failure(error: BaseException, cau
 def test_unknown_bytes_break_no_workers_report() -> None:
     described = describe_exception(ValueError("no file \udcff"), 100)
     assert "udcff" in str(described).encode().decode()
+
+
+def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
+    request_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for its training and once for its evaluation, however often that ends early."""
+    words = ["algo=dqn", "env.id=FewCopies-v0", "algo.env_runners.num_envs_per_env_runner=1"]
+    build = make_plan(request_of(*words)).assignment_build()
+    build["algo"]["reporting"] |= {"min_sample_timesteps_per_iteration": 100, "min_time_s_per_iteration": 0}
+    task = {"build": build, "env_steps": 300, "reports": 1, "engine": "fast", "params": {}, "kind": "certify"}
+    task |= {"episodes": 5, "checkpoint_every_s": 1e9}
+    monkeypatch.setattr(few_copies, "STARTED", [])
+    trial = Trial(make_task(tmp_path, **task))
+    assert few_copies.STARTED == [1]
+
+    def end_early(done: int, total: int) -> None:
+        raise SamplingEnded
+
+    monkeypatch.setattr(trial, "_report_episode", end_early)
+    report = trial.step()
+    assert report["interrupted"], report.get("traceback")
+    trial.cleanup()
+    assert few_copies.STARTED == [1, 1]
+    assert not few_copies.OPEN
+
+    again = Trial(make_task(tmp_path, **task, latest=report["records"]["latest"], best=report["records"].get("best")))
+    report = again.step()
+    assert len(report["returns"]) == 5, report.get("traceback")
+    again.cleanup()
+    assert few_copies.STARTED == [1] * 4
+    assert not few_copies.OPEN

@@ -341,6 +341,11 @@ def count_env_runners(algo: Mapping[str, Any]) -> int:
     return int((algo.get("env_runners") or {}).get("num_env_runners") or 0)
 
 
+def count_copies(algo: Mapping[str, Any]) -> int:
+    """Return the number of copies of the environment that one seed of a trial steps, in all of its processes."""
+    return int((algo.get("env_runners") or {}).get("num_envs_per_env_runner") or 1) * max(1, count_env_runners(algo))
+
+
 def count_learners(algo: Mapping[str, Any]) -> int:
     """Return the number of remote learners in the algo file; 0 means that the trial's own process learns."""
     return int((algo.get("learners") or {}).get("num_learners") or 0)

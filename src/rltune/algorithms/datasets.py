@@ -18,10 +18,12 @@ import pyarrow.parquet as pq
 
 from rltune.envs.closing import close_env
 from rltune.envs.spaces import encode_observation, flatten_action, to_python
+from rltune.envs.spec import spec_of
 from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
-from rltune.policies.evaluation import explain_cut, find_step_limit, make_generator
+from rltune.policies.evaluation import find_step_limit, make_generator
+from rltune.policies.result import explain_cut
 
 COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "next_obs")
 
@@ -50,7 +52,7 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         )
     env = policy.env()
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    limit, cut = find_step_limit(env), []
+    limit, cut = find_step_limit(env, spec_of(policy.info["env"]).step_limit), []
     for episode in range(episodes):
         obs, state, done, length = env.reset(seed=seed + episode)[0], None, False, 0
         rng = make_generator(seed + episode)

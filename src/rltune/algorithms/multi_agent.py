@@ -15,7 +15,7 @@ from rltune.envs import pettingzoo
 from rltune.envs.closing import close_env
 from rltune.envs.facts import EnvFacts
 from rltune.envs.pettingzoo import assign_policies, policy_spaces, spaces_by_agent
-from rltune.envs.spaces import decode_action, encode_observation, find_network_spaces
+from rltune.envs.spaces import decode_action, encode_observation, find_network_spaces, to_python
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reward
 
@@ -56,7 +56,8 @@ class ParallelEnvAdapter(MultiAgentEnv):
         Returns:
             Observations, rewards, terminations, truncations and infos by agent, as ``MultiAgentEnv`` requires.
         """
-        decoded = {agent: decode_action(self._own[agent][1], action) for agent, action in actions.items()}
+        spaces = {agent: self._own[agent][1] for agent in actions}
+        decoded = {agent: to_python(spaces[agent], decode_action(spaces[agent], actions[agent])) for agent in actions}
         obs, rewards, terminated, truncated, info = self.env.step(decoded)
         over = not self.env.agents
         self.agents = list(self.env.agents)

@@ -12,7 +12,7 @@ from typing import Any
 from rltune.algorithms.arguments import NORMALISE, count_env_runners
 from rltune.config.validation import NORMALISABLE
 from rltune.envs.spec import EnvSpec
-from rltune.envs.validation import can_shape_rewards
+from rltune.envs.validation import can_normalise_rewards
 from rltune.search.conditions import WHEN
 
 CONNECTOR = "env_to_module_connector"
@@ -40,7 +40,7 @@ def find_obstacles(
         (
             "rewards",
             "other processes step the environments",
-            not can_shape_rewards(count_env_runners(algo), vectorize),
+            not can_normalise_rewards(count_env_runners(algo), vectorize),
         ),
     )
     obstacles: dict[str, str] = {}

@@ -26,7 +26,7 @@ from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import RegisteredModel
 
 if TYPE_CHECKING:
-    from rltune.policies.evaluation import Evaluation
+    from rltune.policies.result import Evaluation
 
 ALIAS = "champion"
 ENV_TAG = "rltune.env_digest"
@@ -45,6 +45,8 @@ class Candidate:
         env: The environment in which the winner was trained, and in which it is compared with the champion.
         num_episodes: The number of episodes on which the winner was scored.
         settings: The sweep's settings as YAML, which are stored with the model.
+        copies: How many copies of the environment the sweep has in a process; the sweep of the champion may have had
+            more. None: as many as that one.
     """
 
     winner: Finalist
@@ -55,6 +57,7 @@ class Candidate:
     env: EnvSpec
     num_episodes: int
     settings: str
+    copies: int | None = None
 
     @property
     def name(self) -> str:
@@ -90,7 +93,7 @@ def register_champion(
         The version for the summary; None if nothing was registered.
 
     Raises:
-        EvaluationStoppedError: The sweep has to end.
+        CallGivenUpError: The sweep has to end.
     """
     bundle = candidate.winner.folder / "policy"
     if not bundle.is_dir():
@@ -141,6 +144,9 @@ def _compare(
     """Decide whether the winner becomes the champion, and return the decision and its reason in words."""
     objective, score = candidate.objective, candidate.winner.score
     ours = f"a mean {objective.name} of {format_objective(score)}"
+    is_scored = candidate.winner.evaluation is not None
+    if before is None and not is_scored:
+        return True, "it is the first champion; its policy was not evaluated"
     if before is None:
         return True, f"it is the first champion, with {ours} on {candidate.episodes}"
     sweep = before.tags.get("rltune.sweep")
@@ -153,6 +159,8 @@ def _compare(
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
         return False, f"{who} is certified and this policy is not"
+    if not is_scored:  # The search's score is no mean of these episodes.
+        return False, f"this policy was not evaluated on {candidate.episodes}"
     theirs = _find_score(before, candidate, tracker, player)
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
@@ -180,30 +188,32 @@ def _find_score(before: RegisteredModel, candidate: Candidate, tracker: Feeds, p
         files = tracker.fetch(before, Path(folder))
         if files is None:
             return None
-        from rltune.policies.evaluation import evaluate
         from rltune.policies.policy import load_policy
 
         try:
             policy = load_policy(files)
-            if spec_of(policy.info["env"]).digest != candidate.env.digest:
-                return None
-            with player.open(candidate.num_episodes):
-                future = player.start(evaluate, files, candidate.num_episodes, EVALUATION_SEED, candidate.env.to_dict())
-                return player.wait(future, "evaluating the present champion for comparison").mean
-        except RltuneError:  # The champion has other spaces, or its files come from an incompatible version of rltune.
+        except RltuneError:  # Its files come from an incompatible version of rltune.
             return None
+        if spec_of(policy.info["env"]).digest != candidate.env.digest:
+            return None
+        with player.open(candidate.num_episodes):
+            env, copies = candidate.env.to_dict(), candidate.copies
+            future = player.start_evaluation(Path(files), candidate.num_episodes, env=env, copies=copies, trust=False)
+            task, who = "evaluating the present champion for comparison", f"version {before.version}"
+            theirs = player.finish_evaluation(future, task, who)
+    return theirs.mean if theirs else None
 
 
 def _make_tags(candidate: Candidate) -> dict[str, str]:
     tags = {
-        "rltune.score": repr(candidate.winner.score),
-        "rltune.episodes": candidate.episodes,
         "rltune.sweep": candidate.sweep,
         "rltune.env": candidate.env.id,
         ENV_TAG: candidate.env.digest,
         "rltune.configuration": candidate.winner.name,
         "rltune.certified": "false",
     }
+    if candidate.winner.evaluation:
+        tags |= {"rltune.score": repr(candidate.winner.score), "rltune.episodes": candidate.episodes}
     if measured := candidate.winner.measured:
         tags["rltune.mean"] = repr(measured.mean)
         tags["rltune.policy_interval"] = _format_interval(measured)

@@ -1,19 +1,23 @@
 """Select and measure the winning policy: the best certified one, else the best finalist on fresh episodes.
 
 The best score of a search is biased, because it is the best of many. So the winner is measured on other episodes than
-those that chose it. Runs in the driver, whose main thread only waits, so that a signal can end every evaluation.
+those that chose it. Every evaluation runs in a process of its own, because the environment may raise, exit, crash or
+hang there: then the user is told why, and the sweep ends without it. Runs in the driver, whose main thread only waits,
+so that a signal can end every evaluation.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from rltune.certification.finalists import (
     EVALUATION_SEED,
@@ -26,97 +30,145 @@ from rltune.certification.finalists import (
 )
 from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.checkpoints.store import Store
+from rltune.envs.child import CallGivenUpError, Child
 from rltune.envs.objective import Objective
-from rltune.errors import PolicyError, RltuneError, describe_exception
+from rltune.errors import RltuneError, describe_exception
 from rltune.formatting import format_number, format_objective
 from rltune.policies import acting
+from rltune.policies.result import Evaluation
 from rltune.records import Direction, TrialRecord
 from rltune.trial.recent_episodes import read_training_scores
 
-if TYPE_CHECKING:
-    from rltune.policies.evaluation import Evaluation
-
-
 PROGRESS_S = 0.5  # Seconds between two updates of the displayed progress.
-Answer = TypeVar("Answer")
+EVALUATION = "rltune.policies.evaluation"
 Keep = Callable[[Finalist, Mapping[str, Any]], Finalist]
 """Stores how a finalist acts, as `rltune.policies.acting.choose_acting` decided, and returns it with its new files."""
 
 
-class EvaluationStoppedError(Exception):
-    """An evaluation was given up, because the sweep has to end within seconds."""
-
-
 class Player:
-    """Plays episodes beside the main thread, which shows the progress and gives them up if the sweep has to end.
+    """Plays episodes in other processes, shows the progress meanwhile, and gives them up if the sweep has to end.
 
     Args:
         slots: The number of evaluations that are played at the same time.
-        call_in_subprocess: Calls a function in a process of its own, and its argument ``progress`` in this one. None if
-            there are no such processes; then threads play, one after another, and are given up between two steps.
+        start_child: Starts a process for an evaluation.
+        stall_s: How long a process may show no sign of life, in seconds; see `Child.call`.
         is_urgent: Whether the sweep has to end within seconds.
         show: Shows the progress of the evaluations.
+        notify: Shows the user a line.
     """
 
     def __init__(
         self,
         slots: int = 1,
-        call_in_subprocess: Callable[..., Any] | None = None,
+        start_child: Callable[[], Child] = lambda: Child([EVALUATION]),
+        stall_s: float = math.inf,
         is_urgent: Callable[[], bool] = lambda: False,
         show: Show = show_nothing,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._slots, self._call_in_subprocess = slots, call_in_subprocess
-        self._is_urgent, self._show = is_urgent, show
+        self._slots, self._start_child, self._stall_s = slots, start_child, stall_s
+        self._is_urgent, self._show, self._notify = is_urgent, show, notify
         self._played: list[int] = []  # Number of played episodes by evaluation, written by the evaluations' threads.
         self._total = 0
         self._pool: ThreadPoolExecutor | None = None
+        self._closed = threading.Event()
 
     @contextlib.contextmanager
     def open(self, episodes: int) -> Iterator[None]:
-        """Let evaluations of so many episodes in all be started in the context, and leave none waiting behind it."""
-        self._played, self._total = [], episodes
-        self._pool = ThreadPoolExecutor(self._slots if self._call_in_subprocess else 1)
+        """Let evaluations of so many episodes in all be started in the context, and leave none running behind it."""
+        self._played, self._total, self._closed = [], episodes, threading.Event()
+        self._pool = ThreadPoolExecutor(self._slots)
         try:
             yield
         finally:
+            self._closed.set()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def start(self, function: Callable[..., Answer], *arguments: Any) -> Future[Answer]:
-        """Start an evaluation.
+    def start(self, function: str, **arguments: Any) -> Future[Any]:
+        """Start a function in a process of its own.
 
         Args:
-            function: A function at the top level of a module, with an argument ``progress``.
-            arguments: Its other arguments.
+            function: ``module:function``, with an argument ``progress``.
+            arguments: Its other arguments, as JSON has them.
         """
         assert self._pool is not None
         self._played.append(0)
-        call = function if self._call_in_subprocess is None else partial(self._call_in_subprocess, function)
-        return self._pool.submit(
-            call, *arguments, progress=partial(self._note_played, self._played, len(self._played) - 1)
-        )
+        closed, progress = self._closed, partial(self._note_played, self._played, len(self._played) - 1)
 
-    def wait(self, future: Future[Answer], who: str) -> Answer:
-        """Wait for an evaluation, and meanwhile show how many episodes all of them have played together.
+        def play() -> Any:
+            return self._start_child().call(
+                function,
+                arguments,
+                limit_s=self._stall_s,
+                progress=progress,
+                is_given_up=lambda: closed.is_set() or self._is_urgent(),
+            )
+
+        return self._pool.submit(play)
+
+    def start_evaluation(self, folder: Path, episodes: int, seed: int = EVALUATION_SEED, **more: Any) -> Future[Any]:
+        """Start to evaluate a checkpoint's policy on consecutive environment seeds.
+
+        Args:
+            folder: The checkpoint.
+            episodes: The number of episodes.
+            seed: The first environment seed.
+            more: Further arguments of `rltune.policies.evaluation.evaluate_folder`.
+        """
+        return self.start(f"{EVALUATION}:evaluate_folder", folder=str(folder), episodes=episodes, seed=seed, **more)
+
+    def finish_evaluation(self, future: Future[Any], task: str, who: str) -> Evaluation | None:
+        """Wait for an evaluation, and tell the user what is not as it should be.
+
+        Args:
+            future: The evaluation, from `start_evaluation`.
+            task: What is done, to be shown meanwhile.
+            who: The policy.
+
+        Returns:
+            The evaluation; None if the policy cannot be evaluated, whatever the reason is.
 
         Raises:
-            EvaluationStoppedError: The sweep has to end.
-            RltuneError: The policy cannot be evaluated; also for any exception of the environment.
+            CallGivenUpError: The sweep has to end.
+        """
+        answer = self.finish(future, task, who)
+        if answer is None:
+            return None
+        evaluation = Evaluation.from_dict(answer)
+        if evaluation.cut:
+            self._notify(f"{who}: {evaluation.explain_cut()}")
+        return evaluation
+
+    def finish(self, future: Future[Any], task: str, who: str | None) -> Any | None:
+        """Wait for a function, and meanwhile show how many episodes have been played in all functions.
+
+        Args:
+            future: The function, from `start`.
+            task: What is done.
+            who: The policy whose failure the user is told; None tells nobody.
+
+        Returns:
+            The answer; None also if there is none.
+
+        Raises:
+            CallGivenUpError: The sweep has to end.
         """
         while not wait([future], PROGRESS_S).done:
             if self._is_urgent():
-                raise EvaluationStoppedError
-            self._show(who, sum(self._played), self._total)
+                raise CallGivenUpError
+            self._show(task, sum(self._played), self._total)
         try:
             return future.result()
-        except (RltuneError, EvaluationStoppedError):
+        except CallGivenUpError:
             raise
-        except Exception as error:  # The environment is a user's code, which may raise any exception.
-            allowed, fix = "an environment that plays its episodes to the end", "correct its reset and step"
-            raise PolicyError(describe_exception(error), allowed, fix) from error
+        except Exception as error:  # Nothing that goes wrong in an evaluation may cost the sweep its end.
+            if who:
+                why = f"{error.what}; {error.fix}" if isinstance(error, RltuneError) else describe_exception(error)
+                self._notify(f"{who} cannot be evaluated: {why}")
+            return None
 
-    def _note_played(self, played: list[int], index: int, num_played: int, _: int) -> None:
-        if self._is_urgent():  # Ends the evaluation itself: its thread, and its process by a broken connection.
-            raise EvaluationStoppedError
+    @staticmethod
+    def _note_played(played: list[int], index: int, num_played: int, _: int) -> None:
         played[index] = num_played
 
 
@@ -155,7 +207,7 @@ class FinalEvaluation:
             The winner: the best trial of the search if no finalist can be evaluated; None without a trial.
 
         Raises:
-            EvaluationStoppedError: The sweep has to end.
+            CallGivenUpError: The sweep has to end.
         """
         direction = self._objective.direction
         ranked = rank_finalists(self._store, records, direction)
@@ -173,7 +225,7 @@ class FinalEvaluation:
             evaluated = self._evaluate(playable, notify)
             if evaluated:
                 best = max(evaluated, key=lambda finalist: direction.sign * finalist.score)
-                return self._measure(best, notify)
+                return self._measure(best)
         return finalists[0] if finalists else None
 
     def _choose_acting(self, finalists: Sequence[Finalist], notify: Callable[[str], None]) -> list[Finalist]:
@@ -186,48 +238,37 @@ class FinalEvaluation:
         chosen = list(finalists)
         with self._player.open(acting.NUM_EPISODES * sum(map(bool, scores))):
             futures = {
-                index: self._player.start(acting.choose_acting, finalist.folder, scores[index])
+                index: self._player.start(
+                    "rltune.policies.acting:choose_acting", folder=str(finalist.folder), training_scores=scores[index]
+                )
                 for index, finalist in enumerate(finalists)
                 if scores[index]
             }
             for index, future in futures.items():
-                try:
-                    decision = self._player.wait(future, "testing whether sampled actions are better")
-                except RltuneError:  # The policy cannot be played, and its evaluation will say why.
-                    continue
-                if decision:
+                # If the policy cannot be played, then its evaluation will say why.
+                if decision := self._player.finish(future, "testing whether sampled actions are better", who=None):
                     chosen[index] = self._keep(finalists[index], decision)
                     notify(f"{finalists[index].name} {acting.describe_acting(decision)}")
         return chosen
 
     def _evaluate(self, finalists: Sequence[Finalist], notify: Callable[[str], None]) -> list[Finalist]:
         """Evaluate all finalists on the same episodes; leave out those whose policy cannot be evaluated."""
-        futures = [_start_evaluation(self._player, finalist.folder, self._episodes) for finalist in finalists]
+        futures = [self._player.start_evaluation(finalist.folder, self._episodes) for finalist in finalists]
         evaluated = []
         for finalist, future in zip(finalists, futures, strict=True):
-            try:
-                evaluation = self._player.wait(future, f"evaluating the {format_number(len(futures), 'best trial')}")
-            except RltuneError as error:  # The other finalists still count if one evaluation's process dies or hangs.
-                notify(f"{finalist.name} cannot be evaluated: {error.what}")
-                continue
-            score = f"mean {self._objective.name} {format_objective(evaluation.mean)}"
-            notify(f"{finalist.name}: {score} on the {self._episodes} episodes that choose the winner")
-            if evaluation.cut:
-                notify(f"{finalist.name}: {evaluation.explain_cut()}")
-            evaluated.append(replace(finalist, evaluation=evaluation))
+            task = f"evaluating the {format_number(len(futures), 'best trial')}"
+            if evaluation := self._player.finish_evaluation(future, task, finalist.name):
+                score = f"mean {self._objective.name} {format_objective(evaluation.mean)}"
+                notify(f"{finalist.name}: {score} on the {self._episodes} episodes that choose the winner")
+                evaluated.append(replace(finalist, evaluation=evaluation))
         return evaluated
 
-    def _measure(self, winner: Finalist, notify: Callable[[str], None]) -> Finalist:
-        try:
-            seed = derive_own_seed(self._store.folder.name)
-            future = _start_evaluation(self._player, winner.folder, self._episodes, seed)
-            measured = self._player.wait(future, "measuring the winner on other episodes")
-        except RltuneError as error:  # The winner stays the winner even if this second evaluation fails.
-            notify(f"{winner.name} could not be evaluated on other episodes: {error.what}")
-            return winner
-        if measured.cut:
-            notify(f"{winner.name}: {measured.explain_cut()}")
-        return replace(winner, measured=measured)
+    def _measure(self, winner: Finalist) -> Finalist:
+        """Evaluate the winner on other episodes; it stays the winner also if this second evaluation fails."""
+        seed = derive_own_seed(self._store.folder.name)
+        future = self._player.start_evaluation(winner.folder, self._episodes, seed)
+        task, who = "measuring the winner on other episodes", f"{winner.name}, on other episodes,"
+        return replace(winner, measured=self._player.finish_evaluation(future, task, who))
 
 
 def measure_policies(
@@ -236,7 +277,6 @@ def measure_policies(
     episodes: int,
     direction: Direction,
     player: Player,
-    notify: Callable[[str], None] = lambda line: None,
 ) -> tuple[Certification, Finalist]:
     """Evaluate the policy of the winner's best run on episodes that did not choose it, which gives an unbiased mean.
 
@@ -249,14 +289,13 @@ def measure_policies(
         episodes: The number of episodes of each kind.
         direction: Which scores are better.
         player: Plays the episodes.
-        notify: Shows the user a line.
 
     Returns:
         The certification with its policy, and the policy. Both are without measurements if the policy cannot be
         evaluated.
 
     Raises:
-        EvaluationStoppedError: The sweep has to end.
+        CallGivenUpError: The sweep has to end.
     """
     best = certification.best()
     run = max(best.per_seed, key=lambda result: direction.sign * result.mean)
@@ -266,20 +305,10 @@ def measure_policies(
         return certification, winner
     with player.open(2 * episodes):
         seeds = (EVALUATION_SEED, derive_own_seed(store.folder.name))
-        futures = [_start_evaluation(player, folder, episodes, seed) for seed in seeds]
-        try:
-            compared, measured = (player.wait(future, "measuring the winner") for future in futures)
-        except RltuneError as error:  # The configuration stays the winner even if its policy's process dies or hangs.
-            notify(f"the policy of {winner.name} could not be evaluated: {error.what}")
-            return certification, winner
-    if measured.cut:
-        notify(f"the winner: {measured.explain_cut()}")
+        futures = [player.start_evaluation(folder, episodes, seed) for seed in seeds]
+        who = f"the policy of {winner.name}"
+        compared, measured = (player.finish_evaluation(future, "measuring the winner", who) for future in futures)
+    if compared is None or measured is None:  # The configuration stays the winner.
+        return certification, winner
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, measured.mean, measured.low, measured.high)
     return replace(certification, policy=policy), replace(winner, evaluation=compared, measured=measured)
-
-
-def _start_evaluation(player: Player, folder: Path, episodes: int, seed: int = EVALUATION_SEED) -> Future[Evaluation]:
-    """Start to evaluate a checkpoint's policy on consecutive environment seeds."""
-    from rltune.policies.evaluation import evaluate_checkpoint  # Imported here, because torch loads slowly.
-
-    return player.start(evaluate_checkpoint, folder, episodes, seed)

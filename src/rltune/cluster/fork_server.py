@@ -4,7 +4,7 @@ To import RLlib and torch takes a process 5 s of CPU and 250 MB. Ray starts a pr
 each that died, and every one would import them. Therefore Ray starts the small script `worker_entry` instead, which
 asks the fork server for a worker. A forked worker is ready after 0.1 s and shares most of its memory. The fork server
 also calls functions that need RLlib before there is a worker (`ForkServer.call`), so that the driver does
-not import it.
+not import it, and forks the processes in which policies are evaluated (`ForkServer.fork_child`).
 
 `ForkServer` runs in the driver, `fork_server_main` in a process of its own.
 """
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rltune.cluster.fork_server_main import CALL, MORE, NO_JOB, PROGRESS
+from rltune.cluster.fork_server_main import CALL, CHILD, NO_JOB, PID_BYTES
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE, send_request
 from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_worker_script
@@ -114,7 +114,6 @@ class ForkServer:
         function: Callable[..., Answer],
         *arguments: Any,
         patience_s: float = CALL_TIMEOUT_S,
-        progress: Callable[[int, int], None] | None = None,
     ) -> Answer:
         """Call a function in a forked process that has RLlib imported, once Ray is starting or has started.
 
@@ -125,13 +124,11 @@ class ForkServer:
         Args:
             function: A function at the top level of a module.
             arguments: Its arguments. They and the result must be picklable.
-            patience_s: The longest wait for the result, or between two reports of progress.
-            progress: Called with the number of finished parts and of all parts, if the function has an argument
-                ``progress``; None if it has not.
+            patience_s: The longest wait for the result.
 
         Raises:
             Exception: The function's exception; a RuntimeError with its text if it cannot be pickled.
-            RltuneError: The process ended without a result, or made no progress.
+            RltuneError: The process ended without a result, or has none in time.
             OSError: The fork server was closed meanwhile.
         """
         taken, content = False, b""
@@ -140,20 +137,16 @@ class ForkServer:
                 # A call waits until the fork server knows Ray's settings.
                 connection.settimeout(CALL_TIMEOUT_S)
                 connection.connect(self.address)
-                connection.sendall(CALL + pickle.dumps((function, arguments, progress is not None)))
+                connection.sendall(CALL + pickle.dumps((function, arguments)))
                 connection.shutdown(socket.SHUT_WR)
                 taken = connection.recv(1) == FORKED
                 connection.settimeout(patience_s)
                 with connection.makefile("rb") as stream:
-                    while (first := stream.read(1)) == MORE:
-                        made = PROGRESS.unpack(stream.read(PROGRESS.size))
-                        if progress:
-                            progress(*made)
-                    content = first + stream.read()
+                    content = stream.read()
         except TimeoutError:
             if taken:
                 raise RltuneError(
-                    f"the process that runs {_name(function)} has made no progress for {patience_s:g} s",
+                    f"the process that runs {_name(function)} has not ended after {patience_s:g} s",
                     "an environment that is made, reset and stepped within failures.stall_s",
                     "failures.stall_s=3600 if the environment needs that long; otherwise find out where it hangs",
                 ) from None
@@ -168,7 +161,7 @@ class ForkServer:
             self._has_ray_started.wait()
             if self._closed:
                 raise ConnectionAbortedError("the fork server was closed")
-            return function(*arguments, **({"progress": progress} if progress else {}))
+            return function(*arguments)
         try:
             failed, answer = pickle.loads(content)  # noqa: S301 - from our own process, through a private socket
         except (EOFError, pickle.UnpicklingError):
@@ -180,6 +173,15 @@ class ForkServer:
         if failed:
             raise answer
         return answer  # type: ignore[no-any-return]
+
+    def fork_child(self, streams: Sequence[int]) -> int | None:
+        """Fork a process that has RLlib imported, as `rltune.envs.child.Fork` describes it."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(CALL_TIMEOUT_S)
+            connection.connect(self.address)
+            socket.send_fds(connection, [CHILD], streams)
+            return int.from_bytes(connection.recv(PID_BYTES)) or None
+        return None
 
     def close(self) -> None:
         """End the fork server. The workers that it has forked live on until Ray ends them."""

@@ -14,7 +14,6 @@ import random
 import runpy
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,14 +22,25 @@ from typing import Any
 
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
+from rltune.envs import child
 
-# Dependencies of RLlib that do not import Ray, so they can be imported before Ray's settings are known.
-EARLY = ("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
-LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
+# What RLlib, Ray's serialization and Tune import, but does not import Ray, so that it can be imported before Ray's
+# settings are known. Tune asks IPython, if it is installed, whether a trial's process is a notebook.
+EARLY = (
+    *("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema"),
+    *("pydantic.v1", "starlette.datastructures", "IPython"),
+)
+# RLlib imports the last two when an algorithm is built.
+LATE = (
+    *("ray.rllib.algorithms.algorithm", WORKER_MODULE),
+    *("ray.rllib.core.learner.torch.torch_learner", "ray.rllib.core.models.catalog"),
+)
 OOM_SCORE = "1000"  # The score Ray gives its workers (2.60), so that the kernel kills a trial before the driver.
 NO_JOB = "ffffffff"  # The job id in the environment of workers that Ray starts before there is a job (2.60).
-MORE, PROGRESS = b"+", struct.Struct(">II")  # The mark and the format of a progress message: finished parts, all parts.
-CALL = b"call"  # The first bytes of a request to call a function; a request for a worker begins with its length.
+# The first bytes of a request to call a function, and to fork an `rltune.envs.child`; one for a worker begins with its
+# length.
+CALL, CHILD = b"call", b"child"
+PID_BYTES = 8  # The length of the answer to a request for a child, its process id.
 REQUEST_S = 5.0  # The time-out for reading a request, so that a client that was stopped does not block the others.
 PR_SET_PDEATHSIG = 1  # prctl's option for a signal that a process gets when its parent ends.
 
@@ -63,6 +73,12 @@ def main(listening: socket.socket) -> Callable[[], None]:
         head, streams = _receive_head(connection)
         if head.startswith(CALL):
             calls.append((connection, head[len(CALL) :]))
+        elif head == CHILD:
+            if is_ready and _fork([listening, *(other for other, _ in calls)]):
+                return functools.partial(_become_child, connection, streams)
+            connection.close()
+            for stream in streams:
+                os.close(stream)
         else:
             request = _receive_request(connection, head)
             if request and not is_ready:
@@ -172,13 +188,34 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
     # Tells the driver that the call has begun, so that it does not call the function itself.
     connection.sendall(FORKED)
     content = head + b"".join(iter(lambda: connection.recv(65536), b""))
-    function, arguments, progress = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
-    named = {"progress": lambda *made: connection.sendall(MORE + PROGRESS.pack(*made))} if progress else {}
+    function, arguments = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
     try:
-        answer = pickle.dumps((False, function(*arguments, **named)))
+        answer = pickle.dumps((False, function(*arguments)))
     except Exception as error:
         answer = _pickle_error(error)
     connection.sendall(answer)
+
+
+def _become_child(connection: socket.socket, streams: Sequence[int]) -> None:
+    """Call a function for the driver as an `rltune.envs.child.Child`: in a session that the driver can end.
+
+    The function runs in a process of its own below this one, which waits for it and sends how it has ended.
+    """
+    requests, output, answers = streams
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    forbid_auto_start()
+    for number, stream in enumerate((requests, output, output)):
+        os.dup2(stream, number)
+    os.close(requests)
+    os.close(output)
+    connection.sendall(os.getpid().to_bytes(PID_BYTES))
+    connection.close()
+    if pid := os.fork():
+        child.send_end(answers, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os._exit(0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    child.main(answers, ())
 
 
 def _pickle_error(error: Exception) -> bytes:

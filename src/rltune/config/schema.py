@@ -14,6 +14,7 @@ from omegaconf import MISSING, OmegaConf
 
 from rltune.config.bounds import Checked, bounded
 from rltune.config.uris import conceal_setting
+from rltune.records import EVALUATION_STEPS
 from rltune.secrets import conceal
 
 
@@ -80,7 +81,11 @@ class EnvConfig:
     wrappers: list[Any] = field(default_factory=list)
     vectorize: str = bounded("auto", choices=("auto", "sync", "async", "vector_entry_point"))
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
+    restarts: int = bounded(0, minimum=0, example=3)
     policies: Any = None
+    evaluation_steps: int = bounded(EVALUATION_STEPS, minimum=1)
+    per_copy: dict[str, Any] = field(default_factory=dict)
+    max_copies: int | None = bounded(None, minimum=1, example=4)
 
 
 @dataclass

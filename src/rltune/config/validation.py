@@ -285,6 +285,24 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
             "auto, sync or async with wrappers",
             "env.vectorize=sync",
         )
+    key = "env.per_copy" if env.per_copy else "env.max_copies"
+    if (env.per_copy or env.max_copies) and env.vectorize == "vector_entry_point":
+        raise ConfigError(
+            "env.vectorize",
+            "vector_entry_point",
+            f"with {key}: it makes all copies at once, by itself",
+            f"auto, sync or async with {key}",
+            "env.vectorize=sync",
+        )
+    unable = "vectorize=vector_entry_point" if env.vectorize == "vector_entry_point" else env.policies and "policies"
+    if env.restarts and unable:
+        raise ConfigError(
+            "env.restarts",
+            env.restarts,
+            f"with env.{unable}: single copies of the environment are made again",
+            "0, or copies of one agent's environment that step one by one or in processes of their own",
+            "env.restarts=0",
+        )
     _check_algo(algo)
     _check_name("env.name", env.name)
     _check_name("algo.name", algo["name"])

@@ -19,7 +19,7 @@ from typing import Any
 from rltune.certification.champion import Candidate, register_champion
 from rltune.certification.finalists import Finalist, describe_winner, rank_finalists
 from rltune.certification.result import Certification
-from rltune.certification.selection import EvaluationStoppedError, FinalEvaluation, Player, measure_policies
+from rltune.certification.selection import EVALUATION, FinalEvaluation, Player, measure_policies
 from rltune.checkpoints.clients import StoreError
 from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.config.budget import STEPS_SPENT
@@ -29,6 +29,7 @@ from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
 from rltune.driver.requests.inbox import describe_user
 from rltune.driver.signals import end_process
+from rltune.envs.child import CallGivenUpError, Child
 from rltune.errors import EXIT_TRY_AGAIN, UnavailableError, describe_exception
 from rltune.ledger.outcome import (
     EXIT_NONE,
@@ -109,7 +110,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
         The winner, or None without a trial that can win; and the certification, or None if it is not complete.
     """
     if not sweep.stopper.is_urgent():
-        with contextlib.suppress(EvaluationStoppedError):
+        with contextlib.suppress(CallGivenUpError):
             return _evaluate_winner(sweep, records)
     try:
         return next(rank_finalists(sweep.store, records, sweep.plan.criteria.direction), None), None
@@ -128,7 +129,7 @@ def _evaluate_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[
         if certification:
             direction = sweep.plan.criteria.direction
             certification, winner = measure_policies(
-                certification, sweep.store, certify.champion_episodes, direction, player, note
+                certification, sweep.store, certify.champion_episodes, direction, player
             )
             return winner, certification
     evaluation = FinalEvaluation(
@@ -156,7 +157,12 @@ def _evaluate_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[
 
 def _make_player(sweep: OpenSweep) -> Player:
     return Player(
-        sweep.slots.count, sweep.invocation.call_in_subprocess, sweep.stopper.is_urgent, sweep.display.show_episodes
+        sweep.slots.count,
+        partial(Child, [EVALUATION], sweep.invocation.fork_child),
+        sweep.plan.failures.stall_s,
+        sweep.stopper.is_urgent,
+        sweep.display.show_episodes,
+        sweep.console.note,
     )
 
 
@@ -196,8 +202,9 @@ def register_winner(
         env=sweep.plan.build.env,
         num_episodes=sweep.plan.certify.champion_episodes,
         settings=format_settings(sweep.plan.settings),
+        copies=sweep.plan.build.copies,
     )
-    with contextlib.suppress(EvaluationStoppedError):
+    with contextlib.suppress(CallGivenUpError):
         return register_champion(candidate, sweep.tracker, sweep.console.note, _make_player(sweep))
     return None
 

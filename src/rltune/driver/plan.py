@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import (
+    apply_params,
     build_search_space,
+    count_copies,
     count_env_runners,
     count_gpus,
     count_learners,
@@ -52,9 +54,11 @@ from rltune.driver.warm_starts import (
     find_baseline,
     note_values_outside,
 )
+from rltune.envs.child import Fork
+from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
-from rltune.envs.spec import EnvSpec, specify_env
+from rltune.envs.spec import EnvSpec, spec_of, specify_env
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError
 from rltune.probe import measure_on_gpu
@@ -77,6 +81,7 @@ IMAGE_NOTE = (
     "their size; the wrapper rltune.envs.spaces:FlatObservation makes vectors of them"
 )
 
+USUAL_EPISODE_STEPS = 1000  # The highest time limit of most of Gymnasium's tasks.
 
 LOSS = "td_error_loss_fn"
 
@@ -237,15 +242,15 @@ class Invocation:
         stream: The stream to which the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
         typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
-        call_in_subprocess: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None
-            without a fork server.
+        fork_child: Forks a process that has RLlib imported, as `rltune.envs.child.Child` takes it; None without a fork
+            server.
     """
 
     began: float
     stream: TextIO | None = None
     trainable: type | None = None
     typed: str | None = None
-    call_in_subprocess: Callable[..., Any] | None = None
+    fork_child: Fork | None = None
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
@@ -289,7 +294,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     space = build_search_space(config.algo, config.space)
     check_algorithm(config.algo, space, row, several_agents=config.env.policies is not None)
     check_searcher(traits, space)
-    request = _make_request(config)
+    request = _make_request(config, space, row)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec, facts, obstacles = _check_env(config, space, row)
@@ -315,8 +320,9 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     fitted, grid_notes = fit_sizes(config, space.count_points() if traits.is_grid else None)
     optional_notes = (
         *env_notes,
+        *(facts.notes if facts else ()),
         _describe_few_steps(config),
-        _describe_late_episodes(config, facts, request.env_runners, row),
+        _describe_late_episodes(config, facts, row),
         *portfolio_notes,
         *searcher_notes,
         *earlier_notes,
@@ -364,8 +370,9 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     )
 
 
-def _make_request(config: RunConfig) -> Request:
+def _make_request(config: RunConfig, space: Space, row: Capabilities | None) -> Request:
     """Make the request for each trial's resources, and check that this machine can fulfill it."""
+    limit = spec_of(config.env).copy_limit
     request = Request(
         cpus=config.resources.cpus_per_trial,
         gpus=_compute_gpus(config.resources),
@@ -375,12 +382,34 @@ def _make_request(config: RunConfig) -> Request:
         widest_layer=widest_layer(config.algo),
         learners=count_learners(config.algo),
         trials_per_gpu=config.resources.trials_per_gpu,
+        copies=_check_copies(config, space, row),
+        max_copies=limit[1] if limit else None,
     )
     gpus = count_gpus(config.algo, request.gpus, request.gpu_setting[0])
     request = replace(request, gpus=gpus, has_learner_gpus=gpus > request.gpus)
     if machine := machine_of(config.cluster):
         fit_share(request, machine)
     return request
+
+
+def _check_copies(config: RunConfig, space: Space, row: Capabilities | None) -> int:
+    """Return the most copies of the environment that a trial has, and refuse more than one machine may have.
+
+    Raises:
+        ConfigError: Not even one trial can run.
+    """
+    if row and row.offline:  # It learns from a file, and evaluates with as many copies as are free.
+        return 1
+    spec, algos = spec_of(config.env), [apply_params(config.algo, corner) for corner in space.corners()]
+    copies, env_runners = max(map(count_copies, [config.algo, *algos])), max(1, count_env_runners(config.algo))
+    factors = {"algo.env_runners.num_envs_per_env_runner": copies // env_runners, "replicates": config.replicates}
+    if config.cluster.address is None:  # On a joined cluster, the env runners of a trial may lie on several nodes.
+        factors["algo.env_runners.num_env_runners"] = env_runners
+    needed = math.prod(factors.values())
+    if spec.copy_limit is not None and needed > spec.copy_limit[1]:
+        settings = [f"{key}={count}" for key, count in factors.items() if count > 1]
+        raise make_limit_error(spec, needed, f"of one trial with {' and '.join(settings)}", len(settings) == 1)
+    return copies * config.replicates
 
 
 def _check_places(config: RunConfig) -> None:
@@ -401,11 +430,13 @@ def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tup
         Its specification, what was learned about it, and what cannot be normalised in it, with the reason.
     """
     spec = specify_env(config.env, config.objective)
-    env_runners, vectorize = count_env_runners(config.algo), config.env.vectorize
-    check_rewards(spec, env_runners, vectorize)
+    vectorize = config.env.vectorize
+    check_rewards(spec, vectorize)
     has_several_agents = spec.policies is not None
-    check_objective(spec.objective, env_runners=env_runners, vectorize=vectorize, several_agents=has_several_agents)
+    check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
     facts = check_env(spec)
+    if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
+        spec = replace(spec, evaluation_steps=None)
     spaces = facts.find_policy_spaces()
     check_spaces(config.algo, config.env.id, spaces, row, space)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
@@ -444,15 +475,22 @@ def _describe_few_steps(config: RunConfig) -> str | None:
     )
 
 
-def _describe_late_episodes(
-    config: RunConfig, facts: EnvFacts, env_runners: int, row: Capabilities | None
-) -> str | None:
+def _describe_late_episodes(config: RunConfig, facts: EnvFacts, row: Capabilities | None) -> str | None:
     """Return a note if a trial, or the stopping rule's first judgement, may end before its first episode; else None."""
     fraction = config.scheduler.args.get("grace_fraction")
-    time_limit = facts.time_limit
-    if time_limit is None or (row and row.offline):  # Offline training collects no episodes.
+    time_limit, num_envs = facts.time_limit, count_copies(config.algo)
+    if facts.agents or (row and row.offline):  # Offline training collects no episodes.
         return None
-    num_envs = int((config.algo.get("env_runners") or {}).get("num_envs_per_env_runner") or 1) * max(1, env_runners)
+    if time_limit is None:
+        each = config.budget.env_steps // num_envs
+        if each > USUAL_EPISODE_STEPS:
+            return None
+        return (
+            f"the environment has no time limit, and {num_envs} copies take {each:,} steps each in a trial of "
+            f"budget.env_steps={config.budget.env_steps}. If no episode ends by then, a trial has no score: "
+            f"+env.kwargs.max_episode_steps={max(1, each // 10)} ends episodes there (TimeLimit), and "
+            "algo.env_runners.num_envs_per_env_runner=1 gives one copy all steps"
+        )
     needed = num_envs * time_limit
     until = f"{num_envs} environments may need {needed:,} until their first episode ends"
     if needed > config.budget.env_steps:

@@ -6,10 +6,9 @@ A new sweep, a resumed sweep and an extended one go through the same steps, see 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
@@ -24,7 +23,7 @@ from rltune.config.settings_file import read_identity, require_own_sweep
 from rltune.driver import plan as planning
 from rltune.driver.background_imports import LOADED_BEFORE_FORK, worker_imports
 from rltune.driver.folder import hold_sweep, open_folder
-from rltune.driver.plan import Invocation, Plan, make_plan
+from rltune.driver.plan import Invocation, Plan
 from rltune.driver.requests.inbox import withdraw_stops
 from rltune.driver.signals import end_process, stop_on_signals
 from rltune.driver.starting import (
@@ -34,6 +33,7 @@ from rltune.driver.starting import (
     compare_with_begun,
     find_begun,
     find_end,
+    plan_begun,
     require_changeable,
 )
 from rltune.errors import StudyUnavailableError
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
 
 LEAVE_S = 20.0  # How long a driver that has lost its lease may take to exit.
+NOT_FORKED = "each attempt at a trial has a process of its own, which imports RLlib first: about 5 s of CPU each"
 PREFLIGHT_S = 300.0  # The shortest time-out of the checks with RLlib, which include its import.
 
 
@@ -81,7 +82,7 @@ def run_sweep(
         _print(stream, f"{folder.name} has ended ({outcome.status}) and no setting asks for more: see {summary}")
         return outcome
     require_own_sweep(folder, make_resume_command(folder))
-    return drive(make_plan(config, folder), Invocation(began, stream, trainable))
+    return drive(plan_begun(config, folder), Invocation(began, stream, trainable))
 
 
 def resume_sweep(
@@ -119,7 +120,7 @@ def resume_sweep(
     config = change_settings(folder, ref, changes or {})
     if lacks_login(config.notify or ""):
         _print(stream, f"notify={config.notify}: its login is not saved in any file; add notify=... to be notified")
-    return drive(make_plan(config, folder), Invocation(began, stream, trainable))
+    return drive(plan_begun(config, folder), Invocation(began, stream, trainable))
 
 
 def drive(plan: Plan, invocation: Invocation) -> Outcome:
@@ -146,7 +147,8 @@ def drive(plan: Plan, invocation: Invocation) -> Outcome:
         plan, invocation, nodes = stack.enter_context(_start_ray(plan, invocation))
         # With an autoscaler, nodes that come later may be larger than the present ones.
         share = plan.share_of(*(() if plan.cluster.autoscale else nodes))
-        slots = Slots(share.bundles, plan.request.limit, nodes, plan.cluster.autoscale)
+        request, autoscales = plan.request, plan.cluster.autoscale
+        slots = Slots(share.bundles, request.limit, nodes, autoscales, request.trials_per_node)
         # A new sweep's folder is made only now, so that a failed check leaves none behind.
         ledger = ledger or stack.enter_context(hold_sweep(plan))
         stack.enter_context(open_folder(plan, ledger, invocation.stream))
@@ -169,8 +171,9 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
     from rltune.views.sweep_view import SweepView
 
     watch_head(sweep)
+    plan = sweep.plan
     try:
-        record_start(sweep.ledger, sweep.folder, sweep.plan.settings, sweep.invocation.typed)
+        record_start(sweep.ledger, sweep.folder, plan.settings, plan.build.facts, sweep.invocation.typed)
         start_console(sweep)
         sweep.housekeeping.add(sweep.console.draw_every_s, sweep.display.draw)
         if not (SweepView.read(sweep.ledger).is_searched and sweep.is_certified()):
@@ -188,7 +191,7 @@ def _start_ray(plan: Plan, invocation: Invocation) -> Iterator[tuple[Plan, Invoc
     """Start a local Ray or join a cluster, and meanwhile run the checks that need RLlib.
 
     Yields:
-        The plan with the notes of the checks, how to call functions that need RLlib, and the nodes of the cluster.
+        The plan with the notes of the checks, how to fork processes that have RLlib, and the nodes of the cluster.
 
     Raises:
         RltuneError: Ray does not start, or a check has failed.
@@ -204,9 +207,11 @@ def _start_ray(plan: Plan, invocation: Invocation) -> Iterator[tuple[Plan, Invoc
         # The check registers classes with Ray, which while Ray is starting only another process can do safely.
         checked = thread.submit(_check, plan, server) if server else None
         with connect_ray(cluster, modules, server) as nodes:
-            notes, call_in_subprocess = checked.result() if checked else _check(plan, None)
+            notes = checked.result() if checked else _check(plan, None)
             thread.shutdown()
-            yield plan.with_notes(*notes), replace(invocation, call_in_subprocess=call_in_subprocess), nodes
+            if modules and not server:
+                notes = *notes, NOT_FORKED
+            yield plan.with_notes(*notes), replace(invocation, fork_child=server.fork_child if server else None), nodes
 
 
 def _import_modules() -> None:
@@ -217,19 +222,13 @@ def _import_modules() -> None:
     import rltune.driver.tune.fit  # noqa: F401
 
 
-def _check(plan: Plan, server: ForkServer | None) -> tuple[tuple[str, ...], Callable[..., Any] | None]:
-    """Run the checks that need RLlib, in a subprocess if possible.
-
-    Returns:
-        Their notes, and the function that calls others in such a subprocess; None without one.
-    """
+def _check(plan: Plan, server: ForkServer | None) -> tuple[str, ...]:
+    """Run the checks that need RLlib, in a subprocess if possible, and return their notes."""
     request = plan.build, plan.space, plan.engine
     if server is None:
-        return planning.preflight(*request), None
-    stall_s = plan.failures.stall_s
-    # The time-out has to cover the import of RLlib, during which the call reports no progress.
-    notes = server.call(planning.preflight, *request, patience_s=max(PREFLIGHT_S, stall_s))
-    return notes, functools.partial(server.call, patience_s=stall_s)
+        return planning.preflight(*request)
+    # The time-out has to cover the import of RLlib.
+    return server.call(planning.preflight, *request, patience_s=max(PREFLIGHT_S, plan.failures.stall_s))
 
 
 @contextlib.contextmanager

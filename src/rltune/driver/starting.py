@@ -98,7 +98,27 @@ def check_new_or_begun(config: RunConfig) -> Plan:
         return check_request(config)
     config, _ = compare_with_begun(folder, config)
     require_own_sweep(folder, make_resume_command(folder))
-    return make_plan(config, folder)
+    return plan_begun(config, folder)
+
+
+def plan_begun(config: RunConfig, folder: Path) -> Plan:
+    """Make the plan of a sweep that exists, whose environment must still be the one of its trials.
+
+    Args:
+        config: The settings to go on with.
+        folder: The sweep's folder.
+
+    Raises:
+        RltuneError: The request cannot be carried out, or the environment has other spaces than at the sweep's start.
+    """
+    from rltune.driver.provenance import compare_environment
+    from rltune.ledger.storage import open_ledger
+
+    plan, versions = make_plan(config, folder), None
+    # The driver, which opens the ledger later, reports what is wrong with it.
+    with contextlib.suppress(StudyError), contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
+        versions = ledger.sweep().versions
+    return plan.with_notes(*compare_environment(versions or {}, plan.build.facts, plan.build.env.id))
 
 
 def compare_with_begun(folder: Path, config: RunConfig) -> tuple[RunConfig, bool]:

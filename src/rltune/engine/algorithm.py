@@ -18,6 +18,7 @@ from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env import INPUT_ENV_SPACES
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.debug.deterministic import update_global_seed_if_necessary
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.tune import Trainable
@@ -26,7 +27,7 @@ from rltune.algorithms.episodes import EPISODES
 from rltune.engine.networks.mixed_precision import FLOAT32
 from rltune.engine.sampling.env_runner import ArrayEnvRunner, LocalRunners, StockCheckpoint
 from rltune.engine.sampling.observation_filter import RunningMoments
-from rltune.engine.sampling.remote import RemoteRunners
+from rltune.envs.episode import EpisodeRecord
 from rltune.envs.step_count import STEPS
 from rltune.errors import NonFiniteError
 
@@ -94,7 +95,7 @@ class FastAlgorithm(StockCheckpoint):
         self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
         self.device: torch.device = next(self.learner_module.parameters()).device
         self.episodes: deque[tuple[float, int]] = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
-        self._ended: list[tuple[float, int]] = []  # Episodes that have ended in the current iteration.
+        self._ended: list[EpisodeRecord] = []  # Episodes that have ended in the current iteration.
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.learner_stats: dict[str, Any] = {}
         self._set_up_metrics()
@@ -106,7 +107,7 @@ class FastAlgorithm(StockCheckpoint):
         config.freeze()
         if config.num_env_runners == 0:
             return LocalRunners(config)
-        return RemoteRunners(
+        return EnvRunnerGroup(
             env_creator=self.env_creator,
             validate_env=None,
             default_policy_class=None,
@@ -151,16 +152,16 @@ class FastAlgorithm(StockCheckpoint):
             # The runner's network has views of the parameters' previous memory, so it is built again.
             runner.bind_module()
 
-    def count(self, steps: int, episodes: list[tuple[float, int]]) -> None:
+    def count(self, steps: int, episodes: list[EpisodeRecord]) -> None:
         """Add to the counters of sampled environment steps and ended episodes.
 
         Args:
             steps: Environment steps, resets not counted.
-            episodes: Return and length of each episode that ended.
+            episodes: The episodes that ended.
         """
         self.counters["num_env_steps_sampled_lifetime"] += steps
         self.counters["num_episodes_lifetime"] += len(episodes)
-        self.episodes.extend(episodes)
+        self.episodes.extend((episode.total, episode.length) for episode in episodes if not episode.cut)
         self._ended.extend(episodes)
 
     def check_finite(self, values: dict[str, float], data: torch.Tensor) -> None:
@@ -253,14 +254,15 @@ class FastAlgorithm(StockCheckpoint):
 
     def engine_state(self) -> dict[str, Any]:
         """Return the state that RLlib's checkpoint lacks, as plain values, which stock RLlib can unpickle."""
-        return {"counters": dict(self.counters), "episodes": list(self.episodes), "ended": list(self._ended)}
+        ended = [tuple(episode) for episode in self._ended]
+        return {"counters": dict(self.counters), "episodes": list(self.episodes), "ended": ended}
 
     def load_engine_state(self, state: dict[str, Any]) -> None:
         """Restore the state that :meth:`engine_state` returned."""
         self.counters.update(state["counters"])
         self.episodes.clear()
         self.episodes.extend(state["episodes"])
-        self._ended = list(state["ended"])
+        self._ended = [EpisodeRecord(*episode) for episode in state["ended"]]
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state, with the engine's lifetime counters in the metrics where stock RLlib expects them."""

@@ -19,7 +19,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from rltune.envs.rewards import get_return_sink
+from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.errors import ABSENT, ConfigError
 
@@ -55,7 +55,8 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
     frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **resolve_variables(spec.kwargs)}
     is_known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
     unlike = any(frames.get(key, value) != value for key, value in SAME.items())
-    if not is_known or unlike or game["frameskip"] != 1 or spec.objective or set(spec.rewards) - {"scale", "clip"}:
+    is_single = spec.objective or spec.restarts or set(spec.rewards) - {"scale", "clip"}
+    if not is_known or unlike or game["frameskip"] != 1 or is_single:
         return None
     frames = DEFAULTS | frames
     size = frames["screen_size"]
@@ -84,12 +85,12 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
     Args:
         games: ale-py's vector environment of single grey frames.
         stack: How many frames an observation has.
-        rewards: ``scale`` and ``clip`` of the rewards; the true returns go to the sink of `collect_returns`.
+        rewards: ``scale`` and ``clip`` of the rewards; the true returns go into the episodes' records.
     """
 
     def __init__(self, games: Any, stack: int, rewards: Mapping[str, Any]) -> None:
         super().__init__(RecordEpisodeStatistics(games))
-        self._rewards, self._sink = rewards, get_return_sink()
+        self._rewards = rewards
         size = games.single_observation_space.shape[1:]
         self.single_observation_space = Box(0, 1.0, (*size, stack), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -112,13 +113,19 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         frames, rewards, terminated, truncated, info = self.env.step(np.asarray(actions, np.int64))
         self._push(frames)
         self._over = terminated | truncated
-        if self._sink is not None and self._over.any():
-            ended = info["episode"]
-            totals, lengths = ended["r"][self._over].tolist(), ended["l"][self._over].tolist()
-            self._sink.extend(zip(totals, lengths, totals, strict=True))
+        if self._over.any():
+            info = {**info, **self._make_records(info["episode"])}
         rewards = rewards * float(self._rewards.get("scale", 1.0))
         clip = self._rewards.get("clip")
         return self._obs, rewards.clip(-clip, clip) if clip else rewards, terminated, truncated, info
+
+    def _make_records(self, ended: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the records of the games that have ended, as Gymnasium's vector environments return infos."""
+        records = np.full(self.num_envs, None, dtype=object)
+        for game in np.flatnonzero(self._over):
+            total = float(ended["r"][game])
+            records[game] = EpisodeRecord(total, int(ended["l"][game]), total)
+        return {RECORD: records, f"_{RECORD}": self._over}
 
     def _push(self, frames: np.ndarray) -> None:
         """Append the newest frame to each game's stack; a new episode's first frame fills the whole stack."""

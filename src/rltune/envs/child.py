@@ -11,6 +11,7 @@ start, without our replacements, and on every platform.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -20,16 +21,25 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from rltune import errors
 from rltune.envs.guest import RUNNING, make_stall
 from rltune.errors import Cause, GuestError, RltuneError, UnexpectedError, describe_exception
 
+START_S = 300.0  # The shortest time limit until the first sign of life, because the imports before it take seconds.
 POLL_S = 0.1  # How often the caller is asked whether it still wants the answer.
+END_S = 5.0  # How long an ended process that is not a child of this one is waited for.
 MAX_OUTPUT = 4_000  # The last characters of what the process has printed, for the error if it dies.
 _sending = threading.Lock()  # Several threads of an evaluation may report.
+Fork: TypeAlias = Callable[[Sequence[int]], int | None]
+"""Forks a process that calls `main` from one that has the imports done, such as `rltune.cluster.fork_server`'s.
+
+It takes the descriptors of the requests, the output and the answers, and returns the id of a process that leads a
+session of its own and, at the end, sends how it has ended; None if it cannot.
+"""
 
 
 class CallGivenUpError(Exception):
@@ -41,26 +51,46 @@ class Child:
 
     Args:
         imports: Modules that it imports before it has got its request.
+        fork: Forks the process, which is then ready at once. None, or if it cannot: the process is started anew.
+        print_output: Takes what the process prints. The last of it is also in the error if the process dies.
+
+    Attributes:
+        pid: The id of the process, which leads a session of its own.
+        call_name: The call into the user's code that began last.
     """
 
-    def __init__(self, imports: Sequence[str] = ()) -> None:
-        self._answers, sending = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rltune.envs.child", str(sending), *imports],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=[sending],
-            start_new_session=True,  # A terminal's Ctrl-C must reach only the driver, which ends this process then.
-        )
-        os.close(sending)
-        self._output = b""
-        self.call_name, self.call_began = "", time.monotonic()
-
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
+    def __init__(
+        self,
+        imports: Sequence[str] = (),
+        fork: Fork | None = None,
+        print_output: Callable[[bytes], object] = lambda printed: None,
+    ) -> None:
+        requests, self._requests = os.pipe()
+        self._printed, output = os.pipe()
+        self._answers, answers = os.pipe()
+        theirs = requests, output, answers
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            pid = fork(theirs) if fork else None
+            if pid is None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "rltune.envs.child", str(answers), *imports],
+                    stdin=requests,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=[answers],
+                    start_new_session=True,  # A terminal's Ctrl-C must reach only the driver, which ends this process.
+                )
+                pid = self._process.pid
+        except OSError:
+            self._close_pipes()
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self.pid, self._is_closed = pid, False
+        self._output, self._print_output = b"", print_output
+        self.call_name = ""
 
     def call(
         self,
@@ -77,7 +107,7 @@ class Child:
             function: ``module:function``. It gets ``progress`` as a keyword argument if the caller gives one.
             arguments: Its other keyword arguments, as JSON has them.
             limit_s: The longest time that it may take without a sign of life: a call into the user's code that begins
-                (`rltune.envs.guest.call_guest`), or progress.
+                (`rltune.envs.guest.call_guest`), or progress. Before the first one it is at least `START_S`.
             progress: Called with the number of finished parts and of all parts.
             is_given_up: Whether the answer is not wanted any more.
 
@@ -89,10 +119,10 @@ class Child:
         request = {"function": function, "arguments": arguments, "progress": progress is not None}
         request |= {"path": sys.path, "argv": sys.argv, "limit_s": limit_s}
         try:
-            assert self._process.stdin is not None
+            content = json.dumps(request).encode() + b"\n"
             with contextlib.suppress(BrokenPipeError):  # It has died already, which reading its answer will say.
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                self._process.stdin.flush()
+                while content:
+                    content = content[os.write(self._requests, content) :]
             answer = self._receive(limit_s, progress, is_given_up)
         finally:
             self.close()
@@ -102,54 +132,68 @@ class Child:
 
     def close(self) -> None:
         """End the process with its whole session."""
-        if self._process.returncode is not None:
+        if self._is_closed:
             return
+        self._is_closed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                cast(Any, stream).close()
-        os.close(self._answers)
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+        else:  # It is not a child of this process, which would be waited for.
+            deadline = time.monotonic() + END_S
+            while _is_running(self.pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for descriptor in (self._requests, self._printed, self._answers):
+            os.close(descriptor)
 
     def _receive(
         self, limit_s: float, progress: Callable[[int, int], None] | None, is_given_up: Callable[[], bool]
     ) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        received, heard, streams = b"", time.monotonic(), [self._answers, self._process.stdout.fileno()]
+        received, heard, streams = b"", time.monotonic(), [self._answers, self._printed]
+        current_limit_s = max(limit_s, START_S)
         while True:
             ready = select.select(streams, [], [], POLL_S)[0]
             if is_given_up():
                 raise CallGivenUpError
-            if self._process.stdout.fileno() in ready:
-                if printed := os.read(self._process.stdout.fileno(), 65536):
+            if self._printed in ready:
+                if printed := os.read(self._printed, 65536):
                     self._output = (self._output + printed)[-MAX_OUTPUT:]
+                    self._print_output(printed)
                 else:  # It has closed its output, and may go on nevertheless.
-                    streams.remove(self._process.stdout.fileno())
+                    streams.remove(self._printed)
             if self._answers in ready:
                 content = os.read(self._answers, 65536)
                 if not content:
                     raise self._make_death_error()
-                heard = time.monotonic()
+                heard, current_limit_s = time.monotonic(), limit_s
                 *lines, received = (received + content).split(b"\n")
                 for line in lines:
                     message = json.loads(line)
-                    if "call" in message:
-                        self.call_name, self.call_began = message["call"], heard
-                    elif "progress" in message:
-                        if progress:
-                            progress(*message["progress"])
-                    else:
+                    self.call_name = message.get("call", self.call_name)
+                    if "progress" in message and progress:
+                        progress(*message["progress"])
+                    if "ended" in message:
+                        raise self._make_death_error(message["ended"])
+                    if "answer" in message or "refused" in message:
                         return cast(dict[str, Any], message)
-            elif self._process.poll() is not None:  # A process that it has started may keep the pipe open.
-                raise self._make_death_error()
-            elif time.monotonic() - heard > limit_s:
+            elif self._process and self._process.poll() is not None:  # A process of its may keep the pipe open.
+                if not select.select([self._answers], [], [], 0)[0]:  # It may have answered since.
+                    raise self._make_death_error()
+            elif time.monotonic() - heard > current_limit_s:
                 raise make_stall(self.call_name, time.monotonic() - heard)
 
-    def _make_death_error(self) -> GuestError:
-        code = self._process.wait()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    def _make_death_error(self, code: int | None = None) -> GuestError:
+        if self._process:  # It has closed its pipe, which the user's code may do that goes on.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(END_S)
+        if code is None:
+            how = "has closed the pipe for its answer"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         during = f" in {self.call_name}" if self.call_name else ""
         printed = self._output.decode(errors="backslashreplace").strip().splitlines()
         last = f"; it printed: {printed[-1]}" if printed else ""
@@ -160,6 +204,16 @@ class Child:
             cause=Cause.LOST_PROCESS,
             call=self.call_name,
         )
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # Another user's process has got the id.
+        return False
+    return True
 
 
 def _restore_error(answer: Mapping[str, Any]) -> RltuneError:
@@ -190,13 +244,29 @@ def main(answers: int, imports: Sequence[str]) -> None:
         RUNNING.on_begin = lambda call: _send(answers, {"call": call})
         try:
             module, _, name = request["function"].partition(":")
-            named = {"progress": lambda *made: _send(answers, {"progress": made})} if request["progress"] else {}
+            report = functools.partial(_report_progress, answers)
+            named = {"progress": report} if request["progress"] else {}
             message = {"answer": getattr(importlib.import_module(module), name)(**request["arguments"], **named)}
             json.dumps(message)
         except BaseException as error:
             message = _describe_error(error)
         _send(answers, message)
         os._exit(0)  # The user's threads and exit handlers may hang.
+
+
+def send_end(answers: int, code: int) -> None:
+    """Send how a process has ended that was forked, for its parent, which is not the driver; useless after an answer.
+
+    Args:
+        answers: The descriptor of the answers.
+        code: Its exit code, or the negative number of the signal.
+    """
+    with contextlib.suppress(OSError):  # After an answer nobody reads any more.
+        _send(answers, {"ended": code})
+
+
+def _report_progress(answers: int, *made: int) -> None:
+    _send(answers, {"progress": made, "call": RUNNING.name})
 
 
 def _send(answers: int, message: Mapping[str, Any]) -> None:
@@ -212,6 +282,8 @@ def _end_with_parent(stream: Any) -> None:
 
 
 def _describe_error(error: BaseException) -> dict[str, Any]:
+    if error.__cause__ or not isinstance(error, RltuneError):  # Its traceback belongs to the output.
+        traceback.print_exception(error)
     refusal = (
         error
         if isinstance(error, RltuneError)

@@ -39,10 +39,9 @@ def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
             except GuestError as error:
                 if index == 0:
                     raise
-                allowed = f"an environment of which {count} copies are open at once in a process ({COPIES}={count})"
-                raise GuestError(
-                    error.problem, allowed, f"{COPIES}={index}", call=error.call, place=error.place
-                ) from error.__cause__
+                problem = f"{error.problem}; {COPIES}={count} opens so many at once in a process"
+                allowed, fix = f"an environment of which {count} copies can be open at once", f"{COPIES}={index}"
+                raise GuestError(problem, allowed, fix, call=error.call, place=error.place) from error.__cause__
             made.callback(close_env, copies[-1])
         made.pop_all()
     return copies

@@ -71,7 +71,8 @@ class EnvFacts:
         """Return the facts as JSON values; `from_dict` reads them."""
         spaces = {name: describe_space(getattr(self, name)) for name in ("observation_space", "action_space")}
         lists = {"agents": list(self.agents), "notes": list(self.notes)}
-        return {**vars(self), **spaces, "metadata": dict(self.metadata), "sources": dict(self.sources), **lists}
+        mappings = {"metadata": dict(self.metadata), "sources": dict(self.sources)}
+        return {**vars(self), **spaces, **mappings, **lists}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EnvFacts:

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from rltune.errors import Cause, GuestError, RltuneError, describe_exception
 
@@ -62,7 +63,7 @@ def call_guest(call: str) -> Iterator[None]:
     try:
         yield
     except GUEST_FAULTS as error:
-        raise make_fault(error, call, elapsed_s=time.monotonic() - began) from error
+        raise_fault(error, call, elapsed_s=time.monotonic() - began)
     finally:
         RUNNING.name, RUNNING.since = outer
 
@@ -92,6 +93,16 @@ def make_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> Rl
         allowed, fix = "an environment that is made, reset, stepped and closed without an exception", "correct it"
     at = f" ({place})" if place else ""
     return GuestError(f"{call} {what}{at}", allowed, fix, call=call, place=place, elapsed_s=elapsed_s)
+
+
+def raise_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> NoReturn:
+    """Raise what `make_fault` makes of an exception, or of the one that it carries, for the traceback's sake from it.
+
+    An error of ours keeps its own cause: Tune (2.60) follows causes without end if one leads back to itself.
+    """
+    root = find_root(error)
+    fault = make_fault(root, call, elapsed_s=elapsed_s)
+    raise fault from (fault.__cause__ if fault is root else root)
 
 
 def find_root(error: BaseException) -> BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ NORMALISING: dict[str, tuple[Any, ...]] = {
 }
 """Gymnasium's wrappers with running statistics, by what `algo.normalise` calls it."""
 
+MAX_PARTS = 100  # How much of a list is looked at: a list of data may have millions of elements.
+
 VERSIONED = ("rltune.", "gymnasium.core.", "gymnasium.utils.", "gymnasium.wrappers.")
 """Modules that a sweep's record has by their package's version."""
 
@@ -37,9 +40,10 @@ def list_layers(env: Any) -> Iterator[Any]:
             continue
         seen.add(id(layer))
         yield layer
-        for value in vars(layer).values() if hasattr(layer, "__dict__") else ():
+        for value in list(vars(layer).values()) if hasattr(layer, "__dict__") else ():
             parts = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
-            waiting += [part for part in parts if isinstance(part, gymnasium.Env | gymnasium.vector.VectorEnv)]
+            first = itertools.islice(parts, MAX_PARTS)
+            waiting += [part for part in first if isinstance(part, gymnasium.Env | gymnasium.vector.VectorEnv)]
 
 
 def check_normalising(env: Any, spec: EnvSpec) -> None:
@@ -53,7 +57,7 @@ def check_normalising(env: Any, spec: EnvSpec) -> None:
     """
     for layer in list_layers(env):
         for part, kinds in NORMALISING.items():
-            if not isinstance(layer, kinds) or not layer.update_running_mean:
+            if not isinstance(layer, kinds) or not getattr(layer, "update_running_mean", True):
                 continue
             named = [str(wrapper.get("entry_point", "")) for wrapper in spec.wrappers]
             is_typed = any(name.rpartition(":")[2] == type(layer).__name__ for name in named)
@@ -72,7 +76,7 @@ def find_time_limit(env: Any) -> int | None:
     limits = []
     for layer in list_layers(env):
         if isinstance(layer, wrappers.TimeLimit):
-            if layer.unwrapped.spec is None:  # The layer says its limit in this specification.
+            if not isinstance(layer.unwrapped.spec, GymnasiumSpec):  # The layer says its limit in this specification.
                 layer.unwrapped.spec = GymnasiumSpec("Inner-v0")
             limits.append(layer.spec.max_episode_steps if layer.spec else None)
     return min((int(limit) for limit in limits if limit), default=None)

@@ -68,12 +68,11 @@ def make_score(settings: Mapping[str, Any]) -> Score:
     )
 
 
-def check_objective(objective: Mapping[str, Any], *, env_runners: int, vectorize: str, several_agents: bool) -> None:
-    """Refuse an invalid objective, and one that cannot be measured with remote env runners or with several agents.
+def check_objective(objective: Mapping[str, Any], *, vectorize: str, several_agents: bool) -> None:
+    """Refuse an invalid objective, and one that cannot be measured with several agents or without single copies.
 
     Args:
         objective: ``kind``, ``key`` and ``direction``; empty for the return.
-        env_runners: The number of processes that sample besides the trial's own.
         vectorize: ``env.vectorize``.
 
     Raises:
@@ -102,16 +101,14 @@ def check_objective(objective: Mapping[str, Any], *, env_runners: int, vectorize
             "the return, summed over the agents, and its maximum",
             "objective.kind=return objective.direction=max",
         )
-    sampling = (("algo.env_runners.num_env_runners", env_runners, (0,)), ("env.vectorize", vectorize, ("sync", "auto")))
-    for setting, value, allowed in sampling:
-        if value not in allowed:
-            raise ConfigError(
-                "objective.kind",
-                kind,
-                f"with {setting}={value}: the trial would not see how its episodes end",
-                "an objective of your own if the trial's process steps environments one by one",
-                f"{setting}={allowed[0]}",
-            )
+    if vectorize == "vector_entry_point":
+        raise ConfigError(
+            "objective.kind",
+            kind,
+            f"with env.vectorize={vectorize}: the trial would not see how its episodes end",
+            "an objective of your own with single copies of the environment",
+            "env.vectorize=sync",
+        )
 
 
 def _import_function(kind: str) -> Callable[..., Any]:

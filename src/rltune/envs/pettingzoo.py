@@ -6,6 +6,7 @@ where its author says that it can run in parallel. PettingZoo is imported inside
 
 from __future__ import annotations
 
+import copy
 import importlib
 import re
 from collections.abc import Mapping
@@ -13,7 +14,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rltune.envs.closing import close_env
+from rltune.envs.copies import Copy, build_copy
 from rltune.envs.facts import EnvFacts, select_json
+from rltune.envs.first_steps import describe_excess, describe_unseeded, find_difference
+from rltune.envs.inspection import digest_sources
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
@@ -21,6 +25,7 @@ from rltune.envs.spaces import (
     has_plain_actions,
     has_plain_observations,
     name_setting,
+    to_python,
 )
 from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.envs.step_count import read_reward
@@ -33,11 +38,12 @@ USAGE = "shared, separate, or a mapping {agent: policy}, whose agents may be pat
 EXTRA = "pip install 'rltune[multiagent]'"
 
 
-def make_parallel_env(spec: EnvSpec, **kwargs: Any) -> Any:
+def make_parallel_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> Any:
     """Build a ``pettingzoo.ParallelEnv``.
 
     Args:
         spec: What to build; its id is a module such as ``mpe2.simple_spread_v3``.
+        copy: As for `rltune.envs.build.make_env`.
         kwargs: Further arguments of the environment, such as ``render_mode``.
 
     Raises:
@@ -53,7 +59,13 @@ def make_parallel_env(spec: EnvSpec, **kwargs: Any) -> Any:
             f"a module with a function {' or '.join(FACTORIES)}, as PettingZoo's have",
             "env.id=mpe2.simple_spread_v3, or env.policies=null for an environment of one agent",
         )
-    return _to_parallel(getattr(module, name)(**{**resolve_variables(spec.kwargs), **kwargs}), spec.id)
+    make = getattr(module, name)
+
+    def build(copy: Copy) -> Any:
+        arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
+        return _to_parallel(make(**arguments), spec.id)
+
+    return build_copy(spec, copy, build)
 
 
 def _import_module(env_id: str) -> Any:
@@ -173,7 +185,8 @@ class TeamEnv:
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left."""
-        obs, rewards, *_ = self._env.step(actions)
+        sent = {agent: to_python(self.action_space[agent], action) for agent, action in actions.items()}
+        obs, rewards, *_ = self._env.step(sent)
         return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, {}
 
 
@@ -198,8 +211,10 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
     try:
         try:
             env = make_parallel_env(spec)
-            first, _ = env.reset(seed=0)
-            then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+            first = copy.deepcopy(env.reset(seed=0)[0])
+            again = copy.deepcopy(env.reset(seed=0)[0])
+            drawn = {agent: env.action_space(agent) for agent in env.agents}
+            then, rewards, *_ = env.step({agent: to_python(space, space.sample()) for agent, space in drawn.items()})
             spaces = spaces_by_agent(env)
         except ConfigError:
             raise
@@ -213,16 +228,28 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
             ) from None
         for pair in policy_spaces(spec, spaces).values():
             find_network_spaces(*pair)
+        notes: dict[str, str] = {}  # The first note of each kind.
         for agent, (observation_space, _) in spaces.items():
             try:
                 for observations in (first, then):
-                    if agent in observations:
-                        check_observation(observation_space, observations[agent])
+                    if agent in observations and (excess := check_observation(observation_space, observations[agent])):
+                        notes.setdefault("bounds", describe_excess(f"{excess} of {agent}"))
+                if agent in first and agent in again:
+                    difference = find_difference(observation_space, first[agent], again[agent], f" of {agent}")
+                    if difference:
+                        difference = f"two resets with seed 0 differ, {difference}"
+                        notes.setdefault("seed", describe_unseeded(spec.id, difference))
                 check_reward(rewards.get(agent, 0.0))
             except ConfigError as error:
                 raise name_setting(error, "env.id", spec.id, f", {agent}") from None
-        metadata = select_json(getattr(env, "metadata", None) or {})
-        return EnvFacts(*join_spaces(spaces), metadata=metadata, agents=tuple(spaces))
+        metadata, sources = select_json(getattr(env, "metadata", None) or {}), digest_sources(env)
+        return EnvFacts(
+            *join_spaces(spaces),
+            metadata=metadata,
+            agents=tuple(spaces),
+            notes=tuple(notes.values()),
+            sources=sources,
+        )
     finally:
         if env is not None:
             close_env(env)

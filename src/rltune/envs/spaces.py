@@ -114,7 +114,10 @@ def check_observation(space: gymnasium.Space[Any], observation: Any, part: str =
         if not space.contains(observation):
             raise _make_form_error(part, f"is {observation!r}", space, str(space))
         return None
-    array = np.asarray(observation)
+    try:
+        array = np.asarray(observation)
+    except ValueError:  # Its rows have different lengths.
+        raise _make_form_error(part, f"is a ragged {type(observation).__name__}", space, str(space)) from None
     shape = space.shape or ()
     # Parts of a whole are flattened, so that only their number counts.
     has_shape = array.shape == shape or (bool(part) and array.size == math.prod(shape))

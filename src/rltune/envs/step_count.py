@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from rltune.envs.guest import GUEST_FAULTS, find_root, make_fault
+from rltune.envs.guest import GUEST_FAULTS, make_fault, raise_fault
 from rltune.errors import Cause, GuestError, RewardError
 
 NO_NUMBER = (TypeError, ValueError, OverflowError, RuntimeError)
@@ -158,10 +158,11 @@ def count_steps_of(envs: Any) -> None:
     """
     if "step" in vars(envs):
         return
-    if isinstance(envs, SyncVectorEnv):
+    inner = getattr(envs, "unwrapped", envs)  # RLlib wraps Gymnasium's vector environment.
+    if isinstance(inner, SyncVectorEnv):
         from rltune.envs.spaces import PlainNumbers  # Imported here, because it reads rewards by this module.
 
-        envs.envs = tuple(map(PlainNumbers, envs.envs))
+        inner.envs = tuple(map(PlainNumbers, inner.envs))
     take, num_envs, num_steps = envs.step, envs.num_envs, 0
 
     def name_call(index: int, agent: int = 0) -> str:
@@ -175,7 +176,7 @@ def count_steps_of(envs: Any) -> None:
         try:
             result = take(*args, **kwargs)
         except GUEST_FAULTS as error:
-            raise make_fault(find_root(error), f"step {num_steps} of {num_envs} copies") from error
+            raise_fault(error, f"step {num_steps} of {num_envs} copies")
         STEPS.steps += num_envs
         # Each environment returns one reward, or with several agents a mapping from agents to rewards.
         for index, rewards in enumerate(result[1]):

@@ -40,12 +40,13 @@ def check_env(spec: EnvSpec) -> EnvFacts:
     _check_shaping(spec)
     if module:
         import_env_module(module, spec.id)
-    wrapped = _make_bare_env(spec)
+    env = _make_bare_env(spec)
     try:
         try:
             for wrap in import_wrappers(spec):
-                wrapped = wrap(wrapped)
-            find_network_spaces(wrapped.observation_space, wrapped.action_space)
+                env = wrap(env)
+            spaces = env.observation_space, env.action_space
+            find_network_spaces(*spaces)
         except ConfigError as error:
             raise name_setting(error, "env.id", spec.id) from None
         except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
@@ -56,19 +57,12 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 "arguments that the wrappers take",
                 "env.wrappers=[]",
             ) from None
-        check_normalising(wrapped, spec)
-        has_mask, notes = check_first_steps(wrapped, spec)
-        return EnvFacts(
-            wrapped.observation_space,
-            wrapped.action_space,
-            find_time_limit(wrapped),
-            has_mask,
-            select_json(getattr(wrapped, "metadata", None) or {}),
-            notes=tuple(notes),
-            sources=digest_sources(wrapped),
-        )
+        check_normalising(env, spec)
+        has_mask, notes = check_first_steps(env, spec)
+        metadata, sources = select_json(env.metadata if isinstance(env.metadata, dict) else {}), digest_sources(env)
+        return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
     finally:
-        close_env(wrapped)
+        close_env(env)
 
 
 def _check_shaping(spec: EnvSpec) -> None:
@@ -110,6 +104,15 @@ def _make_bare_env(spec: EnvSpec) -> Any:
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:  # The environment may be a user's code, which may raise any exception.
+        lacking = next((name for name in spec.per_copy if f"argument '{name}'" in str(error)), None)
+        if isinstance(error, TypeError) and lacking is not None:
+            raise ConfigError(
+                f"env.per_copy.{lacking}",
+                spec.per_copy[lacking],
+                f"of {spec.id}: {describe_exception(error)}",
+                "arguments that the environment's constructor takes",
+                f"~env.per_copy.{lacking}",
+            ) from None
         raise ConfigError(
             "env.id",
             spec.id,
@@ -199,8 +202,8 @@ def _suggest_install(env_id: str) -> str:
     return f"pip install 'rltune[{extra}]'" if extra else "install the package that the message names"
 
 
-def can_shape_rewards(env_runners: int, vectorize: str) -> bool:
-    """Return whether rewards can be shaped: only where the trial's own process steps each environment by itself.
+def can_normalise_rewards(env_runners: int, vectorize: str) -> bool:
+    """Return whether rewards can be normalised: only where one process has all copies, as they share the deviation.
 
     Args:
         env_runners: How many processes sample besides the trial's own.
@@ -209,19 +212,17 @@ def can_shape_rewards(env_runners: int, vectorize: str) -> bool:
     return not env_runners and vectorize in ("auto", "sync")
 
 
-def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
-    """Refuse shaped rewards where they cannot be, because the true returns would not reach the trial's process.
+def check_rewards(spec: EnvSpec, vectorize: str) -> None:
+    """Refuse shaped rewards without single copies of the environment, which shape them.
 
     Raises:
-        ConfigError: Rewards are shaped, and `can_shape_rewards` says no.
+        ConfigError: Rewards are shaped, and ``vectorize`` is ``vector_entry_point``.
     """
-    key = "algo.env_runners.num_env_runners" if env_runners else "env.vectorize"
-    value, alternative = (env_runners, 0) if env_runners else (vectorize, "sync")
-    if spec.rewards and not can_shape_rewards(env_runners, vectorize):
+    if spec.rewards and vectorize == "vector_entry_point":
         raise ConfigError(
             "env.rewards",
             dict(spec.rewards),
-            f"with {key}={value}: the true returns would be lost",
-            "shaped rewards where the trial's own process steps each environment by itself",
-            f"{key}={alternative}",
+            f"with env.vectorize={vectorize}: rewards are shaped copy by copy",
+            "shaped rewards with single copies of the environment",
+            "env.vectorize=sync",
         )

@@ -33,7 +33,7 @@ FIRST_SEED = 2_100_000_003
 
 
 def choose_acting(
-    folder: Path,
+    folder: str | Path,
     training_scores: Sequence[float],
     progress: Callable[[int, int], None] | None = None,
     copies: Copies | None = None,
@@ -88,7 +88,7 @@ def choose_acting(
 def describe_acting(acting: Mapping[str, Any]) -> str:
     """Describe the decision of `choose_acting` for sampling, as the end of a sentence about the policy."""
     sampled, greedy = (format_objective(acting[f"{way}_mean"]) for way in ("sampled", "deterministic"))
-    limit = "for want of a time limit (+env.kwargs.max_episode_steps=1000)"
+    limit = "at env.evaluation_steps for want of a time limit (+env.kwargs.max_episode_steps=1000)"
     other = f"the deterministic policy one of {greedy}"
     if acting["cut"] is None:
         other = f"episodes of the deterministic policy were cut {limit}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,16 +16,19 @@ import torch
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
+from rltune.envs.copies import Copy, build_own
+from rltune.envs.episode import was_cut
+from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
 from rltune.envs.spaces import to_python
-from rltune.envs.spec import EnvSpec
+from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError, choices
-from rltune.formatting import format_interval, format_number
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
 from rltune.policies.policy import AnyPolicy, load_playable
+from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, require_own_environment
 from rltune.records import Direction
@@ -32,87 +37,42 @@ from rltune.statistics import interquartile_mean, mean_interval
 PROGRESS_S = 1.0  # Progress is reported at least this often, so that a long episode does not look like a hang.
 # This many environments share one forward pass if a policy does not say with how many it was trained.
 NUM_ENVS = 32
-MAX_NAMED = 8  # At most this many of the episodes that were cut are named.
 NUM_TEAM_ENVS = 8  # Multi-agent environments are slower, so fewer of them run side by side.
 SMALL_NETWORK = 300_000  # Networks with fewer weights than this are faster on one torch thread than on several.
-# An evaluated episode ends after this many steps, unless the environment's own time limit is higher: a deterministic
-# policy may repeat one action for ever. It is the highest limit in common use: Atari's 108,000 frames, four to a step
-# (Machado et al. 2018).
-MAX_EPISODE_STEPS = 27_000
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of an evaluation: returns and lengths of the episodes, and their statistics.
+def find_step_limit(env: Any, step_limit: int) -> int:
+    """Return the number of steps after which an evaluated episode is cut: a given one, or a higher TimeLimit.
 
-    Attributes:
-        returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed. Scores in their
-            place where the sweep had another objective (`rltune.envs.objective`).
-        lengths: Environment steps, one an episode.
-        std: Standard deviation of the returns (n - 1 in the denominator; 0 for one episode).
-        iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
-        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None if it has none.
-        high: Upper end of the interval.
-        cut: Environment seeds of the episodes that ended only at the limit of an evaluation, see `find_step_limit`.
-        deterministic: How the policy acted: deterministically, or by sampling its actions.
-    """
-
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-    mean: float
-    std: float
-    iqm: float
-    low: float | None
-    high: float | None
-    min: float
-    max: float
-    cut: tuple[int, ...] = ()
-    deterministic: bool = True
-
-    def __repr__(self) -> str:
-        """Format the statistics in one line, without the returns of single episodes."""
-        return (
-            f"<Evaluation of {len(self.returns)} episodes: mean {self.mean:.4g}, 95% interval "
-            f"{format_interval(self.to_dict())}, IQM {self.iqm:.4g}, {self.min:.4g} to {self.max:.4g}>"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
-        return asdict(self)
-
-    def explain_cut(self) -> str:
-        """Explain which episodes were cut, and how to give the environment a time limit; empty if none was cut."""
-        return explain_cut(self.cut, len(self.returns), max(self.lengths))
-
-
-def explain_cut(seeds: Sequence[int], episodes: int, steps: int) -> str:
-    """Explain that episodes were cut, and how to give the environment a time limit; empty if none was cut.
-
-    Args:
-        seeds: The environment seeds of the episodes that were cut.
-        episodes: The number of all episodes.
-        steps: The number of steps after which they were cut.
-    """
-    if not seeds:
-        return ""
-    named = ", ".join(map(str, seeds[:MAX_NAMED])) + (", ..." if len(seeds) > MAX_NAMED else "")
-    return (
-        f"{len(seeds)} of {format_number(episodes, 'episode')} did not end and {'was' if len(seeds) == 1 else 'were'} "
-        f"cut after {steps:,} steps (environment seeds {named}). If the environment has no time limit, give it one: "
-        "+env.kwargs.max_episode_steps=1000 is Gymnasium's TimeLimit (PettingZoo: max_cycles)"
-    )
-
-
-def find_step_limit(env: Any) -> int:
-    """Return the number of steps after which an evaluated episode is cut: `MAX_EPISODE_STEPS`, or a higher TimeLimit.
-
-    A lower TimeLimit ends episodes by itself.
+    A deterministic policy may repeat one action for ever. A lower TimeLimit ends episodes by itself.
 
     Args:
         env: The environment with its wrappers; one of several agents has no TimeLimit.
+        step_limit: ``env.evaluation_steps``, see `rltune.envs.spec.EnvSpec.step_limit`.
     """
-    spec = getattr(env, "spec", None)
-    return max(MAX_EPISODE_STEPS, getattr(spec, "max_episode_steps", None) or 0)
+    return max(step_limit, getattr(getattr(env, "spec", None), "max_episode_steps", None) or 0)
+
+
+@contextlib.contextmanager
+def seed_globally(seed: int) -> Iterator[None]:
+    """Seed the global generators of Python, NumPy and torch in the ``with`` block, and restore them after it.
+
+    Many environments draw from them, and would play other episodes each time.
+
+    Args:
+        seed: The seed of the first episode.
+    """
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    seed %= 2**32  # The range of NumPy's.
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
 
 
 def make_generator(seed: int) -> np.random.Generator:
@@ -135,7 +95,8 @@ def evaluate(
 ) -> Evaluation:
     """Play exactly ``episodes`` episodes with a policy; the environment's seeds are ``seed``, ``seed + 1``, ...
 
-    Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One that does
+    Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One in which
+    the environment fails is played again from its seed, if ``env.restarts`` has its copy made again. One that does
     not end within `find_step_limit` steps is cut, and counts with what it has reached by then.
 
     Args:
@@ -143,8 +104,8 @@ def evaluate(
         episodes: The number of episodes, at least 1.
         seed: The seed of the first episode. An episode's seed is also that of its sampled actions.
         env: What to change of the environment that the policy was trained in, to one with the same spaces: another id,
-            or keys as in conf/env. ``kwargs`` are added to the arguments of the same id; the wrappers stay unless
-            ``wrappers`` names others.
+            or keys as in conf/env. ``kwargs`` are added to the arguments of the same id, also in the place of those in
+            ``per_copy``; the wrappers stay unless ``wrappers`` names others.
         deterministic: As for ``Policy.act``. None: as the policy acts by itself, that is deterministically unless
             sampling did better (`rltune.policies.acting`).
         progress: Called with the number of finished episodes and of all, after each, and every second meanwhile: long
@@ -162,7 +123,7 @@ def evaluate(
         policy = load_playable(Source(str(policy)))
     deterministic = policy.deterministic if deterministic is None else deterministic
     report = _limit_reports(progress or (lambda done, total: None))
-    with _limit_threads(policy.network):
+    with _limit_threads(policy.network), seed_globally(seed):
         spec = environment_of(policy, env)
         settings = spec.get("objective") or {}
         returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, make_score(settings))
@@ -195,6 +156,33 @@ def evaluate_checkpoint(
     return evaluate(policy, episodes, seed, progress=progress, copies=copies)
 
 
+def evaluate_folder(
+    folder: str,
+    episodes: int,
+    seed: int,
+    env: Mapping[str, Any] | None = None,
+    trust: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+    copies: int | None = None,
+) -> dict[str, Any]:
+    """Evaluate a policy in a process of its own (`rltune.envs.child`), which takes and returns JSON values.
+
+    Args:
+        folder: The folder of a checkpoint or of a policy.
+        episodes: As for `evaluate`.
+        seed: As for `evaluate`.
+        env: As for `evaluate`.
+        trust: Whether it is a checkpoint of the user's own sweep, whose pickled files may be loaded.
+        progress: As for `evaluate`.
+        copies: As for `evaluate`.
+
+    Returns:
+        What `Evaluation.from_dict` reads.
+    """
+    policy = load_playable(Source(folder, trust=trust))
+    return evaluate(policy, episodes, seed, env, progress=progress, copies=copies).to_dict()
+
+
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """Return the specification of the environment to play: the one that the policy was trained in, with changes.
 
@@ -214,9 +202,14 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
         raise PolicyError(
             ": no such key", allowed, f"leave env.{unknown} out", key=f"env.{unknown}", value=changes[unknown]
         )
+    steps = changes.get("evaluation_steps", 1)
+    if not isinstance(steps, int) or steps < 1:
+        raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
     is_same = changes.get("id", trained.get("id")) == trained.get("id")
     kwargs = {**((trained.get("kwargs") or {}) if is_same else {}), **changes.get("kwargs", {})}
-    spec = {**trained, **changes, "kwargs": kwargs}
+    numbered = ((trained.get("per_copy") or {}) if is_same else {}).items()
+    per_copy = {name: form for name, form in numbered if name not in changes.get("kwargs", {})}
+    spec = {**trained, "per_copy": per_copy, **changes, "kwargs": kwargs}
     if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     # What the caller has named may be imported; what only the policy's files name is checked.
@@ -259,9 +252,10 @@ class Copies:
 
     def __exit__(self, *details: object) -> None:
         """Close all copies."""
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close all copies; the next evaluation makes new ones."""
         while self._envs:
             close_env(self._envs.pop())
 
@@ -269,6 +263,8 @@ class Copies:
         self, policy: AnyPolicy, spec: Mapping[str, Any], episodes: int, report: Callable[[], None]
     ) -> Sequence[Any]:
         """Return the copies for an evaluation, those that are open already and those that are missing.
+
+        Where copies are bounded, the first one is waited for, and further ones are made as long as some are free.
 
         Args:
             policy: The policy that plays.
@@ -281,7 +277,7 @@ class Copies:
         """
         is_flat = isinstance(policy, RLlibPolicy)
         if (spec, is_flat) != (self._spec, self._is_flat):
-            self._close()
+            self.close()
             self._spec, self._is_flat = spec, is_flat
         trained = policy.info.get("copies")  # Policies of earlier releases, and those of other programs, lack it.
         usual = (
@@ -289,7 +285,11 @@ class Copies:
         )
         wanted = min(episodes, self._most or usual)
         while len(self._envs) < wanted:
-            self._envs.append(_make_copy(spec, is_flat))
+            copy = Copy(spec_of(spec), vector_index=len(self._envs))
+            if self._envs and not copy.take_if_free():
+                break
+            with call_guest(f"make of copy {len(self._envs) + 1} of {wanted}"):
+                self._envs.append(build_own(copy, lambda copy: _make_copy(spec, copy, is_flat)))
             _check_spaces(policy, self._envs[0], spec)
             report()
         return self._envs[:wanted]
@@ -300,13 +300,14 @@ def open_copies(copies: int | Copies | None) -> contextlib.AbstractContextManage
     return contextlib.nullcontext(copies) if isinstance(copies, Copies) else Copies(copies)
 
 
-def _make_copy(spec: Mapping[str, Any], is_flat: bool) -> Any:
-    from rltune.envs.build import make_env, make_flat_env
+def _make_copy(spec: Mapping[str, Any], copy: Copy, is_flat: bool) -> Any:
+    from rltune.envs.build import make_env, make_flat_env, make_restarting
 
     if spec.get("policies"):
-        return TeamEnv(make_env(spec))
+        return TeamEnv(make_env(spec, copy))
     # Gymnasium's checker runs at each step and would take half of a small environment's step time.
-    return (make_flat_env if is_flat else make_env)(spec, disable_env_checker=True)
+    make = functools.partial(make_flat_env if is_flat else make_env, spec, copy, disable_env_checker=True)
+    return make_restarting(spec_of(spec), make)
 
 
 def _check_spaces(policy: AnyPolicy, env: Any, spec: Mapping[str, Any]) -> None:
@@ -346,18 +347,20 @@ def _play(
         What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds; and the seeds of
         those that were cut.
     """
-    with open_copies(copies) as shared:
+    with open_copies(copies) as shared, contextlib.ExitStack() as stack:
         envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
         obs: list[Any] = []
         for episode, env in enumerate(envs):
-            obs.append(env.reset(seed=seed + episode)[0])
+            with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
+                obs.append(env.reset(seed=seed + episode)[0])
             progress(0, episodes)
-        limit, cut = find_step_limit(envs[0]), []
+        limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
         current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
         generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
+        stack.enter_context(call_guest("step or reset"))  # The door is around the loop, where it costs no time.
         while busy:
             # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
             rng = [generators[current[i]] for i in busy]
@@ -365,6 +368,12 @@ def _play(
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
                 obs[i], reward, terminated, truncated, info = envs[i].step(to_python(envs[i].action_space, action))
+                if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
+                    episode = current[i]
+                    returns[episode], lengths[episode], generators[episode] = 0.0, 0, make_generator(seed + episode)
+                    obs[i], begins[row] = envs[i].reset(seed=seed + episode)[0], True
+                    ongoing.append(row)
+                    continue
                 returns[current[i]] += read_reward(reward)
                 lengths[current[i]] += 1
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,13 @@ from rltune.envs.build import make_env
 from rltune.envs.closing import close_env
 from rltune.envs.objective import Objective
 from rltune.envs.spaces import to_python
+from rltune.envs.spec import spec_of
 from rltune.envs.step_count import read_reward
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
-from rltune.policies.evaluation import Evaluation, environment_of, find_step_limit, make_generator
+from rltune.policies.evaluation import environment_of, find_step_limit, make_generator, seed_globally
 from rltune.policies.policy import AnyPolicy, require_single_agent
+from rltune.policies.result import Evaluation
 from rltune.policies.rllib_policy import RLlibPolicy
 
 FPS = 30  # The frame rate if the environment's metadata names none.
@@ -50,19 +52,22 @@ class Film:
     episode_return: float
 
 
-def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> BundlePolicy:
+def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> None:
     """Refuse an environment that cannot render frames, or a missing encoder, before any episode is played.
 
     Args:
         env: As for `rltune.policies.evaluation.evaluate`.
 
-    Returns:
-        The policy, which is one that can be filmed.
-
     Raises:
         PolicyError: The encoder is missing, the policy does not play an episode a second time alike, or the
             environment cannot draw itself.
     """
+    with _open_stage(environment_of(_require_player(policy), env)):
+        pass
+
+
+def _require_player(policy: AnyPolicy) -> BundlePolicy:
+    """Return the policy, which is one that can be filmed, and refuse others, or a missing encoder."""
     if not all(importlib.util.find_spec(package) for package in ("imageio", "imageio_ffmpeg")):
         raise PolicyError(
             "needs imageio[ffmpeg], which is not installed",
@@ -79,21 +84,7 @@ def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
             key="video",
             value=True,
         )
-    player = require_single_agent(policy, "video=true")
-    spec = environment_of(player, env)
-    try:
-        with _open_stage(spec) as stage:
-            stage.reset(seed=0)
-            _draw_frame(stage)
-    except Exception as error:  # The environment is a user's code, which may raise any exception.
-        raise PolicyError(
-            f"cannot be filmed: {describe_exception(error)[:200]}",
-            "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
-            "pip install 'rltune[video]', or video=false",
-            key="env",
-            value=spec["id"],
-        ) from error
-    return player
+    return require_single_agent(policy, "video=true")
 
 
 def film_episodes(
@@ -114,29 +105,33 @@ def film_episodes(
     Raises:
         PolicyError: As for `check_filmable`.
     """
-    player = check_filmable(policy, env)
+    player = _require_player(policy)
     spec, info, last = environment_of(player, env), player.info, seed + len(result.returns) - 1
     who = [info.get("sweep") or "policy", *(f"{key}-{info[key]}" for key in ("trial", "seed") if key in info)]
     folder = folder / "-".join(who) / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', spec['id'])}-seeds-{seed}-{last}"
-    folder.mkdir(parents=True, exist_ok=True)
     direction = Objective.from_settings(spec.get("objective") or {}).direction
     order = np.argsort(direction.sign * np.asarray(result.returns), kind="stable").tolist()
+    chosen = {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}
     films = []
-    for which, episode in {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}.items():
-        path = folder / f"{which}-seed-{seed + episode}.mp4"
-        films.append(
-            Film(path, which, seed + episode, _film_episode(player, spec, result.deterministic, seed + episode, path))
-        )
+    with _open_stage(spec) as stage:
+        folder.mkdir(parents=True, exist_ok=True)
+        for which, episode in chosen.items():
+            path = folder / f"{which}-seed-{seed + episode}.mp4"
+            step_limit = spec_of(spec).step_limit
+            episode_return = _film_episode(player, stage, step_limit, result.deterministic, seed + episode, path)
+            films.append(Film(path, which, seed + episode, episode_return))
     return films
 
 
-def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], deterministic: bool, seed: int, path: Path) -> float:
+def _film_episode(
+    policy: BundlePolicy, stage: Any, step_limit: int, deterministic: bool, seed: int, path: Path
+) -> float:
     """Replay and encode one episode frame by frame, without keeping its frames in memory; return its return."""
     from imageio.v2 import get_writer
 
     draft, total, length, state, over = path.with_name(f".{path.name}"), 0.0, 0, None, False
-    with _open_stage(spec) as stage:
-        limit, rng = find_step_limit(stage), make_generator(seed)
+    with seed_globally(seed):
+        limit, rng = find_step_limit(stage, step_limit), make_generator(seed)
         fps = stage.metadata.get("render_fps") or FPS
         writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
         with writer as mp4:
@@ -155,15 +150,29 @@ def _film_episode(policy: BundlePolicy, spec: Mapping[str, Any], deterministic: 
 
 @contextmanager
 def _open_stage(spec: Mapping[str, Any]) -> Iterator[Any]:
-    """Build an environment that renders frames without a screen, and close it at the end of the context."""
+    """Build an environment that renders frames without a screen, and close it at the end of the context.
+
+    Raises:
+        PolicyError: It cannot draw itself.
+    """
     # Without these variables, pygame would look for a screen and a sound card.
     for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):
         os.environ.setdefault(name, "dummy")
-    stage = make_env(spec, render_mode="rgb_array")
-    try:
+    with ExitStack() as stack:
+        try:
+            stage = make_env(spec, render_mode="rgb_array")
+            stack.callback(close_env, stage)
+            stage.reset(seed=0)
+            _draw_frame(stage)
+        except Exception as error:  # The environment is a user's code, which may raise any exception.
+            raise PolicyError(
+                f"cannot be filmed: {describe_exception(error)[:200]}",
+                "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
+                "pip install 'rltune[video]', or video=false",
+                key="env",
+                value=spec["id"],
+            ) from error
         yield stage
-    finally:
-        close_env(stage)
 
 
 def _draw_frame(stage: Any) -> np.ndarray:

@@ -9,7 +9,6 @@ import functools
 import json
 import math
 import tempfile
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,16 +26,17 @@ from rltune.engine import build_algorithm
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.compiler import set_num_threads
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
-from rltune.envs.rewards import Episodes, collect_returns, read_reward_moments, write_reward_moments
+from rltune.envs.episode import EpisodeRecord
+from rltune.envs.rewards import read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle, write_policies
-from rltune.policies.evaluation import evaluate
+from rltune.policies.evaluation import Copies, evaluate
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import leave_reason
 from rltune.trial.gpu_memory import cap_memory, free_memory
 from rltune.trial.metrics import Progress, read_result
-from rltune.trial.recent_episodes import EPISODES_FILE, Episode, RecentEpisodes
+from rltune.trial.recent_episodes import EPISODES_FILE, RecentEpisodes
 
 ANSWER_S = 5.0  # At the end of a trial, an env runner that is still sampling gets at most this long to stop.
 OFFLINE_EPISODES = 10  # An offline algorithm is evaluated on this many episodes after each iteration.
@@ -67,18 +67,18 @@ class AlgorithmRunner:
         build = build.with_params(params)
         self.config = build_config(build, {}, seed)
         self._recent = RecentEpisodes(scored_steps)
-        # True returns of episodes that ended in this iteration, collected if rewards are shaped.
-        self._true: Episodes = deque()
-        with collect_returns(self._true):
-            self.algorithm = build_algorithm(self.config, engine, build.precision)
+        self.algorithm = build_algorithm(self.config, engine, build.precision)
         # A single remote learner shares its GPU with other trials, so its memory is capped. Several learners have whole
         # GPUs.
         if build.gpus and self.config.num_learners == 1:
             cap = functools.partial(_cap_learner, share=build.gpus)
             self.algorithm.learner_group.foreach_learner(cap)
         self._count_steps()
-        self._shaped = bool(build.env.rewards or build.env.objective) and not self.config.is_offline
+        self._normalises_rewards = bool(build.env.rewards.get("normalise")) and not self.config.is_offline
         self._env, self._facts, self._evaluated = build.env, build.facts, 0
+        self._num_cut, self._restarts, self._fault = 0, 0, ""
+        self._copies = build.copies
+        self._stage = Copies()  # An offline algorithm plays its episodes here, after each iteration.
         self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
         able = capabilities_of(type(self.config))
@@ -106,10 +106,13 @@ class AlgorithmRunner:
             progress = replace(progress, env_steps=int(trained), episodes=self._evaluated)
         else:
             # Until an env runner has returned samples, stock RLlib's results have no "env_runners".
-            episodes = self._take_episodes(result.get("env_runners", {}))
+            episodes = read_episodes(result.get("env_runners", {}))
+            self._count_failures(episodes)
+            # RLlib also counts episodes that a failure has cut.
+            num_ended = progress.episodes - self._num_cut
+            progress = replace(progress, episodes=num_ended, env_restarts=self._restarts, fault=self._fault)
         self._recent.add(progress.env_steps, episodes)
-        # Before the first recent episode, RLlib's count is replaced, because it includes episodes that an outer wrapper
-        # cut off and that have no true return yet.
+        # Before the first recent episode, RLlib's count is replaced: it may be ahead of the records.
         known = self._recent.summarize() or {"episodes": 0}
         progress = replace(progress, **known)  # type: ignore[arg-type]
         loss = progress.learner.get("total_loss", 0.0)
@@ -129,23 +132,22 @@ class AlgorithmRunner:
         self._steps_trained, self._learner = trained, progress.learner
         return progress
 
-    def _play_episodes(self) -> list[Episode]:
+    def _count_failures(self, episodes: list[EpisodeRecord]) -> None:
+        """Count the failures of the environment in the records of an iteration's episodes."""
+        for episode in episodes:
+            self._num_cut += episode.cut
+            self._restarts += episode.restarts
+            self._fault = self._fault or episode.fault
+
+    def _play_episodes(self) -> list[EpisodeRecord]:
         """Play greedy episodes with an offline algorithm's policy, because the training itself plays none."""
         with tempfile.TemporaryDirectory() as scratch:
             self._write_policy(Path(scratch), self._describe_training({}))
             seed = int(self.config.seed or 0) + self._evaluated
-            evaluation = evaluate(load_policy(scratch, trust=True), OFFLINE_EPISODES, seed)
+            evaluation = evaluate(load_policy(scratch, trust=True), OFFLINE_EPISODES, seed, copies=self._stage)
         self._evaluated += OFFLINE_EPISODES
         lengths = zip(evaluation.returns, evaluation.lengths, strict=True)
-        return [Episode(score, length, score) for score, length in lengths]
-
-    def _take_episodes(self, sampled: Mapping[str, Any]) -> list[Episode]:
-        """Return the episodes that ended in this iteration, with true returns if rewards are shaped."""
-        if self._shaped:
-            ended = [Episode(*episode) for episode in self._true]
-            self._true.clear()
-            return ended
-        return [Episode(total, length, total) for total, length in read_episodes(sampled)]
+        return [EpisodeRecord(score, length, score) for score, length in lengths]
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
         """Write the training state (``algorithm/``, ``episodes.json``) and the policy bundle (``policy/``).
@@ -162,7 +164,7 @@ class AlgorithmRunner:
 
     def _describe_training(self, info: Mapping[str, Any]) -> dict[str, Any]:
         """Add to a policy's metadata the environment, with what this trial normalises, and its copies in a process."""
-        return {**info, "env": self._env.to_dict(), "copies": self.config.num_envs_per_env_runner}
+        return {**info, "env": self._env.to_dict(), "copies": self._copies}
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         makers = list_connectors(self.config)
@@ -207,38 +209,30 @@ class AlgorithmRunner:
 
     def restore(self, folder: Path) -> None:
         """Restore the state that `save` wrote."""
-        # Restoring may rebuild environments, which must again collect their true returns here.
-        with collect_returns(self._true):
-            self.algorithm.restore_from_path(folder / "algorithm")
+        self.algorithm.restore_from_path(folder / "algorithm")
         self._count_steps()
         self._load_episodes(folder)
 
     def _save_episodes(self, folder: Path) -> None:
         """Save what RLlib's checkpoint lacks: recent episodes, last statistics, and the reward normalisation."""
-        kept: dict[str, Any] = {"recent": self._recent.state(), "true": list(self._true), "evaluated": self._evaluated}
+        kept: dict[str, Any] = {"recent": self._recent.state(), "evaluated": self._evaluated}
+        kept |= {"failures": [self._num_cut, self._restarts, self._fault]}
         kept |= {"steps_trained": self._steps_trained, "learner": dict(self._learner)}
-        envs = self._shaped_envs()
-        if envs is not None:
-            kept["reward_moments"] = read_reward_moments(envs)
+        if self._normalises_rewards:
+            kept["reward_moments"] = read_reward_moments(self.algorithm.env_runner.env)
         (folder / EPISODES_FILE).write_text(json.dumps(kept))
 
     def _load_episodes(self, folder: Path) -> None:
         """Restore what `_save_episodes` has saved."""
         kept = json.loads((folder / EPISODES_FILE).read_text())
         self._recent.load(kept["recent"])
-        self._true.clear()
-        self._true.extend((total, length, score) for total, length, score in kept["true"])
+        self._num_cut, self._restarts, self._fault = kept.get("failures", (0, 0, ""))
         self._evaluated = kept["evaluated"]
         # After a restore, the replay memory is filled before the first update. Until then, these statistics are
         # reported.
         self._steps_trained, self._learner = kept["steps_trained"], kept["learner"]
-        envs = self._shaped_envs()
-        if envs is not None:
-            write_reward_moments(envs, kept.get("reward_moments", []))
-
-    def _shaped_envs(self) -> Any:
-        """Return this process's vector environment if its rewards are shaped; otherwise None."""
-        return self.algorithm.env_runner.env if self._shaped else None
+        if self._normalises_rewards:
+            write_reward_moments(self.algorithm.env_runner.env, kept.get("reward_moments", []))
 
     @property
     def replay_bytes(self) -> int:
@@ -268,12 +262,14 @@ class AlgorithmRunner:
 
     def close_envs(self) -> None:
         """Close the environments, so that the evaluation of a trained policy may have copies of its own."""
+        self._stage.close()
         group = getattr(self.algorithm, "env_runner_group", None)
         if group is not None:
             group.foreach_env_runner(_close_envs, timeout_seconds=ANSWER_S)
 
     def stop(self) -> None:
         """Stop the algorithm: close its environments and free its memory."""
+        self._stage.close()
         self._end_silent_runners()
         self.algorithm.stop()
         free_memory()

@@ -42,6 +42,9 @@ TRIAL_NUMBERS = (
 )
 """Logged numbers that no seed has: the trial computes them."""
 
+RESTARTS = "env_restarts"
+"""The number of repaired copies of the environment; trials report it if ``env.restarts`` allows repairs."""
+
 LEARNER = "learner/"
 """Prefix of the learner's statistics in a report and in MLflow."""
 
@@ -79,6 +82,8 @@ class Progress:
         learner: Statistics of the last update, by name.
         score: Mean score of the last episodes (`rltune.envs.objective`), the return where it is that.
         episode_length_max: Longest of the last episodes: at an environment's time limit the curve is flat.
+        env_restarts: How many times a copy of the environment was made again after a failure.
+        fault: The first of these failures in one line.
     """
 
     env_steps: int = _number(min, "num_env_steps_sampled_lifetime")
@@ -90,6 +95,8 @@ class Progress:
     learner: Mapping[str, float] = field(default_factory=dict)
     episode_length_max: float = _number(max)
     score: float = _number(statistics.fmean)
+    env_restarts: int = _number(sum, RESTARTS)
+    fault: str = ""
 
     def __post_init__(self) -> None:
         """Use the mean return as score if no other score is given."""
@@ -128,7 +135,7 @@ def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statis
         values = [float(module[name]) for module in modules if module.get(name) is not None]
         if values:  # In multi-agent training, a statistic is the mean over all policies.
             learner[name] = statistics.fmean(values)
-    return Progress(**numbers, learner=learner)
+    return Progress(**numbers, learner=learner)  # type: ignore[arg-type]
 
 
 def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:

@@ -7,25 +7,11 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from rltune.envs.episode import EpisodeRecord
 from rltune.records import SCORED_EPISODES
 
 EPISODES_FILE = "episodes.json"  # The file in a checkpoint with the recent episodes.
-
-
-class Episode(NamedTuple):
-    """The return, length and score of an ended episode.
-
-    Attributes:
-        total: Its return.
-        length: In environment steps.
-        score: Its worth by the sweep's objective, which is the return unless a sweep says otherwise.
-    """
-
-    total: float
-    length: int
-    score: float
 
 
 class RecentEpisodes:
@@ -41,16 +27,16 @@ class RecentEpisodes:
 
     def __init__(self, steps: float) -> None:
         self._steps = steps
-        self._ended: deque[tuple[int, Episode]] = deque()
+        self._ended: deque[tuple[int, EpisodeRecord]] = deque()
 
-    def add(self, env_steps: int, episodes: Iterable[Episode]) -> None:
-        """Add the episodes of an iteration, and drop those that ended before the window.
+    def add(self, env_steps: int, episodes: Iterable[EpisodeRecord]) -> None:
+        """Add the episodes of an iteration but those that a failure has cut, and drop those before the window.
 
         Args:
             env_steps: Environment steps at the iteration's end.
             episodes: Those that ended in it, in their order.
         """
-        self._ended.extend((env_steps, episode) for episode in episodes)
+        self._ended.extend((env_steps, episode) for episode in episodes if not episode.cut)
         while len(self._ended) > SCORED_EPISODES and self._ended[0][0] <= env_steps - self._steps:
             self._ended.popleft()
 
@@ -58,7 +44,7 @@ class RecentEpisodes:
         """Return the metrics of `rltune.trial.metrics.Progress` about the episodes in the window; empty without any."""
         if not self._ended:
             return {}
-        totals, lengths, scores = zip(*(episode for _, episode in self._ended), strict=True)
+        totals, lengths, scores, *_ = zip(*(episode for _, episode in self._ended), strict=True)
         return {
             "return_mean": statistics.fmean(totals),
             "return_min": min(totals),
@@ -70,11 +56,28 @@ class RecentEpisodes:
 
     def state(self) -> list[list[float]]:
         """Return the episodes in the window as JSON values, for a checkpoint."""
-        return [[env_steps, *episode] for env_steps, episode in self._ended]
+        return [[env_steps, *episode[:3]] for env_steps, episode in self._ended]
 
     def load(self, state: Iterable[Sequence[float]]) -> None:
         """Restore the episodes that `state` has returned."""
-        self._ended = deque((int(at), Episode(total, int(length), score)) for at, total, length, score in state)
+        self._ended = deque((int(at), EpisodeRecord(total, int(length), score)) for at, total, length, score in state)
+
+
+def explain_no_episode(env_steps: int, copies: int) -> str:
+    """Explain why no episode has ended, with what to type.
+
+    Args:
+        env_steps: The environment steps of a trial and seed by then.
+        copies: The copies of the environment that have shared them.
+    """
+    each = max(1, env_steps // copies)
+    limit = (
+        f"+env.kwargs.max_episode_steps={max(1, each // 10)} ends episodes there (TimeLimit; PettingZoo: max_cycles)"
+    )
+    if copies == 1:
+        return f"no episode has ended within {each:,} steps; {limit}"
+    fewer = "algo.env_runners.num_envs_per_env_runner=1 gives one copy all steps"
+    return f"no episode has ended: each of {copies} copies has taken {each:,} steps; {limit}; {fewer}"
 
 
 def read_training_scores(checkpoint: Path) -> list[float]:
@@ -87,4 +90,4 @@ def read_training_scores(checkpoint: Path) -> list[float]:
         kept = json.loads((checkpoint / EPISODES_FILE).read_text())
     except FileNotFoundError:
         return []
-    return [] if kept["evaluated"] else [Episode(*episode).score for _, *episode in kept["recent"]]
+    return [] if kept["evaluated"] else [EpisodeRecord(*episode).score for _, *episode in kept["recent"]]

@@ -106,8 +106,9 @@ class Supervisor:
     def close(self) -> None:
         """Stop supervising: afterwards the process is not ended any more, and sends no heartbeat."""
         with self._ending:
-            self._closed.set()
-            self._close_stacks()
+            if not self._closed.is_set():
+                self._closed.set()
+                self._close_stacks()
         if self._sent_steps is not None:
             # Deleting the heartbeat fails if Ray's head node is gone; the trial has to end nevertheless.
             with contextlib.suppress(Exception):

@@ -1,12 +1,12 @@
-"""The Tune trainable of rltune: one process builds, trains, reports and saves one trial after another.
+"""The Tune trainable of rltune: one process builds, trains, reports and saves one attempt at a trial.
 
-It holds RLlib algorithms instead of being one, so that one process, with its imports done, serves many trials.
 It does not decide whether a trial goes on: the driver does. Runs in a worker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import math
 import os
 import shutil
@@ -21,9 +21,13 @@ import psutil
 from ray import tune
 from ray.exceptions import NodeDiedError, RayActorError
 
+from rltune.algorithms.arguments import apply_params, count_copies
 from rltune.checkpoints.clients import UnsharedStoreError
 from rltune.checkpoints.store import open_store
+from rltune.compat.ray_start import run_exit_handlers
+from rltune.envs.copies import wait_for_copies
 from rltune.envs.guest import find_root
+from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError
 from rltune.ledger.disk_full import is_disk_full
@@ -31,7 +35,7 @@ from rltune.policies.acting import choose_acting, describe_acting, save_acting
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
-from rltune.trial.metrics import CPU, MEMORY, merge_seeds
+from rltune.trial.metrics import CPU, MEMORY, RESTARTS, merge_seeds
 from rltune.trial.recent_episodes import read_training_scores
 from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
@@ -41,41 +45,23 @@ if TYPE_CHECKING:
     from rltune.policies.evaluation import Copies
 
 MAX_STALLED = 50  # A trial fails after this many consecutive iterations without an environment step.
+LEAVE_S = 10.0  # How long closing the environments and running the exit handlers may take.
+NOTED_WAIT_S = 5.0  # A trial that has waited so long for copies of the environment says so.
 STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # Why training pauses before the next report.
 
 
 class Trial(tune.Trainable):
-    """The Tune trainable: runs one trial after another in the same process, each with one or more seeds.
+    """The Tune trainable: runs one attempt at a trial, with one or more seeds, in a process of its own.
 
     Attributes:
-        task: The trial that runs now.
+        task: The trial.
     """
 
     task: Assignment
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Start the first trial of this process."""
+        """Build or restore the trial. A failure is the trial's first result."""
         self._runners: list[Runner] = []
-        self._begin(config)
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Start the next trial in this process, because starting a new process would take seconds."""
-        self._end()
-        self._begin(new_config)
-        return True
-
-    def cleanup(self) -> None:
-        """Free the resources of the last trial before the process ends."""
-        self._end()
-
-    def build_runner(self, seed: int) -> Runner:
-        """Build the runner of one seed; tests override this method."""
-        from rltune.trial.algorithm_runner import AlgorithmRunner  # The import of RLlib and torch takes seconds.
-
-        task = self.task
-        return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads, task.scored_steps)
-
-    def _begin(self, config: Mapping[str, Any]) -> None:
         self.task = Assignment(**config["assignment"])
         with contextlib.suppress(OSError):  # A Ray that was joined was started in another folder; a node may lack ours.
             os.chdir(self.task.folder)
@@ -92,19 +78,22 @@ class Trial(tune.Trainable):
         self._supervisor = Supervisor(
             self._store, self.task.sweep, self.task.trial_dir, self.task.stall_s, self._count_steps_of_each_seed
         )
-        self._catch_failure(self._build)
+        with contextlib.suppress(SamplingEnded):  # The sweep ends while the trial waits for copies.
+            self._catch_failure(self._build)
 
-    def _build(self) -> None:
-        task = self.task
-        if task.token is not None:
-            check_node(self._store, task.token, task.trial_dir)
-        if task.store is not None:  # An earlier attempt of the trial may have left stack traces in the bucket.
-            self._store.delete(f"{task.trial_dir}/{STACK_FILE}")
-        self._runners = [self.build_runner(seed) for seed in self.task.seeds]
-        self._state = self._checkpoints.restore(self._runners)
-        self._mark_iteration()
+    def leave(self) -> None:
+        """Close everything, before the driver ends this process: whatever the user's code has done to it ends with it.
 
-    def _end(self) -> None:
+        If that takes too long, then the process ends by itself.
+        """
+        self._supervisor.close()  # It uses the same timer, of which a process has one.
+        # Its thread needs no interpreter, so that it also ends a process that is stuck in foreign code.
+        faulthandler.dump_traceback_later(LEAVE_S, exit=True, file=2)
+        self.stop()
+        run_exit_handlers()
+
+    def cleanup(self) -> None:
+        """Close environments and free memory; Tune calls this where no trial has ended, as after an interrupt."""
         for runner in self._runners:
             self._catch_failure(runner.stop)
         self._runners = []
@@ -112,10 +101,42 @@ class Trial(tune.Trainable):
         if self.task.store is not None:
             shutil.rmtree(self._store.folder, ignore_errors=True)
 
+    def build_runner(self, seed: int) -> Runner:
+        """Build the runner of one seed; tests override this method."""
+        from rltune.trial.algorithm_runner import AlgorithmRunner  # The import of RLlib and torch takes seconds.
+
+        task = self.task
+        return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads, task.scored_steps)
+
+    def _build(self) -> None:
+        task = self.task
+        if task.token is not None:
+            check_node(self._store, task.token, task.trial_dir)
+        if task.store is not None:  # An earlier attempt of the trial may have left stack traces in the bucket.
+            self._store.delete(f"{task.trial_dir}/{STACK_FILE}")
+        # Restoring may make the environments anew, so it belongs to what the trial stands in the queue for.
+        with self._wait_for_copies() as waited_s:
+            self._runners = [self.build_runner(seed) for seed in self.task.seeds]
+            self._state = self._checkpoints.restore(self._runners)
+        if waited_s >= NOTED_WAIT_S:
+            self._checkpoints.notes.append(f"waited {waited_s:.0f} s for copies of the environment that others had")
+        self._mark_iteration()
+
+    def _wait_for_copies(self) -> contextlib.AbstractContextManager[float]:
+        """Stand in the queue until the copies of all seeds are free; if the sweep ends, the wait ends, too."""
+        build = self.task.build
+        env = spec_of(build["env"])
+        if env.copy_limit is None:
+            return contextlib.nullcontext(0.0)
+        num_copies = count_copies(apply_params(build["algo"], self.task.params)) * len(self.task.seeds)
+        # More than one machine may have are those of env runners on several nodes, each of which waits for its own.
+        count = num_copies if num_copies <= env.copy_limit[1] else 0
+        return wait_for_copies(env, count, math.inf, lambda: self._report_episode(0, 0))
+
     def _catch_failure(self, work: Callable[[], None]) -> None:
         """Call the function, and record an exception as the failure of the trial.
 
-        If the exception left this class, then Tune would end the process, whose imports took seconds.
+        If the exception left this class, then Tune would report a lost process and not the failure.
         """
         try:
             with self._supervisor.watch():
@@ -147,6 +168,8 @@ class Trial(tune.Trainable):
 
     def _advance(self) -> dict[str, Any]:
         """Train until the next report, or until a stop request or a checkpoint that is due."""
+        if not self._runners:
+            return self._hand_back(interrupted=True)
         try:
             return self._train_and_report()
         except SamplingEnded:
@@ -159,8 +182,12 @@ class Trial(tune.Trainable):
         the same numbers and without training in between. This does not bias the comparison with trials of smaller
         batches: an on-policy iteration learns at its end, so that the reported policy acted at each of these marks.
         Off-policy iterations are equally long in all trials of a sweep.
+
+        The episodes at the end are played after the last report, which has brought the training state by then: if they
+        fail, or the process with them, then the next attempt only plays them again.
         """
         state = self._state
+        was_trained = state.reports >= self.task.reports
         began, steps_before, trained_before = time.time(), state.env_steps, state.train_s
         clock, cpu_s = time.perf_counter(), time.process_time()
         mark = self._next_mark()
@@ -178,7 +205,11 @@ class Trial(tune.Trainable):
         records = self._checkpoints.save_if_due(state, self._runners, report["score"])
         report |= {"records": records, "began": began, "ended": time.time(), "done": mark == self.task.env_steps}
         if report["done"] and self.task.episodes:
-            report |= self._play_best(records)
+            if was_trained:
+                report |= self._play_best(records)
+            else:
+                latest = self._checkpoints.save_latest(state, self._runners)
+                report |= {"records": {**records, **latest}, "done": False}
         return report
 
     def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
@@ -198,11 +229,11 @@ class Trial(tune.Trainable):
             records: Of the checkpoints written since the last report.
 
         Returns:
-            The report's ``returns``, one per episode, and its ``records``.
+            The report's ``returns``, one per episode, and its ``records``; nothing without a best checkpoint.
         """
         best = self._checkpoints.best
-        if best is None:
-            raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
+        if best is None:  # No episode has ended, which the driver says.
+            return {}
         if (folder := self._store.open(best)) is None:
             raise RuntimeError(f"checkpoint {best.path} is damaged")
         from rltune.policies.evaluation import Copies  # The import of torch takes seconds.
@@ -254,13 +285,16 @@ class Trial(tune.Trainable):
         while progress[index].env_steps < target:
             if self._supervisor.is_stop_requested():
                 return STOP_REQUESTED
-            began, before = time.perf_counter(), progress[index].env_steps
+            began, before, restarts = time.perf_counter(), progress[index].env_steps, progress[index].env_restarts
             try:
                 progress[index] = runner.train()
                 progress[index].require_finite_returns()
             finally:
                 self._state.train_s += time.perf_counter() - began
             self._mark_iteration()
+            if progress[index].env_restarts and not restarts:
+                note = f"has made a failed copy of its environment again ({progress[index].fault})"
+                self._checkpoints.notes.append(f"{note}; env_restarts in its numbers counts such repairs")
             if progress[index].env_steps > before:
                 stalled = 0
                 self._supervisor.report_progress()
@@ -283,7 +317,10 @@ class Trial(tune.Trainable):
         return (ended + STEPS.steps - before) // max(1, len(self.task.seeds))
 
     def _merge_seeds(self) -> dict[str, Any]:
-        return merge_seeds(self._state.progress, self._state.train_s)
+        report = merge_seeds(self._state.progress, self._state.train_s)
+        if not self.task.build["env"].get("restarts"):
+            del report[RESTARTS]
+        return report
 
 
 def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +19,7 @@ import pytest
 import yaml
 from ended import write_sweep
 
-from rltune.cli.application.answer import Answer, explain_crash, take_switch, to_json
+from rltune.cli.application.answer import Answer, explain_crash, own_output, take_switch, to_json
 from rltune.cli.application.program import main
 from rltune.errors import ConfigError
 from rltune.ledger.lease import take_lease
@@ -76,6 +77,30 @@ def test_a_refusal_that_nobody_reads_keeps_its_exit_code(monkeypatch: pytest.Mon
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2
+
+
+OWNS = """
+import os
+from rltune.cli.application.answer import own_output
+own_output()
+os.write(1, b"simulator")
+os.system("echo child")
+print("our own \\udcff")
+"""
+
+
+def test_standard_output_is_the_commands_own() -> None:
+    """Of what is written to its descriptor, below Python and by children; what it cannot encode is escaped."""
+    done = subprocess.run([sys.executable, "-c", OWNS], capture_output=True, check=True)
+    assert done.stdout == b"our own \\udcff\n"
+    assert done.stderr == b"simulatorchild\n"
+
+
+def test_a_stream_that_is_no_descriptor_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a notebook."""
+    before = sys.stdout
+    own_output()
+    assert sys.stdout is before
 
 
 @pytest.mark.parametrize("words", ["list +foo=1", "resume sweep=x +foo=1", "show sweep=x +foo=1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import pickle
 import time
@@ -107,7 +108,13 @@ class Trials:
 
 @pytest.fixture
 def trials(make_sweep: Callable[..., OpenSweep]) -> Trials:
-    words = "budget.trials=64", f"budget.env_steps={BUDGET}", "failures.stop_after=3", "searcher=random"
+    words = (
+        "algo.env_runners.num_envs_per_env_runner=4",
+        "budget.trials=64",
+        f"budget.env_steps={BUDGET}",
+        "failures.stop_after=3",
+        "searcher=random",
+    )
     return Trials(make_sweep(*words))
 
 
@@ -511,3 +518,33 @@ def test_steps_since_the_last_report_are_charged(trials, monkeypatch):
     trials.recorder.on_experiment_end([])
     assert [trials.ledger.trials.record(number).env_steps for number in (0, 1)] == [500, 0]
     assert trials.stopper.env_steps == 500
+
+
+def test_no_episode_has_ended_is_noted_once_and_early(trials):
+    """With the copies and the steps of each, and what to type; the trial's own reason says it at its end."""
+    first, second = trials.begin(), trials.begin()
+    trials.report(first, 100, math.nan)
+    assert not trials.sweep.console.notes
+    for trial in (first, second):
+        trials.report(trial, 200, math.nan)
+    (note,) = trials.sweep.console.notes
+    assert all(word in note for word in ("50 steps", "4 copies", "max_episode_steps", "num_envs_per_env_runner=1"))
+    trials.report(first, BUDGET, math.nan)
+    trials.end(first)
+    record = trials.ledger.trials.record(0)
+    assert (record.state, "each of 4 copies has taken 250 steps" in record.stop_reason) == ("FAIL", True)
+
+
+def test_nothing_is_noted_once_an_episode_has_ended(trials):
+    first, second = trials.begin(), trials.begin()
+    trials.report(first, 100, 5.0)
+    trials.report(second, 500, math.nan)
+    assert not trials.sweep.console.notes
+
+
+@pytest.mark.parametrize(("cause", "is_named"), [("environment", True), ("diverged", False), ("lost process", False)])
+def test_a_failure_of_the_environment_names_restarts_once(trials, cause, is_named):
+    for trial in (trials.begin(), trials.begin()):
+        trials.hand_back(trial, 50)
+        trials.end(trial, failed="ValueError: no", cause=cause)
+    assert sum("env.restarts=3 makes" in note for note in trials.sweep.console.notes) == is_named

@@ -8,6 +8,9 @@ import pytest
 from rltune.engine.off_policy.transitions import RowLayout, Stepper, TransitionPacker
 from rltune.engine.sampling.action_distributions import make_actions
 from rltune.engine.sampling.vector_envs import SyncEnvs
+from rltune.envs.build import make_training_env
+from rltune.envs.episode import EpisodeRecord
+from rltune.envs.spec import EnvSpec
 from tests.engine.engine_toy import CountEnv
 
 
@@ -31,7 +34,8 @@ def test_every_step_begins_a_window_in_its_episode(n_step: int, truncate: bool, 
     )
     rows, taken, ended = stepper.collect(episodes * length * envs, 0)
     assert taken == episodes * length * envs
-    assert ended == [(sum(range(length + 1)), length)] * (episodes * envs)
+    total = sum(range(length + 1))
+    assert ended == [EpisodeRecord(total, length, total)] * (episodes * envs)
     obs, after, _, rewards, discounts = layout.views(rows)
     begins = sorted(map(tuple, obs.tolist()))
     assert begins == sorted([(episode, step) for episode in range(episodes) for step in range(length)] * envs)
@@ -61,3 +65,25 @@ def test_episodes_that_end_at_different_steps_keep_apart() -> None:
         (1.0, 4.0, 1.75, 0.0), (2.0, 4.0, 1.5, 0.0), (3.0, 4.0, 1.0, 0.0),
         (13.0, 15.0, 1.5, 0.0), (14.0, 15.0, 1.0, 0.0),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_failure_leaves_the_transitions_of_a_truncation(n_step: int, at: int) -> None:
+    """The failed step is no transition; the windows before it end in the observation in which the copy failed."""
+
+    def collect(**kwargs: int) -> tuple[list[list[float]], EpisodeRecord]:
+        spec = EnvSpec("failing:Failing-v0", {"length": 5, **kwargs}, restarts=9)
+        vector, layout = SyncEnvs(lambda index: make_training_env(spec), 1), RowLayout((2,), 1)
+        actions = make_actions(vector.single_action_space, 1, np.random.default_rng(0), None)
+        packer = TransitionPacker(layout, 1, n_step, 0.5)
+        stepper = Stepper(
+            vector, actions, lambda obs, clock: np.zeros(len(obs), np.int64), packer, normaliser=None, seeds=None
+        )
+        rows, taken, ended = stepper.collect(at + 1, 0)
+        assert taken == at + 1
+        return rows[:at].tolist(), ended[0]
+
+    (failed, first), (truncated, second) = collect(fail_at=at + 1), collect(truncate_at=at)
+    assert failed == truncated
+    assert (first.cut, first.total, first.length) == (True, second.total, second.length)

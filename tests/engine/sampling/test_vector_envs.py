@@ -46,7 +46,7 @@ def test_vector_environments_follow_the_same_contract(mode: str) -> None:
     assert over.any()
     np.testing.assert_array_equal(rollout.valid[1:], ~over[:-1])
     assert (rollout.rewards[~rollout.valid] == 0).all()
-    assert all(reward == length for reward, length in rollout.episodes)
+    assert all(episode.total == episode.length for episode in rollout.episodes)
     starts = rollout.obs[1:][~rollout.valid]
     assert (np.abs(starts) <= 0.05).all()
 
@@ -57,7 +57,7 @@ def test_few_environments_are_stepped_one_by_one() -> None:
     unknown = ppo_config(envs=16).environment(env_config={"render_mode": None, "max_episode_steps": 7})
     native = make_envs(unknown)
     assert isinstance(native, VectorEnvs)
-    assert max(length for _, length in make_collector(native).collect(500).episodes) <= 7
+    assert max(episode.length for episode in make_collector(native).collect(500).episodes) <= 7
 
 
 def test_a_registered_environment_receives_its_config_and_index() -> None:
@@ -151,7 +151,7 @@ def test_unusual_but_right_numbers_are_taken(mode: str) -> None:
     envs = make_envs(ppo_config("guest", envs=2).env_runners(gym_env_vectorize_mode=mode))
     rollout = make_collector(envs).collect(20)
     envs.close()
-    assert {total for total, _ in rollout.episodes} == {6.0}
+    assert {episode[0] for episode in rollout.episodes} == {6.0}
 
 
 def test_a_failed_build_closes_the_copies_it_made() -> None:
@@ -218,7 +218,7 @@ def test_copies_get_python_ints_and_may_pay_arrays(mode: str) -> None:
     register_env("strict", create_strict)
     envs = make_envs(ppo_config("strict", envs=2).env_runners(gym_env_vectorize_mode=mode))
     rollout = make_collector(envs).collect(10)
-    assert {reward for reward, _ in rollout.episodes} == {15.0}
+    assert {episode.total for episode in rollout.episodes} == {15.0}
     envs.close()
 
 

@@ -1,7 +1,9 @@
 """Print a command's result as text for a person, or with ``json=true`` as one JSON document for a program.
 
-A command returns an `Answer`. While it works, ``json=true`` sends everything that it prints to standard error, so that
-standard output has the document alone: the answer, or the parts of the error with which the command was refused.
+A command returns an `Answer`. Standard output is the command's own: what anybody else writes to descriptor 1, such as a
+simulator below Python or a child process, goes to standard error. With ``json=true`` so does everything that is printed
+while the command works, so that standard output has the document alone: the answer, or the parts of the error with
+which the command was refused.
 """
 
 from __future__ import annotations
@@ -59,6 +61,21 @@ def take_switch(name: str, words: Sequence[str]) -> tuple[bool, list[str]]:
 def wants_json() -> bool:
     """Return whether this process was started with ``json=true``."""
     return [word.lower() for word in sys.argv[1:] if word.startswith(f"{JSON}=")][-1:] == [f"{JSON}=true"]
+
+
+def own_output() -> None:
+    """Keep standard output for this command's own prints from now on, and point descriptor 1 to standard error.
+
+    Where standard output is another stream, as in a notebook or a test, or was closed, nothing changes.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if sys.stdout.fileno() == 1:
+            encoding = sys.stdout.encoding
+            own = open(os.dup(1), "w", buffering=1, encoding=encoding, errors="backslashreplace")  # noqa: SIM115
+            sys.stdout.flush()
+            os.dup2(2, 1)
+            # The width of the terminal is read from the latter.
+            vars(sys).update(stdout=own, __stdout__=own)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune import Callback
 
+from rltune.algorithms.arguments import count_copies
 from rltune.cluster.head import wait_for_head
 from rltune.driver.tune.assignments import Assignments, choose_newest
 from rltune.driver.tune.attempts import Attempts, TrialKey
@@ -33,11 +34,14 @@ from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.trial_table import CHECKPOINTS
 from rltune.records import TRIALS, WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
 from rltune.trial.metrics import is_report, make_report
+from rltune.trial.recent_episodes import explain_no_episode
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
 
 logger = logging.getLogger(__name__)
+
+EPISODE_EXPECTED = 0.2  # The fraction of a trial's budget after which the user hears that no episode has ended.
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,9 @@ class Recorder(Callback):
         # Trials with a result that could not be recorded; later results are ignored, as the learning curve would have a
         # gap.
         self._incomplete: set[TrialKey] = set()
+        self._num_copies = count_copies(self._plan.build.algo)
+        self._names_restarts = False
+        self._has_seen_episode = False  # Or has said that none has ended.
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle no attributes, because Tune pickles its callbacks for a restore that rltune does not use."""
@@ -165,6 +172,7 @@ class Recorder(Callback):
         else:
             table.change(event.number, **checkpoints, **costs)
         self._incomplete.discard(event.key)
+        self._note_late_episodes(result)
         if is_new or _count_saved_steps(checkpoints.values()) > _count_saved_steps((before.checkpoint, before.latest)):
             self._attempts.note_progress(event.key)
         now = event.record
@@ -214,6 +222,17 @@ class Recorder(Callback):
             if costs := self._charge(event):
                 event.stage.table.change(event.number, **costs)
 
+    def _note_late_episodes(self, result: Mapping[str, Any]) -> None:
+        """Note once, early in the sweep, that a trial has trained for a fifth of its budget without a whole episode."""
+        env_steps = int(result.get("env_steps", 0))
+        if self._has_seen_episode or not is_report(result):
+            return
+        if math.isfinite(result["score"]):
+            self._has_seen_episode = True
+        elif env_steps >= EPISODE_EXPECTED * self._plan.budget.env_steps:
+            self._has_seen_episode = True
+            self.sweep.console.note(f"{explain_no_episode(env_steps, self._num_copies)}. Such a trial has no score")
+
     def _make_event(self, trial: Any, result: Mapping[str, Any] | None = None) -> _Event:
         task = trial.config["assignment"]
         return _Event(self._stages[task["kind"]], int(task["number"]), result or {}, task["build"]["gpus"])
@@ -237,7 +256,7 @@ class Recorder(Callback):
         """End a trial that has used its whole budget; without a score it has failed."""
         returns = event.result.get("returns")
         if not event.record.scores:
-            self._end(event, "FAIL", f"no episode ended within {self._plan.budget.env_steps} environment steps")
+            self._end(event, "FAIL", explain_no_episode(self._plan.budget.env_steps, self._num_copies))
         elif event.is_search:
             self._end(event, "COMPLETE", WHOLE_BUDGET)
         elif not returns:
@@ -275,6 +294,13 @@ class Recorder(Callback):
             failure: Why the attempt ended.
         """
         record, result, reason = event.record, event.result, failure.reason
+        env = self._plan.build.env
+        if result.get("cause") == Cause.ENVIRONMENT and env.policies is None and not self._names_restarts:
+            self._names_restarts = True
+            self.sweep.console.note(
+                f"{record.name} has failed in its environment: env.restarts={max(3, 2 * env.restarts)} makes a failed "
+                "copy again and goes on"
+            )
         if outage := find_outage(self._store, failure):
             self.stopper.request(outage)
             self._interrupt(event)

@@ -21,6 +21,7 @@ from rltune.engine.sampling.action_distributions import make_actions
 from rltune.engine.sampling.env_runner import ArrayEnvRunner
 from rltune.engine.sampling.observation_filter import RunningMoments, wants_normalisation
 from rltune.engine.sampling.remote import collect_transitions
+from rltune.envs.episode import EpisodeRecord
 from rltune.policies.bundle_reader import SquashedGaussianHead
 
 Array = NDArray[Any]
@@ -214,7 +215,7 @@ class OffPolicy(FastAlgorithm):
                 taken += count
         self.count(taken, stepper.take_episodes() if stepper.episodes else [])
 
-    def count(self, steps: int, episodes: list[tuple[float, int]]) -> None:
+    def count(self, steps: int, episodes: list[EpisodeRecord]) -> None:
         """Add to the counters of sampled steps, including the replay memory's, and of ended episodes."""
         super().count(steps, episodes)
         self.replay.env_steps += steps

@@ -14,7 +14,7 @@ is one gather of finished rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from rltune.engine.kernels.replay import count_step, pack
 from rltune.engine.sampling.action_distributions import Actions
 from rltune.engine.sampling.observation_filter import RunningMoments
 from rltune.engine.sampling.vector_envs import ArrayEnvs
+from rltune.envs.episode import EpisodeRecord
 
 Array = NDArray[Any]
 
@@ -109,6 +110,30 @@ class TransitionPacker:
         count = pack(*self._past.values(), *flat[:2], rewards, terminated, over, valid, flat[2], self.gamma, self._rows)
         return self._rows[:count]
 
+    def cut(self, envs: Sequence[int], obs: Array) -> Array:
+        """Return the transitions that end where an environment has failed, which its last step did not complete.
+
+        The windows of n - 1 to 1 steps before the failed one end in the observation in which it failed, as at a
+        truncation.
+
+        Args:
+            envs: The environments that have failed.
+            obs: [envs, ...], the last observation of every environment.
+
+        Returns:
+            [transitions, width].
+        """
+        steps, ages = len(self._past["obs"]), self._past["age"]
+        rows = []
+        for env in envs:
+            for length in range(min(ages[env], steps - 1), 0, -1):
+                past_obs, past_actions, rewards = (
+                    self._past[name][steps - length :, env] for name in ("obs", "actions", "rewards")
+                )
+                numbers = float(rewards @ self.gamma ** np.arange(length)), self.gamma**length
+                rows.append(np.concatenate([past_obs[0], obs[env].reshape(-1), past_actions[0], numbers]))
+        return np.array(rows, np.float32).reshape(-1, self.layout.width)
+
 
 class Stepper:
     """Steps environments and packs transitions, in the trial's process or in a remote env runner.
@@ -135,7 +160,7 @@ class Stepper:
         self._obs, self._after = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         self._over, self._valid = np.zeros((2, envs.num_envs), np.bool_)
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
-        self.episodes: list[tuple[float, int]] = []
+        self.episodes: list[EpisodeRecord] = []
         self._started = False
 
     def state(self) -> dict[str, Any] | None:
@@ -174,20 +199,30 @@ class Stepper:
         raw, rewards, terminated, truncated = self.envs.step(self.actions.for_env(actions))
         self._write(raw, self._after)
         taken, ended = count_step(rewards, terminated, truncated, self._over, self._valid, self._returns, self._lengths)
+        records = dict(self.envs.records)
+        failed = [env for env, record in records.items() if record.cut]
+        if failed:  # A step that has failed is no transition.
+            remaining = self.packer.cut(failed, self._obs)
+            self._valid[failed] = False
+            self._lengths[failed] -= 1
+            taken -= len(failed)
         rows = self.packer.add(self._obs, actions, rewards, terminated, self._over, self._valid, self._after)
+        if failed:
+            rows = np.concatenate([remaining, rows])
         if ended:
-            self._end_episodes(self._over)
+            self._end_episodes(self._over, records)
         # The next observation of this step is the observation of the next step, so the two buffers are swapped, not
         # copied. At an episode's end, the buffer has its last observation, which the following reset step ignores.
         self._obs, self._after = self._after, self._obs
         return rows, taken
 
-    def _end_episodes(self, over: Array) -> None:
-        for env in np.flatnonzero(over):
-            self.episodes.append((float(self._returns[env]), int(self._lengths[env])))
+    def _end_episodes(self, over: Array, records: Mapping[int, EpisodeRecord]) -> None:
+        for env in np.flatnonzero(over).tolist():
+            total, length = float(self._returns[env]), int(self._lengths[env])
+            self.episodes.append(records.get(env) or EpisodeRecord(total, length, total))
         self._returns[over], self._lengths[over] = 0.0, 0
 
-    def collect(self, steps: int, clock: int) -> tuple[Array, int, list[tuple[float, int]]]:
+    def collect(self, steps: int, clock: int) -> tuple[Array, int, list[EpisodeRecord]]:
         """Take at least ``steps`` environment steps; return their transitions, count and ended episodes."""
         parts, taken = [], 0
         with torch.inference_mode():
@@ -197,7 +232,7 @@ class Stepper:
                 taken += count
         return np.concatenate(parts), taken, self.take_episodes()
 
-    def take_episodes(self) -> list[tuple[float, int]]:
-        """Return the returns and lengths of episodes that ended since the last call."""
+    def take_episodes(self) -> list[EpisodeRecord]:
+        """Return the episodes that ended since the last call."""
         episodes, self.episodes = self.episodes, []
         return episodes

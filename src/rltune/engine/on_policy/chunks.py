@@ -53,13 +53,11 @@ class Chunks:
 def find_chunks(rollout: Rollout) -> Chunks:
     """Find the episode chunks of a rollout."""
     steps = len(rollout.valid)
-    # For each environment, the first step of its current chunk; a step that only resets belongs to no chunk.
-    start = np.where(rollout.valid[0], 0, 1)
-    chunks = []
-    for step, env in zip(*np.nonzero(rollout.terminated | rollout.truncated), strict=True):
-        chunks.append((env, start[env], step))
-        # The step after an episode's end only resets the environment, so the next chunk starts one step later.
-        start[env] = step + 2
-    # An environment whose last step was an episode's end or a reset has no current chunk.
-    chunks.extend((env, start[env], steps - 1) for env in np.flatnonzero(start < steps))
-    return Chunks(*np.array(chunks, np.int64).T)
+    # Between two episodes of an environment there is always a step that is not valid, because it only resets.
+    apart = np.zeros((1, rollout.valid.shape[1]), np.bool_)
+    padded = np.concatenate([apart, rollout.valid, apart])
+    env, first = np.nonzero((padded[1:-1] & ~padded[:-2]).T)
+    _, last = np.nonzero((padded[1:-1] & ~padded[2:]).T)
+    has_ended = (rollout.terminated | rollout.truncated)[last, env]
+    order = np.lexsort((env, np.where(has_ended, last, steps)))
+    return Chunks(env[order], first[order], last[order])

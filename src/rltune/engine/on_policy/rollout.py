@@ -6,7 +6,7 @@ Runs in the trial's process or inside a remote env runner; knows nothing of RLli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rltune.engine.sampling.action_distributions import Actions
 from rltune.engine.sampling.observation_filter import Moments, RunningMoments
 from rltune.engine.sampling.vector_envs import ArrayEnvs
+from rltune.envs.episode import EpisodeRecord
 from rltune.envs.step_count import STEPS, SamplingEnded
 
 Array = NDArray[Any]
@@ -32,8 +33,8 @@ class Rollout:
         rewards: [T, N] float32.
         terminated: [T, N].
         truncated: [T, N].
-        valid: [T, N]; False where the step only reset the environment.
-        episodes: Return and length of each episode that ended, in order.
+        valid: [T, N]; False where the step only reset the environment or has failed.
+        episodes: The episodes that ended, in order.
         moments: What the normaliser learned since it was last loaded, or None.
     """
 
@@ -44,12 +45,12 @@ class Rollout:
     terminated: Array
     truncated: Array
     valid: Array
-    episodes: list[tuple[float, int]]
+    episodes: list[EpisodeRecord]
     moments: Moments | None = None
 
     @property
     def num_steps(self) -> int:
-        """The number of environment steps, without steps that only reset."""
+        """The number of environment steps, without those that are not valid."""
         return int(np.count_nonzero(self.valid))
 
 
@@ -60,16 +61,25 @@ class EpisodeTracker:
         self.returns = np.zeros(num_envs)
         self.lengths = np.zeros(num_envs, np.int64)
 
-    def add(self, rewards: Array, valid: Array, done: Array) -> list[tuple[float, int]]:
-        """Add [T, N] steps, and return the return and length of each ended episode in order of time."""
+    def add(
+        self, rewards: Array, valid: Array, done: Array, records: Mapping[tuple[int, int], EpisodeRecord]
+    ) -> list[EpisodeRecord]:
+        """Add [T, N] steps, and return the ended episodes in order of time.
+
+        Args:
+            records: What is known of an episode by the step and environment of its end; others are worth their return.
+        """
         # An episode's return is the difference of two cumulative sums of rewards, so the Python loop only visits ended
         # episodes.
         returns = self.returns + np.cumsum(rewards, axis=0, dtype=np.float64)
         lengths = self.lengths + np.cumsum(valid, axis=0)
-        ended: list[tuple[float, int]] = []
+        ended: list[EpisodeRecord] = []
         base_return, base_length = np.zeros(len(self.returns)), np.zeros(len(self.returns), np.int64)
         for step, env in zip(*np.nonzero(done), strict=True):
-            ended.append((float(returns[step, env] - base_return[env]), int(lengths[step, env] - base_length[env])))
+            total, length = float(returns[step, env] - base_return[env]), int(lengths[step, env] - base_length[env])
+            # An episode that was cut has ended by the step before the one that failed, which has its record.
+            if (after := records.get((step + 1, env))) is None or not after.cut:
+                ended.append(records.get((step, env)) or EpisodeRecord(total, length, total))
             base_return[env], base_length[env] = returns[step, env], lengths[step, env]
         self.returns, self.lengths = returns[-1] - base_return, lengths[-1] - base_length
         return ended
@@ -112,6 +122,8 @@ class Collector:
         self._last = 0  # The index of the previous rollout's newest observation, with which the next one begins.
         # The rows and environment steps so far of a rollout that a SamplingEnded has interrupted.
         self._row = self._taken = 0
+        # The records of episodes that have ended in the rollout, by row and environment.
+        self._records: dict[tuple[int, int], EpisodeRecord] = {}
 
     def _allocate(self, rows: int) -> None:
         """Allocate buffers for ``rows`` steps of all environments, and copy the contents of the present buffers."""
@@ -123,7 +135,8 @@ class Collector:
             "_rewards": np.zeros((rows, envs), np.float32),
             "_terminated": np.zeros((rows, envs), np.bool_),
             "_truncated": np.zeros((rows, envs), np.bool_),
-            # Entry [t, i] is true if the last step before t ended an episode, so that step t only resets environment i.
+            # Entry [t, i] is true if the last step before t ended an episode, so that step t only resets environment i,
+            # or if step t has failed.
             "_over": np.zeros((rows + 1, envs), np.bool_),
         }
         for name, array in fresh.items():
@@ -140,12 +153,14 @@ class Collector:
         obs, over = self._obs[self._last].copy(), self._over[self._last].copy()
         episodes = {"returns": self._episodes.returns, "lengths": self._episodes.lengths}
         part = {name: array[: self._row].copy() for name, array in self._part().items()}
-        return {"obs": obs, "over": over, **episodes, "part": part, "taken": self._taken}
+        records = [(*place, *record) for place, record in self._records.items()]
+        return {"obs": obs, "over": over, **episodes, "part": part, "taken": self._taken, "records": records}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned; the environments themselves were restored before."""
         part = state["part"]
         self._row, self._taken = len(part["rewards"]), state["taken"]
+        self._records = {(row, env): EpisodeRecord(*record) for row, env, *record in state["records"]}
         self._allocate(self._row + 1)
         self._obs[0], self._over[0] = state["obs"], state["over"]
         self._episodes.returns, self._episodes.lengths = state["returns"], state["lengths"]
@@ -207,17 +222,35 @@ class Collector:
             self._truncated[row] = truncated
             over = self._over
             np.logical_or(terminated, truncated, out=over[row + 1])
+            if self.envs.records:
+                self._keep_records(row)
             # For small boolean arrays, count_nonzero is several times as fast as sum().
             taken += envs - int(np.count_nonzero(over[row]))
             row += 1
             self._write(obs, row)
         return self._finish(row)
 
+    def _keep_records(self, row: int) -> None:
+        """Keep the records of the episodes that a row has ended, and drop the steps that have failed.
+
+        The environment truncates such an episode by itself one step earlier: the step before it is bootstrapped from
+        the observation in which the copy failed, and the failed one becomes a second step that only resets.
+        """
+        for env, record in self.envs.records:
+            self._records[row, env] = record
+            if record.cut:
+                self._truncated[row, env] = False
+                # At a rollout's begin the step before it was bootstrapped as the last one of the previous rollout.
+                if row and not self._over[row - 1, env]:
+                    self._truncated[row - 1, env] = True
+                self._over[row, env] = True
+
     def _finish(self, rows: int) -> Rollout:
         """Record the ended episodes, and return the rollout as views of the buffers."""
         valid = ~self._over[:rows]
         done = self._over[1 : rows + 1]
-        episodes = self._episodes.add(self._rewards[:rows], valid, done)
+        episodes = self._episodes.add(self._rewards[:rows], valid, done, self._records)
+        self._records = {}
         moments = None
         if self.normaliser is not None:
             # Observation statistics that are pending belong to this rollout, so they are merged before they are sent.

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 
 from rltune.envs.closing import close_env
-from rltune.envs.guest import GUEST_FAULTS, call_guest, make_fault
+from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
 from rltune.envs.spaces import PlainNumbers
 from rltune.envs.step_count import read_observation, read_rewards
 from rltune.errors import Cause, GuestError, RltuneError
@@ -61,7 +61,7 @@ class ProcessCopy(gym.Env[Any, Any]):
                 obs, reward, terminated, truncated, info = self._env.step(action)
                 obs, reward = read_observation(obs, self.observation_space.shape or ()), *read_rewards([reward])
             except GUEST_FAULTS as error:
-                raise make_fault(error, f"step {self._steps} of {self._copy}") from error
+                raise_fault(error, f"step {self._steps} of {self._copy}")
         return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class ProcessCopy(gym.Env[Any, Any]):
         try:
             return read_observation(obs, self.observation_space.shape or ())
         except GuestError as error:
-            raise make_fault(error, f"{call} of {self._copy}") from None
+            raise_fault(error, f"{call} of {self._copy}")
 
 
 @contextlib.contextmanager

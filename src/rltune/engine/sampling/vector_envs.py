@@ -4,6 +4,9 @@ One contract holds for all kinds (Gymnasium 1.x, autoreset mode NEXT_STEP). Afte
 observation is the episode's last one. The next ``step`` ignores that environment's action, resets it and returns the
 first observation with reward 0. Such a reset step is no transition: the caller drops it.
 
+A step whose copy has failed ends its episode, too, but is no transition: it has the last observation again, and the
+caller drops it as well (`rltune.envs.restarts`).
+
 With mode SAME_STEP the last observations would come in info dicts, one object each. Here they lie at their natural
 place in the caller's buffer, where a truncation bootstraps from them.
 """
@@ -15,7 +18,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from math import isfinite, isnan
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -28,7 +31,8 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 from rltune.engine.features import UnsupportedError
 from rltune.engine.sampling.process_copies import close_processes, find_lost_process, make_process_copies
 from rltune.envs.closing import close_env, make_copies
-from rltune.envs.guest import GUEST_FAULTS, call_guest, find_root, make_fault
+from rltune.envs.episode import RECORD, EpisodeRecord
+from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
 from rltune.envs.step_count import NO_NUMBER, STEPS, read_observation, read_rewards, require_finite
 
 Array = NDArray[Any]
@@ -42,9 +46,15 @@ NATIVE_FROM = 12
 
 
 class ArrayEnvs(Protocol):
-    """The interface of environments that step together on arrays."""
+    """The interface of environments that step together on arrays.
+
+    Attributes:
+        records: The records of the episodes that the last step ended, each with the number of its environment; empty
+            where nothing but the rewards says what an episode is worth.
+    """
 
     num_envs: int
+    records: list[tuple[int, EpisodeRecord]]
     single_observation_space: gym.Space[Any]
     single_action_space: gym.Space[Any]
     observation_space: gym.Space[Any]
@@ -93,6 +103,7 @@ class SyncEnvs:
         self._done = [False] * num_envs
         # The steps of all environments so far, and for each of them how many there were when its episode began.
         self._steps, self._begun = 0, [0] * num_envs
+        self.records: list[tuple[int, EpisodeRecord]] = []
 
     @property
     def unwrapped(self) -> SyncEnvs:
@@ -123,6 +134,7 @@ class SyncEnvs:
         choices = actions.tolist() if self._discrete else actions
         shape, index = self._shape, 0
         self._steps += 1
+        self.records = []
         try:
             for index, env in enumerate(self.envs):
                 if self._done[index]:
@@ -131,7 +143,7 @@ class SyncEnvs:
                     self._rewards[index] = 0.0
                     self._terminated[index] = self._truncated[index] = self._done[index] = False
                     continue
-                obs, reward, terminated, truncated, _ = env.step(choices[index])
+                obs, reward, terminated, truncated, info = env.step(choices[index])
                 try:
                     is_plain = obs.shape == shape and isfinite(reward)
                 except UNUSUAL:
@@ -142,9 +154,12 @@ class SyncEnvs:
                 self._rewards[index] = reward
                 self._terminated[index] = terminated
                 self._truncated[index] = truncated
-                self._done[index] = bool(terminated or truncated)
+                if terminated or truncated:
+                    self._done[index] = True
+                    if info and RECORD in info:
+                        self.records.append((index, info[RECORD]))
         except GUEST_FAULTS as error:
-            raise make_fault(error, self.name_call(index)) from error
+            raise_fault(error, self.name_call(index))
         STEPS.steps += self.num_envs
         if isnan(self._flat.dot(self._zeros)):
             require_finite(self._obs, self.name_call)
@@ -188,6 +203,7 @@ class VectorEnvs:
         self.action_space = env.action_space
         self._zeros = np.zeros(math.prod(self.observation_space.shape or ()), self.observation_space.dtype)
         self._steps, self._has_failed = 0, False
+        self.records: list[tuple[int, EpisodeRecord]] = []
 
     @property
     def unwrapped(self) -> VectorEnvs:
@@ -207,7 +223,7 @@ class VectorEnvs:
             try:
                 obs = np.asarray(self.env.reset(seed=seed)[0])
             except GUEST_FAULTS as error:
-                raise self._make_fault(error, call) from error
+                self._raise_fault(error, call)
         require_finite(obs, self.name_call)
         return obs
 
@@ -215,9 +231,12 @@ class VectorEnvs:
         """Step all environments at once."""
         self._steps += 1
         try:
-            obs, rewards, terminated, truncated, _ = self.env.step(actions)
+            obs, rewards, terminated, truncated, infos = self.env.step(actions)
         except GUEST_FAULTS as error:
-            raise self._make_fault(error, f"step {self._steps} of {self.num_envs} copies") from error
+            self._raise_fault(error, f"step {self._steps} of {self.num_envs} copies")
+        records = infos.get(RECORD)
+        # Gymnasium marks which copies have a key: the others have None.
+        self.records = [] if records is None else [each for each in enumerate(records) if each[1] is not None]
         STEPS.steps += self.num_envs
         read_rewards(np.asarray(rewards).tolist(), self.name_call)
         if isnan(obs.ravel("K").dot(self._zeros)):
@@ -231,10 +250,10 @@ class VectorEnvs:
         else:
             close_env(self.env)
 
-    def _make_fault(self, error: BaseException, call: str) -> Exception:
-        """Make the error for an exception of a copy, or for the end of its process."""
+    def _raise_fault(self, error: BaseException, call: str) -> NoReturn:
+        """Raise the error for an exception of a copy, or for the end of its process."""
         self._has_failed = True
-        return make_fault(find_lost_process(self.env, error) or find_root(error), call)
+        raise_fault(find_lost_process(self.env, error) or error, call)
 
 
 def seed_runner(seed: int | None, worker_index: int, steps: int) -> np.random.SeedSequence:

@@ -1,0 +1,115 @@
+"""Make a copy of an environment again after an exception, and cut its episode there.
+
+Runs wherever the copy runs, so that all ways of stepping copies have it: one after another, in processes of their own,
+in env runners, by stock RLlib, and in evaluations.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rltune.envs.closing import close_env
+from rltune.envs.episode import RECORD, EpisodeRecord
+from rltune.envs.guest import GUEST_FAULTS
+from rltune.errors import GuestError, RltuneError, describe_exception
+
+WINDOW_S = 600.0  # The limit on restarts holds for any ten minutes, so that a copy that always fails ends its trial.
+
+
+class RestartingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that is closed and made again when its ``reset`` or ``step`` raises.
+
+    The step that fails returns the last observation again, no reward and ``truncated``, and the record in its info says
+    that the episode was cut. The next episode begins in the new copy. A ``reset`` that fails is repeated there.
+
+    Args:
+        make: Makes the copy; for a pickle in mid-episode it must be one that can be pickled.
+        restarts: How many times the copy is made again within `WINDOW_S`; the failure after that is raised.
+    """
+
+    env: gymnasium.Env[Any, Any]
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], restarts: int) -> None:
+        super().__init__(make())
+        self._make, self._limit = make, restarts
+        self._times: deque[float] = deque()
+        # Of the failures since the last record. A failed reset has no episode, so the next record carries it.
+        self._restarts, self._fault = 0, ""
+        self._obs: Any = None
+        self._seed: int | None = None
+        self._num_made, self._is_new = 1, False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the times of restarts, which are on this process's clock."""
+        return {**self.__dict__, "_times": deque()}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode, in a new copy if ``reset`` raises.
+
+        A copy that was made again has drawn no seed yet. So that a seed's run can be repeated, it gets one that follows
+        from the copy's first seed.
+        """
+        self._seed = self._seed if seed is None else seed
+        while True:
+            if self._is_new and seed is None and self._seed is not None:
+                words = np.random.SeedSequence([self._seed, self._num_made]).generate_state(1)
+                seed = int(words[0]) >> 1  # Some environments pass the seed to C as an int.
+            try:
+                self._obs, info = self.env.reset(seed=seed, options=options)
+            except GUEST_FAULTS as error:
+                self._make_again(error)
+                continue
+            self._is_new = False
+            return self._obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step; if it raises, make the copy again and cut the episode."""
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+        except GUEST_FAULTS as error:
+            self._make_again(error)
+            return self._obs, 0.0, False, True, {RECORD: self._take_record(cut=True)}
+        self._obs = obs
+        if (terminated or truncated) and self._restarts:
+            info = {**info, RECORD: self._take_record(cut=False)}
+        return obs, reward, terminated, truncated, info
+
+    def _take_record(self, *, cut: bool) -> EpisodeRecord:
+        record = EpisodeRecord(cut=cut, restarts=self._restarts, fault=self._fault)
+        self._restarts, self._fault = 0, ""
+        return record
+
+    def _make_again(self, error: BaseException) -> None:
+        """Close the copy and make it again; raise the failure if that was done too often within `WINDOW_S`.
+
+        Args:
+            error: What the copy has raised.
+        """
+        self._require_restart(error)
+        close_env(self.env)
+        while True:
+            try:
+                self.env = self._make()
+            except GUEST_FAULTS as again:
+                self._require_restart(again)
+                continue
+            self._num_made, self._is_new = self._num_made + 1, True
+            return
+
+    def _require_restart(self, error: BaseException) -> None:
+        """Count a restart, or raise the failure if it is none of the environment's or there were too many."""
+        now = time.monotonic()
+        while self._times and self._times[0] <= now - WINDOW_S:
+            self._times.popleft()
+        is_ours = isinstance(error, RltuneError) and not isinstance(error, GuestError)
+        if is_ours or len(self._times) >= self._limit:
+            raise error
+        self._times.append(now)
+        self._restarts += 1
+        self._fault = error.what if isinstance(error, RltuneError) else describe_exception(error)

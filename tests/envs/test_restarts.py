@@ -1,0 +1,133 @@
+"""A copy of an environment that fails is made again, and its episode is cut honestly."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from failing import Failing
+
+from rltune.config.schema import EnvConfig
+from rltune.config.validation import check_pair
+from rltune.envs import restarts
+from rltune.envs.build import is_plain, make_training_env
+from rltune.envs.episode import RECORD, EpisodeRecord
+from rltune.envs.restarts import RestartingEnv
+from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.validation import check_env
+from rltune.errors import ConfigError
+
+FAULT = "ConnectionResetError: the simulator has closed the connection"
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    Failing.made.clear()
+
+
+def spec(restarts: int = 2, **kwargs: Any) -> EnvSpec:
+    return EnvSpec("failing:Failing-v0", kwargs, restarts=restarts)
+
+
+def test_a_failed_step_cuts_its_episode_and_a_new_copy_goes_on() -> None:
+    env = make_training_env(spec(fail_at=3))
+    env.reset(seed=7)
+    first, _ = env.step(0)[:2]
+    last = env.step(0)[0]
+    obs, reward, terminated, truncated, info = env.step(0)
+    assert (obs is last, reward, terminated, truncated) == (True, 0.0, False, True)
+    assert info[RECORD] == EpisodeRecord(3.0, 2, 0.0, True, 1, FAULT)
+    assert [copy.is_closed for copy in Failing.made] == [True, False]
+    env.reset()
+    assert [env.step(0)[1] for _ in range(2)] == [1.0, 2.0]
+    assert Failing.made[1].seeds != [None], "a run with this seed can be repeated"
+    assert len(first) == 2
+
+
+@pytest.mark.parametrize("exits", [False, True])
+def test_a_reset_that_fails_is_repeated_with_its_seed(exits: bool) -> None:
+    env = make_training_env(spec(fail_at=1, fail_in="reset", exits=exits, length=2))
+    # Each copy fails at its first reset, and there are only two more of them.
+    with pytest.raises(SystemExit if exits else ConnectionResetError):
+        env.reset(seed=7)
+    assert [copy.seeds for copy in Failing.made] == [[7], [7], [7]]
+    assert [copy.is_closed for copy in Failing.made] == [True, True, False]
+
+
+def test_repairs_at_a_reset_are_counted_with_the_next_episode() -> None:
+    env = make_training_env(spec(fail_at=2, fail_in="reset", length=1))
+    env.reset(seed=7)
+    assert env.step(0)[4][RECORD] == EpisodeRecord(1.0, 1, 1.0)
+    env.reset()
+    assert env.step(0)[4][RECORD] == EpisodeRecord(1.0, 1, 1.0, False, 1, FAULT)
+
+
+def test_the_limit_holds_for_any_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(restarts.time, "monotonic", lambda: clock[0])
+    env = RestartingEnv(partial(Failing, fail_at=1), 2)
+    for clock[0] in (0.0, 300.0, 601.0, 901.0):
+        env.reset()
+        assert env.step(0)[3]
+    clock[0] = 902.0
+    env.reset()
+    with pytest.raises(ConnectionResetError):
+        env.step(0)
+
+
+def test_errors_of_our_own_make_no_copy_again() -> None:
+    def refuse(action: Any) -> Any:
+        raise ConfigError("objective.key", "x", "is missing", "", "")
+
+    env = RestartingEnv(Failing, 3)
+    env.reset()
+    env.env.step = refuse  # type: ignore[method-assign]
+    with pytest.raises(ConfigError):
+        env.step(0)
+    assert len(Failing.made) == 1
+
+
+def test_a_copy_that_cannot_be_made_again_ends_with_its_error() -> None:
+    calls = []
+
+    def make() -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise OSError("no licence")
+        return Failing(fail_at=1)
+
+    env = RestartingEnv(make, 3)
+    env.reset()
+    with pytest.raises(OSError, match="no licence"):
+        env.step(0)
+    assert len(calls) == 4
+
+
+def test_a_copy_in_mid_episode_goes_on_after_a_pickle() -> None:
+    env = make_training_env(spec(fail_at=4))
+    env.reset(seed=1)
+    env.step(0)
+    copy = pickle.loads(pickle.dumps(env))
+    assert [copy.step(0)[1] for _ in range(2)] == [2.0, 3.0]
+    assert copy.step(0)[4][RECORD] == EpisodeRecord(6.0, 3, 0.0, True, 1, FAULT)
+
+
+def test_restarts_are_no_part_of_the_task() -> None:
+    plain, restarting = spec(restarts=0), spec(restarts=3)
+    assert plain.digest == restarting.digest
+    assert "restarts" not in plain.to_dict()
+    assert spec_of(restarting.to_dict()) == restarting
+    simple = EnvSpec("CartPole-v1")
+    facts = check_env(simple)
+    assert is_plain(simple, facts)
+    assert not is_plain(replace(simple, restarts=3), facts)
+
+
+@pytest.mark.parametrize("other", [{"vectorize": "vector_entry_point"}, {"policies": "shared"}])
+def test_only_single_copies_of_one_agent_are_made_again(other: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_pair({}, EnvConfig(name="x", id="x", restarts=3, **other))
+    assert (refused.value.key, refused.value.fix) == ("env.restarts", "env.restarts=0")
