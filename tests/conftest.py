@@ -35,6 +35,9 @@ from sqlalchemy import MetaData
 from statements import create_all_once, create_sharing_engine
 from xdist.scheduler import LoadGroupScheduling
 
+from rltune import probe
+from rltune.driver import plan
+from rltune.envs.validation import check_env
 from rltune.ledger import database
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -101,6 +104,9 @@ def _parse_yaml_once(file: Any) -> Any:
 
 OmegaConf.load = _parse_yaml_once  # type: ignore[method-assign,assignment]
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each interpolation.
+
+# In a process of its own, each of some hundred plans would import Gymnasium, and know no environment of a test's.
+plan.examine_env = probe.examine_env = lambda spec, stall_s: check_env(spec)
 
 compose_once()
 database.create_engine = create_sharing_engine

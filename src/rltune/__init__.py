@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
     from rltune.ledger.storage import open_ledger
     from rltune.ledger.sweep_ref import SweepRef
-    from rltune.policies.evaluation import Evaluation, evaluate
+    from rltune.policies.evaluation import evaluate
     from rltune.policies.export import export_policy
     from rltune.policies.policy import load_policy
+    from rltune.policies.result import Evaluation
     from rltune.service.client import Client
     from rltune.views.comparison import compare_sweeps
 

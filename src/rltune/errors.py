@@ -84,7 +84,7 @@ class RltuneError(Exception):
     def __init__(
         self, problem: str, allowed: str = "", fix: str = "", *, key: str = "", value: object = ABSENT
     ) -> None:
-        self.key, self.problem, self.allowed, self.fix = map(redact, (key, problem, allowed, fix))
+        self.key, self.problem, self.allowed, self.fix = map(_clean, (key, problem, allowed, fix))
         self.value = None if value is ABSENT else _to_json_value(value)
         self.what = _join(self.key if value is ABSENT else f"{self.key}={spell(value)}", self.problem)
         super().__init__("\n".join([self.what, *self._label_parts()]))
@@ -118,6 +118,11 @@ class RltuneError(Exception):
 
     def _label_parts(self) -> list[str]:
         return [f"{label}{part}" for label, part in (("  allowed: ", self.allowed), ("  try:     ", self.fix)) if part]
+
+
+def _clean(text: str) -> str:
+    """Remove logins, and escape half characters, as of unknown bytes in a file's name, which nothing can print."""
+    return redact(text).encode("utf-8", "backslashreplace").decode()
 
 
 def _restore(kind: type[RltuneError], args: tuple[Any, ...], state: Mapping[str, Any]) -> RltuneError:
@@ -244,6 +249,11 @@ class GuestError(RltuneError):
         super().__init__(problem, allowed, fix, key=key, value=value)
         self.cause, self.call, self.place, self.elapsed_s = cause, call, place, elapsed_s
 
+    def rewrite(self, problem: str, key: str = "", value: object = ABSENT) -> GuestError:
+        """Return the same error with another problem, and with the setting that names the code."""
+        parts = {name: vars(self)[name] for name in ("cause", "call", "place", "elapsed_s")}
+        return GuestError(problem, self.allowed, self.fix, key=key, value=value, **parts)
+
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name closest to ``name``, by spelling or meaning: ``lr`` for ``learning_rate``; else None.
@@ -277,7 +287,7 @@ def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
 
 def describe_exception(error: BaseException) -> str:
     """Return the type of another library's exception and the first line of its message, without logins."""
-    lines = redact(str(error)).strip().splitlines()
+    lines = _clean(str(error)).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

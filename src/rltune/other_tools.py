@@ -95,7 +95,7 @@ _SETTINGS = {
     **_replace("resume_from", "a command of its own", "rltune resume sweep=latest"),
     **_replace("trained_agent load_model", "a command of its own", "rltune evaluate policy=sweep:latest"),
     **_replace("resources_per_trial trial_resources", "CPUs and GPUs one by one", "resources.cpus_per_trial=1"),
-    **_replace("reuse_actors", "nothing: trials always reuse processes", "leave {key} out"),
+    **_replace("reuse_actors", "nothing: each trial has a process of its own", "leave {key} out"),
     **_replace(
         "verbose verbosity log_level progress_reporter progress progress_bar",
         "nothing: sweep.log has all lines; see docs/running.md",

@@ -19,8 +19,9 @@ from rltune.certification.selection import Player
 from rltune.config.schema import EnvConfig, ObjectiveConfig, RewardsConfig
 from rltune.envs.spec import specify_env
 from rltune.formatting import format_objective
-from rltune.policies.evaluation import Evaluation, evaluate
+from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
+from rltune.policies.result import Evaluation
 from rltune.records import RunKey
 from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import ModelRegistry, RegisteredModel

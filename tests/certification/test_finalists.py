@@ -30,7 +30,7 @@ from rltune.envs.child import CallGivenUpError, Child
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective
 from rltune.errors import GuestError, RltuneError
-from rltune.policies.evaluation import Evaluation
+from rltune.policies.result import Evaluation
 from rltune.records import Direction, RunKey, TrialRecord
 from rltune.statistics import mean_interval
 

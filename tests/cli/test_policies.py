@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.policies.bundles import BOX, write_linear
@@ -62,3 +65,37 @@ def test_evaluate_applies_or_refuses_each_word_about_env(tmp_path: Path) -> None
         code, answer = evaluate(word)
         assert code == 2
         assert word.lstrip("+").partition("=")[0].rpartition(".")[2] in str(answer["error"])
+
+
+STUCK = """
+import ctypes, pathlib, gymnasium, numpy
+
+class Stuck(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(4, numpy.float32), {}
+
+    def step(self, action):
+        pathlib.Path("stuck").touch()
+        ctypes.PyDLL(None).sleep(600)  # It keeps the interpreter's lock, so that no thread of Python runs.
+
+gymnasium.register("Stuck-v0", Stuck)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("words", [["evaluate"], ["record", "out=data.parquet"]])
+def test_ctrl_c_ends_a_command_whose_step_never_returns(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "stuck_env.py").write_text(STUCK)
+    write_linear(tmp_path / "policy", BOX, {"id": "stuck_env:Stuck-v0"})
+    typed = [sys.executable, "-m", "rltune", *words, "policy=policy", "trust=true", "episodes=5"]
+    running = subprocess.Popen(typed, cwd=tmp_path)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "stuck").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (child,) = psutil.Process(running.pid).children()
+    running.send_signal(signal.SIGINT)
+    assert running.wait(10) == 130
+    assert not child.is_running()

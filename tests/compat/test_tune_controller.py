@@ -15,7 +15,8 @@ from ray.tune.execution import tune_controller
 from rltune.cluster.resources import Machine, count_slots
 from rltune.compat.tune_controller import (
     adapt_tune,
-    keep_starting_actors,
+    end_processes_first,
+    log_raylet,
     make_resource_manager,
     survive_lost_processes,
 )
@@ -66,24 +67,59 @@ def test_tune_begins_as_many_fractions_of_a_gpu_as_are_counted(fraction, gpus, m
         assert manager.acquire_resources(request)
 
 
-@pytest.mark.parametrize(
-    ("own", "has_place", "resetting", "takes"),
-    [
-        (None, False, False, True),
-        ("mine", False, False, True),
-        ("mine", True, False, False),
-        ("mine", True, True, True),
-    ],
-)
-def test_a_free_process_is_for_a_trial_whose_own_is_not_starting(own, has_place, resetting, takes, monkeypatch):
-    monkeypatch.setattr(tune_controller.TuneController, "_maybe_reuse_cached_actor", lambda controller, trial: True)
-    controller = SimpleNamespace(
-        _trial_to_actor={"trial": own} if own else {},
-        _actor_manager=SimpleNamespace(is_actor_started=lambda actor: has_place),
-        _resetting_trials={"trial"} if resetting else set(),
-    )
-    with keep_starting_actors():
-        assert tune_controller.TuneController._maybe_reuse_cached_actor(controller, "trial") is takes
+class Trial:
+    """What ending a trial needs of Tune's trial."""
+
+    RUNNING = "RUNNING"
+
+    def __init__(self, status, process):
+        self.status, self.temporary_state = status, SimpleNamespace(ray_actor=process)
+
+
+class Controller:
+    """What ending a trial needs of Tune's controller."""
+
+    def __init__(self, processes):
+        self._trial_to_actor, self.calls = processes, []
+
+    def _schedule_trial_task(self, trial, method, *, on_result, on_error):
+        self.calls.append((method, on_result, on_error))
+
+
+@pytest.mark.parametrize("how", ["answers", "dies"])
+def test_a_trial_ends_when_its_process_has_ended(how, monkeypatch):
+    ended, killed = [], []
+    monkeypatch.setattr(tune_controller.TuneController, "stop_trial", lambda controller, trial: ended.append(trial))
+    monkeypatch.setattr(ray, "kill", killed.append)
+    trial = Trial("RUNNING", "process")
+    controller = Controller({trial: "process"})
+    with end_processes_first():
+        tune_controller.TuneController.stop_trial(controller, trial)
+        ((method, on_result, on_error),) = controller.calls
+        assert (method, ended, killed) == ("leave", [], [])
+        if how == "answers":
+            on_result(trial, None)
+        else:
+            trial.temporary_state.ray_actor = None
+            on_error(trial, RayActorError(error_msg="died"))
+    assert ended == [trial]
+    assert killed == (["process"] if how == "answers" else [])
+
+
+def test_what_the_raylet_says_is_logged(capsys, caplog):
+    with log_raylet():
+        ray._private.worker.print_to_stdstream({"lines": ["died"], "pid": "raylet", "is_err": False}, False)
+    assert "(raylet) died" in caplog.text
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("status", ["RUNNING", "PENDING"])
+def test_a_trial_without_a_process_ends_at_once(status, monkeypatch):
+    ended = []
+    monkeypatch.setattr(tune_controller.TuneController, "stop_trial", lambda controller, trial: ended.append(trial))
+    with end_processes_first():
+        tune_controller.TuneController.stop_trial(Controller({}), trial := Trial(status, None))
+    assert ended == [trial]
 
 
 def test_an_actor_class_is_made_once_and_without_an_environment():

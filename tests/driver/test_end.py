@@ -26,8 +26,8 @@ from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
 from rltune.envs.child import CallGivenUpError
 from rltune.ledger.outcome import load_outcome
-from rltune.policies.evaluation import Evaluation
 from rltune.policies.policy import load_policy
+from rltune.policies.result import Evaluation
 from rltune.records import Report
 from rltune.tracking.mlflow_tracker import MLflowTracker
 from tests.policies.bundles import BOX, write_linear

@@ -10,10 +10,29 @@ import pytest
 
 from rltune.algorithms.build import build_config
 from rltune.cluster.resources import Machine
+from rltune.driver import plan as planning
 from rltune.driver.plan import describe_plan, make_plan
+from rltune.envs.validation import examine_env
 from rltune.errors import ConfigError, ResourceError, RltuneError
 
 SAFE = ("tracking=off",)
+OWN = """import gymnasium
+class Own(gymnasium.Wrapper):
+    pass
+def score(total, length, info):
+    return total
+gymnasium.register("Own-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=50)
+"""
+
+
+def test_a_plan_imports_nothing_of_the_users(request_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "examine_env", examine_env)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_part.py").write_text(OWN)
+    words = ("env.id=own_part:Own-v0", "env.wrappers=[{entry_point: 'own_part:Own'}]", "objective.kind=own_part:score")
+    plan = make_plan(request_of(*SAFE, "env=gym", *words))
+    assert plan.build.facts.time_limit == 50
+    assert "own_part" not in sys.modules
 
 
 def test_a_plain_request_becomes_a_plan_that_fits_the_machine(make):
@@ -347,6 +366,16 @@ def test_a_sobol_sequence_is_that_of_the_sweeps_seed(make):
         make(searcher={"kind": "qmc"}, seed=seed).sampler(number) for seed, number in ((5, 1), (5, 2), (6, 1))
     )
     assert (first._sweep_seed, second._sweep_seed, other._sweep_seed) == (5, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("env", "steps", "is_noted"),
+    [("failing:Failing-v0", 4000, True), ("failing:Failing-v0", 8000, False), ("CartPole-v1", 4000, False)],
+)
+def test_few_steps_for_copies_without_a_time_limit_are_noted(env, steps, is_noted, request_of):
+    words = ("env=gym", f"env.id={env}", f"budget.env_steps={steps}", "algo.env_runners.num_envs_per_env_runner=4")
+    notes = [note for note in make_plan(request_of(*words, "tracking=off")).notes if "no time limit" in note]
+    assert [("4 copies take 1,000 steps each" in note) for note in notes] == [True] * is_noted
 
 
 COPIES = "algo.env_runners.num_envs_per_env_runner"

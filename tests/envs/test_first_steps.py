@@ -46,6 +46,13 @@ class FreeText(Walk):
         return {"place": super().look(), "mission": str(FREE.integers(10**9))}
 
 
+class FreeFlags(Walk):
+    observation_space = S.MultiBinary(64)
+
+    def look(self) -> Any:
+        return FREE.random(64) < 0.5
+
+
 class FreeMove(Walk):
     def take(self, action: Any) -> None:
         self.x = float(np.clip(self.x + FREE.normal(0, 0.1), -1, 1))
@@ -98,7 +105,7 @@ def test_other_rules_after_the_same_seed_are_no_refusal():
     assert sum("seed" in note for note in notes) == 1
 
 
-@pytest.mark.parametrize("made", [FreeStart, FreeBuffer, FreeLeaf, FreeText, FreeMove, FreeReward, FreeEnd])
+@pytest.mark.parametrize("made", [FreeStart, FreeBuffer, FreeLeaf, FreeFlags, FreeText, FreeMove, FreeReward, FreeEnd])
 def test_what_ignores_the_seed_gets_one_note(made):
     (note,) = check(made).notes
     assert "seed" in note
@@ -185,6 +192,7 @@ def test_numbers_that_leave_their_bounds_by_little_are_noted(space, observation,
         (S.Dict(a=S.Text(5, charset="ab")), {"a": "abc"}, "observation['a']"),
         (VECTOR, np.zeros((2, 1), np.float32), "observation"),
         (VECTOR, None, "observation"),
+        (VECTOR, [[0.0], [0.0, 1.0]], "observation"),
         (S.Box(0, 255, (2,), np.uint8), np.array([0.5, 1.0]), "observation"),
     ],
 )
@@ -252,6 +260,25 @@ class ByForm(Walk):
         assert action.shape == (2, 3)
 
 
+class Scaling(ByForm):
+    """Works on the array that it gets."""
+
+    def take(self, action: Any) -> None:
+        super().take(action)
+        action *= 0.5
+        self.x = float(action[0, 0])
+
+
+class Finishing(Walk):
+    """Is not reset before an episode has ended, as training never does it."""
+
+    at = 20
+
+    def reset(self, **kwargs: Any) -> Any:
+        assert self.at == 20
+        return super().reset(**kwargs)
+
+
 class Shadowed(Walk):
     """Keeps its seed where its space has a method."""
 
@@ -268,9 +295,27 @@ class Shadowed(Walk):
         assert action in (1, 2, 3)
 
 
-@pytest.mark.parametrize("made", [ByType, ByForm, Shadowed])
+@pytest.mark.parametrize("made", [ByType, ByForm, Scaling, Finishing, Shadowed])
 def test_what_training_does_not_need_is_not_demanded(made):
     assert check(made).notes == ()
+
+
+class Once(Walk):
+    """Its first episode ends at once, and it cannot be reset."""
+
+    at = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        assert not self.at
+        answer = super().reset(**kwargs)
+        self.at = 19
+        return answer
+
+
+def test_a_reset_that_fails_after_an_episode_is_refused():
+    with pytest.raises(GuestError) as refused:
+        check(Once)
+    assert refused.value.call == "reset"
 
 
 class Exits(Walk):

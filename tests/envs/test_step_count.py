@@ -47,7 +47,7 @@ class Strict(gym.Env[Any, Any]):
 
 
 def test_stock_rllibs_copies_get_what_the_engines_get() -> None:
-    envs = gym.vector.SyncVectorEnv([Strict] * 2)
+    envs = gym.wrappers.vector.DictInfoToList(gym.vector.SyncVectorEnv([Strict] * 2))  # As RLlib makes it.
     count_steps_of(envs)
     count_steps_of(envs)
     envs.reset()
@@ -75,4 +75,5 @@ def test_a_reward_that_is_no_number_is_the_environments_fault(rewards: list[Any]
         return
     with pytest.raises(RewardError) as refused:
         envs.step(None)
-    assert refused.value.what.endswith(f" {wrong}")
+    assert f" {wrong} " in refused.value.what
+    assert refused.value.call == "step 1 of copy 2"

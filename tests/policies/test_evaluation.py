@@ -233,7 +233,7 @@ def test_several_evaluations_share_their_copies(tmp_path, monkeypatch):
 
 def test_copies_are_closed_if_one_cannot_be_made(tmp_path):
     policy = load_few(tmp_path, 2)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(GuestError):
         evaluate(policy, 5, copies=3)
     assert not few_copies.OPEN
     with pytest.raises(PolicyError) as refused:

@@ -93,7 +93,11 @@ def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Pat
 
 
 class OddlySized(gymnasium.Wrapper):
-    """Draws pictures of 399 x 599 pixels."""
+    """Draws pictures of 399 x 599 pixels, and takes nothing but Python ints, as in training."""
+
+    def step(self, action):
+        assert type(action) is int
+        return self.env.step(action)
 
     def render(self):
         return self.env.render()[:-1, :-1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rltune.envs.episode import EpisodeRecord
-from rltune.trial.recent_episodes import RecentEpisodes, read_training_scores
+from rltune.trial.recent_episodes import RecentEpisodes, explain_no_episode, read_training_scores
 
 
 def episode(total: float, length: int = 10) -> EpisodeRecord:
@@ -97,3 +97,10 @@ def test_only_sampled_episodes_are_training_scores(tmp_path: Path) -> None:
     for evaluated, scores in ((0, [2.0, 4.0]), (10, [])):
         (tmp_path / "episodes.json").write_text(json.dumps({"recent": recent.state(), "evaluated": evaluated}))
         assert read_training_scores(tmp_path) == scores
+
+
+def test_an_episode_that_never_ended_is_explained_with_numbers() -> None:
+    several, single = explain_no_episode(4000, 4), explain_no_episode(4000, 1)
+    assert all(word in several for word in ("4 copies", "1,000 steps", "=100 ", "num_envs_per_env_runner=1"))
+    assert "4,000 steps" in single
+    assert "num_envs_per_env_runner" not in single

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import faulthandler
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -12,17 +14,20 @@ import few_copies
 import numpy as np
 import pytest
 import torch
+from ray.exceptions import NodeDiedError, RayActorError
 from saved import open_checkpoint
-from toy import ToyTrial, make_task
+from toy import ToyRunner, ToyTrial, make_task
 
+from rltune.checkpoints.clients import StoreUnavailableError, UnsharedStoreError
 from rltune.checkpoints.store import read_state
 from rltune.driver.plan import make_plan
 from rltune.engine.sampling.vector_envs import SyncEnvs
 from rltune.envs.step_count import STEPS, SamplingEnded
-from rltune.errors import RewardError
+from rltune.errors import Cause, ConfigError, GuestError, NonFiniteError, RewardError
 from rltune.records import CheckpointRecord
+from rltune.trial import trainable
 from rltune.trial.supervisor import STOP_FILE
-from rltune.trial.trainable import Trial
+from rltune.trial.trainable import Trial, describe_exception
 
 
 def run_trial(config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -55,6 +60,17 @@ def test_a_trial_works_in_the_folder_of_its_command(tmp_path: Path, monkeypatch:
     assert Path.cwd() == tmp_path / "typed"
     trial.stop()
     ToyTrial(make_task(tmp_path / "outputs", folder=str(tmp_path / "not-on-this-node"))).stop()
+
+
+def test_a_process_that_leaves_closes_everything_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit begins before anything of the user's is called, and the exit handlers are last."""
+    done: list[object] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda limit_s, **options: done.append(limit_s))
+    monkeypatch.setattr(ToyRunner, "stop", lambda runner: done.append("closed"))
+    monkeypatch.setattr(trainable, "run_exit_handlers", lambda: done.append("exit handlers"))
+    trial = ToyTrial(make_task(tmp_path))
+    trial.leave()
+    assert done == [trainable.LEAVE_S, "closed", "exit handlers"]
 
 
 def test_nothing_comes_between_reports_while_no_checkpoint_is_due(tmp_path: Path) -> None:
@@ -151,8 +167,8 @@ def test_a_reward_that_is_no_number_is_no_divergence(tmp_path: Path) -> None:
     trial._runners[0].train = train
     result = trial.step()
     trial.stop()
-    assert re.fullmatch(r"nan .* 107", result["failed"])
-    assert result["diverged"] is False
+    assert re.fullmatch(r"nan.* 107", result["failed"])
+    assert result["cause"] == "reward"
     assert "training.lr" not in result["traceback"]
 
 
@@ -369,6 +385,37 @@ def test_the_way_of_acting_is_kept_before_the_episodes(tmp_path: Path, monkeypat
     assert any("-12" in note and "-200" in note for note in last["notes"])
 
 
+def _raise_from(outer: BaseException, inner: BaseException) -> BaseException:
+    outer.__cause__ = inner
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (GuestError("step 3 fails", call="step 3"), Cause.ENVIRONMENT),
+        (_raise_from(RuntimeError(), GuestError("step 3 fails", call="step 3")), Cause.ENVIRONMENT),
+        (RuntimeError(RuntimeError(RewardError("the reward is None"))), Cause.REWARD),
+        (_raise_from(GuestError("step 3 fails"), OSError(errno.ENOSPC, "no")), Cause.DISK_FULL),
+        (NonFiniteError("total_loss is not finite"), Cause.DIVERGED),
+        (OSError(errno.ENOSPC, "no"), Cause.DISK_FULL),
+        (ValueError("mesh.stl: File too large"), Cause.UNKNOWN),
+        (StoreUnavailableError(""), Cause.OUTAGE),
+        (UnsharedStoreError(""), Cause.OUTAGE),
+        (ConfigError("objective.key", "x", "is missing"), Cause.REFUSED),
+        (RayActorError(), Cause.LOST_PROCESS),
+        (NodeDiedError("gone"), Cause.LOST_NODE),
+    ],
+)
+def test_a_workers_report_has_the_cause_of_its_failure(error: BaseException, cause: Cause) -> None:
+    assert describe_exception(error, 100)["cause"] == cause
+
+
+def test_unknown_bytes_break_no_workers_report() -> None:
+    described = describe_exception(ValueError("no file \udcff"), 100)
+    assert "udcff" in str(described).encode().decode()
+
+
 def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     request_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +432,8 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     def end_early(done: int, total: int) -> None:
         raise SamplingEnded
 
+    trained = trial.step()
+    assert not trained["done"], trained.get("traceback")
     monkeypatch.setattr(trial, "_report_episode", end_early)
     report = trial.step()
     assert report["interrupted"], report.get("traceback")
@@ -398,3 +447,21 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     again.cleanup()
     assert few_copies.STARTED == [1] * 4
     assert not few_copies.OPEN
+
+
+def test_a_failed_evaluation_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of the whole budget comes before the episodes, from which the next attempt plays them again."""
+
+    def fail(*_: Any) -> list[float]:
+        raise ConnectionResetError("gone")
+
+    task = {"kind": "certify", "episodes": 3}
+    with monkeypatch.context() as patch:
+        patch.setattr(ToyTrial, "play", fail)
+        *_, trained, failed = run_trial(make_task(tmp_path, **task))
+    assert "gone" in failed["failed"]
+    latest = trained["records"]["latest"]
+    assert (latest["env_steps"], trained["nominal_steps"]) == (1000, 1000)
+    monkeypatch.setattr(ToyRunner, "train", fail)
+    (last,) = run_trial(make_task(tmp_path, **task, latest=latest, best=trained["records"].get("best")))
+    assert (last["nominal_steps"], last["returns"]) == (1000, [1.0] * 3)

@@ -54,6 +54,12 @@ class Build:
     precision: str = "float32"
     facts: EnvFacts = field(kw_only=True)
 
+    @property
+    def copies(self) -> int:
+        """How many copies of the environment a process has at once; those of ``async`` have one process each."""
+        sampling = self.algo.get("env_runners") or {}
+        return 1 if self.vectorize == "async" else int(sampling.get("num_envs_per_env_runner") or 1)
+
     def with_params(self, params: Mapping[str, Any]) -> Build:
         """Return this with a sample's values in the algo file, and what that normalises in the environment."""
         algo, env = apply_params(self.algo, params), self.env

@@ -22,7 +22,8 @@ from rltune.envs.spec import spec_of
 from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
-from rltune.policies.evaluation import explain_cut, find_step_limit, make_generator
+from rltune.policies.evaluation import find_step_limit, make_generator
+from rltune.policies.result import explain_cut
 
 COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "next_obs")
 

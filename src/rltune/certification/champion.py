@@ -26,7 +26,7 @@ from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import RegisteredModel
 
 if TYPE_CHECKING:
-    from rltune.policies.evaluation import Evaluation
+    from rltune.policies.result import Evaluation
 
 ALIAS = "champion"
 ENV_TAG = "rltune.env_digest"
@@ -45,6 +45,8 @@ class Candidate:
         env: The environment in which the winner was trained, and in which it is compared with the champion.
         num_episodes: The number of episodes on which the winner was scored.
         settings: The sweep's settings as YAML, which are stored with the model.
+        copies: How many copies of the environment the sweep has in a process; the sweep of the champion may have had
+            more. None: as many as that one.
     """
 
     winner: Finalist
@@ -55,6 +57,7 @@ class Candidate:
     env: EnvSpec
     num_episodes: int
     settings: str
+    copies: int | None = None
 
     @property
     def name(self) -> str:
@@ -194,8 +197,8 @@ def _find_score(before: RegisteredModel, candidate: Candidate, tracker: Feeds, p
         if spec_of(policy.info["env"]).digest != candidate.env.digest:
             return None
         with player.open(candidate.num_episodes):
-            env = candidate.env.to_dict()
-            future = player.start_evaluation(Path(files), candidate.num_episodes, env=env, trust=False)
+            env, copies = candidate.env.to_dict(), candidate.copies
+            future = player.start_evaluation(Path(files), candidate.num_episodes, env=env, copies=copies, trust=False)
             task, who = "evaluating the present champion for comparison", f"version {before.version}"
             theirs = player.finish_evaluation(future, task, who)
     return theirs.mean if theirs else None

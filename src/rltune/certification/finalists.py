@@ -16,7 +16,7 @@ from rltune.policies.rllib_policy import is_rllib_policy
 from rltune.records import BASELINE, Direction, RunKey, TrialRecord
 
 if TYPE_CHECKING:
-    from rltune.policies.evaluation import Evaluation
+    from rltune.policies.result import Evaluation
 
 
 EVALUATION_SEED = 1_000_003  # The same in all sweeps, so that a champion and its challenger play the same episodes.

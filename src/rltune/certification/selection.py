@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rltune.certification.finalists import (
     EVALUATION_SEED,
@@ -35,12 +35,9 @@ from rltune.envs.objective import Objective
 from rltune.errors import RltuneError, describe_exception
 from rltune.formatting import format_number, format_objective
 from rltune.policies import acting
+from rltune.policies.result import Evaluation
 from rltune.records import Direction, TrialRecord
 from rltune.trial.recent_episodes import read_training_scores
-
-if TYPE_CHECKING:
-    from rltune.policies.evaluation import Evaluation
-
 
 PROGRESS_S = 0.5  # Seconds between two updates of the displayed progress.
 EVALUATION = "rltune.policies.evaluation"
@@ -137,8 +134,6 @@ class Player:
         answer = self.finish(future, task, who)
         if answer is None:
             return None
-        from rltune.policies.evaluation import Evaluation  # Imported here, because torch loads slowly.
-
         evaluation = Evaluation.from_dict(answer)
         if evaluation.cut:
             self._notify(f"{who}: {evaluation.explain_cut()}")

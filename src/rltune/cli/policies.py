@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import PolicyConfig, command, make_source, use_tracking
 from rltune.cli.application.composed import ComposedCommand
 from rltune.config.bounds import bounded
+from rltune.config.validation import to_typed
+from rltune.envs.child import Child
 from rltune.errors import ConfigError
 from rltune.formatting import format_objective, spell_command
 
@@ -47,21 +51,13 @@ def evaluate(settings: EvaluateConfig) -> Answer:
     """Evaluate a policy on fresh episodes."""
     source = make_source(settings, trust=settings.trust)
     use_tracking(settings)
-    from rltune.policies import evaluation
-    from rltune.policies.policy import load_playable
+    played = _call_in_child(evaluate_policy, settings)
+    from rltune.policies.result import Evaluation
     from rltune.policies.uri import keep_with_run
-    from rltune.policies.video import check_filmable, film_episodes
     from rltune.views.tables import show_evaluation
 
-    policy = load_playable(source)
-    env = _read_environment(settings, policy)
-    if settings.video:
-        check_filmable(policy, env)
-    result = evaluation.evaluate(
-        policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic
-    )
-    spec = evaluation.environment_of(policy, env)
-    show_evaluation(settings.policy, policy.info, result, spec)
+    spec, result, films = played["env"], Evaluation.from_dict(played["result"]), played["films"]
+    show_evaluation(settings.policy, played["info"], result, spec)
     data: dict[str, Any] = {
         "policy": settings.policy,
         "environment": spec["id"],
@@ -70,13 +66,13 @@ def evaluate(settings: EvaluateConfig) -> Answer:
         "seed": settings.seed,
         **result.to_dict(),
     }
-    if settings.video:
-        films = film_episodes(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
-        for film in films:
-            value = format_objective(film.episode_return)
-            print(f"{film.which:<8}return {value}, environment seed {film.seed}: {film.path}")
-        artifacts = f"videos/{films[0].path.parent.name}"
-        run = keep_with_run(source, films[0].path.parent, artifacts)
+    for film in films:
+        value = format_objective(film["episode_return"])
+        print(f"{film['which']:<8}return {value}, environment seed {film['seed']}: {film['path']}")
+    if films:
+        folder = Path(films[0]["path"]).parent
+        artifacts = f"videos/{folder.name}"
+        run = keep_with_run(source, folder, artifacts)
         data |= {"films": films, "mlflow_run": run}
         print(
             f"kept under {artifacts}/ of MLflow run {run}"
@@ -84,6 +80,53 @@ def evaluate(settings: EvaluateConfig) -> Answer:
             else "not kept in MLflow: this policy has no run there"
         )
     return Answer(data)
+
+
+def evaluate_policy(settings: Mapping[str, Any], progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """Evaluate and film a policy in a process of its own.
+
+    Args:
+        settings: Those of `EvaluateConfig`.
+        progress: As for `rltune.policies.evaluation.evaluate`.
+
+    Returns:
+        ``info`` of the policy, ``env``, the specification of the environment, ``result`` and ``films``.
+    """
+    typed = to_typed(EvaluateConfig, settings)
+    from rltune.policies import evaluation
+    from rltune.policies.policy import load_playable
+    from rltune.policies.video import check_filmable, film_episodes
+
+    policy = load_playable(make_source(typed, trust=typed.trust))
+    env = _read_environment(typed, policy)
+    if typed.video:
+        check_filmable(policy, env)
+    result = evaluation.evaluate(policy, typed.episodes, typed.seed, env, typed.deterministic, progress)
+    out = Path(typed.out).expanduser().absolute()
+    films = film_episodes(policy, result, out, typed.seed, env) if typed.video else []
+    spec = dict(evaluation.environment_of(policy, env))
+    shown = [{**vars(film), "path": str(film.path)} for film in films]
+    return {"info": policy.info, "env": spec, "result": result.to_dict(), "films": shown}
+
+
+def _call_in_child(function: Callable[..., dict[str, Any]], settings: PlayConfig) -> dict[str, Any]:
+    """Call a function with a command's settings in a process of its own, which Ctrl-C ends whatever runs in it.
+
+    The environment may hang in a library's code, where Python handles no signal. What it prints goes to standard error.
+    """
+
+    def print_output(printed: bytes) -> None:
+        sys.stderr.write(printed.decode(errors="backslashreplace"))
+        sys.stderr.flush()
+
+    def show(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{done:,} of {total:,} episodes", end="\r\033[K" * (done == total), file=sys.stderr, flush=True)
+
+    child = Child(print_output=print_output)
+    arguments = {"settings": asdict(settings)}
+    answer: dict[str, Any] = child.call(f"{__name__}:{function.__name__}", arguments, limit_s=math.inf, progress=show)
+    return answer
 
 
 def _read_environment(settings: EvaluateConfig, policy: AnyPolicy) -> Mapping[str, Any] | None:
@@ -139,17 +182,31 @@ def export(settings: ExportConfig) -> Answer:
 @command("record policy=<uri> episodes=100", PlayConfig)
 def record(settings: PlayConfig) -> Answer:
     """Record a dataset for the offline algorithms."""
-    source = make_source(settings, trust=settings.trust)
+    make_source(settings, trust=settings.trust)
     use_tracking(settings)
-    from rltune.algorithms.datasets import record_episodes
-    from rltune.policies.policy import load_bundle, require_single_agent
-
-    policy = require_single_agent(load_bundle(source), "a dataset")
+    summary = _call_in_child(record_policy, settings)
     out = Path(settings.out).expanduser().absolute()
-    summary = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
     mean = format_objective(summary["return_mean"])
     print(f"{out}: {settings.episodes} episodes, {summary['steps']:.0f} steps, mean return {mean}")
     if summary["cut"]:
         print(summary["cut"])
     print("next:", spell_command(f"run algo=bc env=... algo.offline_data.input_={settings.out}"))
     return Answer({"out": out, "episodes": settings.episodes, **summary})
+
+
+def record_policy(settings: Mapping[str, Any], progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """Record a dataset in a process of its own, and return `rltune.algorithms.datasets.record_episodes`'s summary.
+
+    Args:
+        settings: Those of `PlayConfig`.
+        progress: Not called.
+    """
+    typed = to_typed(PlayConfig, settings)
+    from rltune.algorithms.datasets import record_episodes
+    from rltune.policies.evaluation import seed_globally
+    from rltune.policies.policy import load_bundle, require_single_agent
+
+    policy = require_single_agent(load_bundle(make_source(typed, trust=typed.trust)), "a dataset")
+    out = Path(typed.out).expanduser().absolute()
+    with seed_globally(typed.seed):
+        return record_episodes(policy, out, typed.episodes, typed.seed, typed.deterministic)

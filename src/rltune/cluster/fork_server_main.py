@@ -24,9 +24,17 @@ from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABL
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
 from rltune.envs import child
 
-# Dependencies of RLlib that do not import Ray, so they can be imported before Ray's settings are known.
-EARLY = ("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
-LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
+# What RLlib, Ray's serialization and Tune import, but does not import Ray, so that it can be imported before Ray's
+# settings are known. Tune asks IPython, if it is installed, whether a trial's process is a notebook.
+EARLY = (
+    *("torch", "numba", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema"),
+    *("pydantic.v1", "starlette.datastructures", "IPython"),
+)
+# RLlib imports the last two when an algorithm is built.
+LATE = (
+    *("ray.rllib.algorithms.algorithm", WORKER_MODULE),
+    *("ray.rllib.core.learner.torch.torch_learner", "ray.rllib.core.models.catalog"),
+)
 OOM_SCORE = "1000"  # The score Ray gives its workers (2.60), so that the kernel kills a trial before the driver.
 NO_JOB = "ffffffff"  # The job id in the environment of workers that Ray starts before there is a job (2.60).
 # The first bytes of a request to call a function, and to fork an `rltune.envs.child`; one for a worker begins with its
@@ -118,7 +126,7 @@ def _receive_head(connection: socket.socket) -> tuple[bytes, list[int]]:
     """Receive the first bytes of a request, with the streams of a worker; b"" if the client has disconnected."""
     connection.settimeout(REQUEST_S)
     try:
-        head, streams, _, _ = socket.recv_fds(connection, len(CALL) + 4, 3)
+        head, streams, _, _ = socket.recv_fds(connection, len(CALL) + 4, 4)
     except OSError:
         return b"", []
     return head, list(streams)
@@ -189,25 +197,20 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
 
 
 def _become_child(connection: socket.socket, streams: Sequence[int]) -> None:
-    """Call a function for the driver as an `rltune.envs.child.Child`: in a session that the driver can end.
+    """Become the supervising process of an `rltune.envs.child.Child`, in a session of its own, as if it were started.
 
-    The function runs in a process of its own below this one, which waits for it and sends how it has ended.
+    It ends with the driver, and not with the fork server.
     """
-    requests, output, answers = streams
+    lifeline, requests, output, answers = streams
     os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     forbid_auto_start()
-    for number, stream in enumerate((requests, output, output)):
+    for number, stream in enumerate((lifeline, output, output)):
         os.dup2(stream, number)
-    os.close(requests)
+    os.close(lifeline)
     os.close(output)
     connection.sendall(os.getpid().to_bytes(PID_BYTES))
     connection.close()
-    if pid := os.fork():
-        child.send_end(answers, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        os._exit(0)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    child.main(answers, ())
+    child.supervise(requests, answers)
 
 
 def _pickle_error(error: Exception) -> bytes:

@@ -13,12 +13,15 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rltune.cluster.fork_server import ForkServer
 from rltune.cluster.resources import Machine, local_machine
 from rltune.cluster.slots import list_nodes
+from rltune.cluster.worker_logs import bound_logs, delete_session
 from rltune.compat import ray_start
 from rltune.compat.ray_start import (
+    find_logs,
     list_private_arguments,
     start_in_own_session,
     start_without_extras,
@@ -118,13 +121,17 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
+_own_logs: list[Path] = []  # The folder of the logs of the Ray that `connect_ray` has started.
+
+
 @contextmanager
 def connect_ray(
     cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None
 ) -> Iterator[tuple[Machine, ...]]:
     """Start a local Ray or join a cluster, and shut down or disconnect at the end of the context.
 
-    A Ray that runs in this process already (a test's, a notebook's) is used and left running.
+    A Ray that runs in this process already (a test's, a notebook's) is used and left running. The session of a Ray of
+    our own, with its logs, is deleted if the context ends without an exception.
 
     Args:
         modules: What the processes of a Ray of our own import as soon as they start, before there is a trial.
@@ -139,14 +146,25 @@ def connect_ray(
     """
     import ray
 
-    ours = not ray.is_initialized()
-    if ours:
-        _start_alone(cluster, modules, fork_server)
+    if ray.is_initialized():
+        yield list_nodes()
+        return
+    _start_alone(cluster, modules, fork_server)
+    logs = find_logs() if cluster.address is None else None
+    _own_logs[:] = [logs] if logs else []
     try:
         yield list_nodes()
     finally:
-        if ours:
-            ray.shutdown()
+        _own_logs.clear()
+        ray.shutdown()
+    if logs:
+        delete_session(logs)
+
+
+def bound_own_logs() -> None:
+    """Bound the logs of workers, unless this process has joined a Ray or uses one that it has not started."""
+    for logs in _own_logs:
+        bound_logs(logs)
 
 
 def ensure_ray() -> None:

@@ -13,9 +13,13 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rltune.config.schema import MAX_ON_GPU
 from rltune.errors import ResourceError, spell
+
+if TYPE_CHECKING:
+    from ray.tune import PlacementGroupFactory
 
 EPSILON = 1e-6  # Tolerance for rounding: 3 x 0.3333 must fit into 1.
 GRAIN = 10_000  # Ray truncates fractions to four digits (2.60): as 0.1666, six trials of 1/6 fit on one GPU.
@@ -69,6 +73,16 @@ class Share:
     def larger(self) -> Share | None:
         """Return a share with twice the fraction of a GPU, at most a whole one; None if it cannot grow."""
         return replace(self, gpus=min(1.0, 2 * self.gpus)) if 0 < self.gpus < 1 else None
+
+
+def request_resources(common: Share, config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """Make Tune's resource request for a trial: the common share, with the GPU fraction in its assignment.
+
+    Tune sends a reference to this function to every worker, which imports this module and nothing of the driver's.
+    """
+    from ray.tune import PlacementGroupFactory
+
+    return PlacementGroupFactory(replace(common, gpus=config["assignment"]["build"]["gpus"]).bundles)
 
 
 def count_on_gpu(gpus: float) -> int:

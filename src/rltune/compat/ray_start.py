@@ -6,6 +6,7 @@ Runs in the driver and in the fork server. Ray is imported inside the functions,
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import time
@@ -148,6 +149,20 @@ def list_private_arguments(modules: Sequence[str] = ()) -> dict[str, Any]:
     if modules and are_replacements_on():
         arguments["_system_config"] = {"preload_python_modules": list(modules)}
     return arguments
+
+
+def run_exit_handlers() -> None:
+    """Run the exit handlers of a worker that ends without Python's teardown, but not Ray's.
+
+    What: ``atexit._run_exitfuncs``.
+    Why: simulators and temporary folders register handlers that close and remove them. The end of the process tells
+    Ray about it, and only when the handlers have run.
+    Tested with Python 3.11 to 3.13.
+    """
+    import ray
+
+    atexit.unregister(ray.shutdown)
+    atexit._run_exitfuncs()
 
 
 @switched(lambda: None)

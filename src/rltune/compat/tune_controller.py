@@ -1,8 +1,9 @@
-"""Let Tune reuse warm processes for trials, and fail only the trial when its process is lost. Runs in the driver."""
+"""Let Tune start and end the processes of trials as a sweep needs it, and survive lost ones. Runs in the driver."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -21,7 +22,8 @@ def adapt_tune(one_process: bool) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(survive_lost_processes())
         stack.enter_context(skip_callback_count())
-        stack.enter_context(keep_starting_actors())
+        stack.enter_context(end_processes_first())
+        stack.enter_context(log_raylet())
         if one_process:
             stack.enter_context(use_warm_processes())
         yield
@@ -56,26 +58,32 @@ def make_resource_manager() -> Any:
     return FixedResourceManager({**there, "GPU": 1.01 * there.get("GPU", 0.0)})
 
 
-def keep_starting_actors() -> AbstractContextManager[None]:
-    """Let a trial keep the process that is starting for it, and give a free process to another waiting trial.
+def end_processes_first() -> AbstractContextManager[None]:
+    """Let a trial's process end before the trial does, so that nothing that follows meets the old process.
 
-    What: ``TuneController._maybe_reuse_cached_actor``.
-    Why: Tune gives a free process to the first waiting trial, and discards the process that was starting for it.
-    If a process takes longer to start than a trial to run, then no second process is ever used: slots stay empty, and
-    so does a node that joins.
-    Gains: all slots are used. Tested with Ray 2.60.
+    What: ``TuneController.stop_trial``, which first calls the trainable's method ``leave`` and then kills the process.
+    Why: Tune reports a trial's end, gives its slot away and may retry it while the old process still closes its
+    environment, which may hold a port, a licence or a lock. Tune then waits ten minutes for the process; ``leave`` ends
+    it after some seconds.
+    Gains: simulators of which only one copy may run. Tested with Ray 2.60.
     """
+    import ray
     from ray.tune.execution.tune_controller import TuneController
 
-    plain = TuneController._maybe_reuse_cached_actor
+    plain = TuneController.stop_trial
 
-    def reuse(controller: Any, trial: Any) -> bool:
-        own = controller._trial_to_actor.get(trial)
-        # If the actor has not started, its process is still importing modules.
-        has_place = own is not None and controller._actor_manager.is_actor_started(own)
-        return plain(controller, trial) if not has_place or trial in controller._resetting_trials else False
+    def stop(controller: Any, trial: Any) -> None:
+        def finish(trial: Any, *_: object) -> None:
+            if actor := trial.temporary_state.ray_actor:  # None if the process has ended by itself.
+                ray.kill(actor)
+            plain(controller, trial)
 
-    return replace_names(TuneController, _maybe_reuse_cached_actor=reuse)
+        if trial.status == trial.RUNNING and trial in controller._trial_to_actor:
+            controller._schedule_trial_task(trial, "leave", on_result=finish, on_error=finish)
+        else:
+            plain(controller, trial)
+
+    return replace_names(TuneController, stop_trial=stop)
 
 
 def survive_lost_processes() -> AbstractContextManager[None]:
@@ -96,6 +104,21 @@ def survive_lost_processes() -> AbstractContextManager[None]:
         plain(manager, tracked_actor_task=tracked_actor_task, exception=exception)
 
     return replace_names(RayActorManager, _actor_task_failed=fail_task)
+
+
+def log_raylet() -> AbstractContextManager[None]:
+    """Write what the raylet says of dead workers to the sweep's log, and not to standard output.
+
+    What: ``ray._private.worker.print_to_stdstream``.
+    Why: Ray prints a thousand characters for each dead process, whatever its setting for logs, and so between a
+    command's own lines, which say it in one. Tested with Ray 2.60.
+    """
+    from ray._private import worker
+
+    def log(data: Any, ignore_prefix: bool) -> None:
+        logging.getLogger("ray.tune").warning("(%s) %s", data["pid"], "\n".join(data["lines"]))
+
+    return replace_names(worker, print_to_stdstream=log)
 
 
 def skip_callback_count() -> AbstractContextManager[None]:

@@ -202,6 +202,7 @@ def register_winner(
         env=sweep.plan.build.env,
         num_episodes=sweep.plan.certify.champion_episodes,
         settings=format_settings(sweep.plan.settings),
+        copies=sweep.plan.build.copies,
     )
     with contextlib.suppress(CallGivenUpError):
         return register_champion(candidate, sweep.tracker, sweep.console.note, _make_player(sweep))

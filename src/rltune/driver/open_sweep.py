@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from rltune.certification.retraining import Retraining
 from rltune.checkpoints.clients import QUICK_S
 from rltune.checkpoints.retention import Retention
+from rltune.cluster.ray_cluster import bound_own_logs
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
 from rltune.config.budget import SpentBudget
@@ -142,6 +143,7 @@ class OpenSweep:
         self.housekeeping.add(WALL_TIME_S, self.note_wall_time)
         self.housekeeping.add(TICK_S, self.show_warnings)
         self.housekeeping.add(TICK_S, self.retention.drop_pending)
+        self.housekeeping.add(TICK_S, bound_own_logs)
         self.housekeeping.add(TICK_S, imports.import_next)
         if not self.plan.is_joined:
             self.housekeeping.add(HEARTBEATS_S, self.heartbeats.update)

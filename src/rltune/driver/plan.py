@@ -59,7 +59,7 @@ from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, spec_of, specify_env
-from rltune.envs.validation import check_env, check_rewards
+from rltune.envs.validation import check_rewards, examine_env, refuse_program
 from rltune.errors import ConfigError
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
@@ -81,6 +81,7 @@ IMAGE_NOTE = (
     "their size; the wrapper rltune.envs.spaces:FlatObservation makes vectors of them"
 )
 
+USUAL_EPISODE_STEPS = 1000  # The highest time limit of most of Gymnasium's tasks.
 
 LOSS = "td_error_loss_fn"
 
@@ -319,9 +320,9 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     fitted, grid_notes = fit_sizes(config, space.count_points() if traits.is_grid else None)
     optional_notes = (
         *env_notes,
-        *(facts.notes if facts else ()),
+        *facts.notes,
         _describe_few_steps(config),
-        _describe_late_episodes(config, facts, request.env_runners, row),
+        _describe_late_episodes(config, facts, row),
         *portfolio_notes,
         *searcher_notes,
         *earlier_notes,
@@ -433,7 +434,8 @@ def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tup
     check_rewards(spec, vectorize)
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
-    facts = check_env(spec)
+    refuse_program(spec)
+    facts = examine_env(spec, config.failures.stall_s)
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
     spaces = facts.find_policy_spaces()
@@ -474,15 +476,22 @@ def _describe_few_steps(config: RunConfig) -> str | None:
     )
 
 
-def _describe_late_episodes(
-    config: RunConfig, facts: EnvFacts, env_runners: int, row: Capabilities | None
-) -> str | None:
+def _describe_late_episodes(config: RunConfig, facts: EnvFacts, row: Capabilities | None) -> str | None:
     """Return a note if a trial, or the stopping rule's first judgement, may end before its first episode; else None."""
     fraction = config.scheduler.args.get("grace_fraction")
-    time_limit = facts.time_limit
-    if time_limit is None or (row and row.offline):  # Offline training collects no episodes.
+    time_limit, num_envs = facts.time_limit, count_copies(config.algo)
+    if facts.agents or (row and row.offline):  # Offline training collects no episodes.
         return None
-    num_envs = count_copies(config.algo)
+    if time_limit is None:
+        each = config.budget.env_steps // num_envs
+        if each > USUAL_EPISODE_STEPS:
+            return None
+        return (
+            f"the environment has no time limit, and {num_envs} copies take {each:,} steps each in a trial of "
+            f"budget.env_steps={config.budget.env_steps}. If no episode ends by then, a trial has no score: "
+            f"+env.kwargs.max_episode_steps={max(1, each // 10)} ends episodes there (TimeLimit), and "
+            "algo.env_runners.num_envs_per_env_runner=1 gives one copy all steps"
+        )
     needed = num_envs * time_limit
     until = f"{num_envs} environments may need {needed:,} until their first episode ends"
     if needed > config.budget.env_steps:

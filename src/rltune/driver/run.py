@@ -36,6 +36,7 @@ from rltune.driver.starting import (
     plan_begun,
     require_changeable,
 )
+from rltune.envs.validation import qualify_id
 from rltune.errors import StudyUnavailableError
 from rltune.ledger.disk_full import explain_full_disk
 from rltune.ledger.handover import fetch_sweep
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from rltune.ledger.outcome import Outcome
 
 LEAVE_S = 20.0  # How long a driver that has lost its lease may take to exit.
+NOT_FORKED = "each attempt at a trial has a process of its own, which imports RLlib first: about 5 s of CPU each"
 PREFLIGHT_S = 300.0  # The shortest time-out of the checks with RLlib, which include its import.
 
 
@@ -69,6 +71,7 @@ def run_sweep(
         RltuneError: The request cannot be carried out; nothing was written.
     """
     began = time.monotonic()
+    config = replace(config, env=replace(config.env, id=qualify_id(config.env.id)))
     # Printed first, because the next imports and the start of Ray take seconds.
     _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None
@@ -208,6 +211,8 @@ def _start_ray(plan: Plan, invocation: Invocation) -> Iterator[tuple[Plan, Invoc
         with connect_ray(cluster, modules, server) as nodes:
             notes = checked.result() if checked else _check(plan, None)
             thread.shutdown()
+            if modules and not server:
+                notes = *notes, NOT_FORKED
             yield plan.with_notes(*notes), replace(invocation, fork_child=server.fork_child if server else None), nodes
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -85,7 +86,8 @@ def handle_signals(handle: Callable[[int], None], *numbers: signal.Signals) -> I
 
 def _leave_terminal() -> None:
     """Redirect output to /dev/null if the terminal was closed, because writing to it would raise an OSError."""
-    for descriptor in (1, 2):
+    own = sys.__stdout__.fileno() if sys.__stdout__ else 1
+    for descriptor in (own, 1, 2):
         with contextlib.suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode):
                 devnull = os.open(os.devnull, os.O_WRONLY)

@@ -18,6 +18,7 @@ from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env import INPUT_ENV_SPACES
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.debug.deterministic import update_global_seed_if_necessary
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.tune import Trainable
@@ -26,7 +27,6 @@ from rltune.algorithms.episodes import EPISODES
 from rltune.engine.networks.mixed_precision import FLOAT32
 from rltune.engine.sampling.env_runner import ArrayEnvRunner, LocalRunners, StockCheckpoint
 from rltune.engine.sampling.observation_filter import RunningMoments
-from rltune.engine.sampling.remote import RemoteRunners
 from rltune.envs.episode import EpisodeRecord
 from rltune.envs.step_count import STEPS
 from rltune.errors import NonFiniteError
@@ -107,7 +107,7 @@ class FastAlgorithm(StockCheckpoint):
         config.freeze()
         if config.num_env_runners == 0:
             return LocalRunners(config)
-        return RemoteRunners(
+        return EnvRunnerGroup(
             env_creator=self.env_creator,
             validate_env=None,
             default_policy_class=None,

@@ -13,7 +13,6 @@ NAMES = (
     "ray.rllib.core.learner.learner:Learner._set_optimizer_lr",
     "ray.rllib.core.rl_module.torch:TorchRLModule._forward",
     "ray.rllib.core.rl_module.torch:TorchRLModule._forward_train",
-    "ray.rllib.env.env_runner_group:EnvRunnerGroup._make_worker",
     "ray.tune.registry:_global_registry.get",
     "torch:_foreach_norm",
     "torch:_foreach_mul_",

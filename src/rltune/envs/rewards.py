@@ -97,18 +97,19 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Step:
         """Take a step, and return the shaped reward in place of the true one."""
         obs, raw, terminated, truncated, info = self.env.step(action)
+        reward = read_reward(raw)
         if not (terminated or truncated):
-            self._return, self._length = self._return + read_reward(raw), self._length + 1
-            return obs, self._shape(read_reward(raw)), terminated, truncated, info
+            self._return, self._length = self._return + reward, self._length + 1
+            return obs, self._shape(reward), terminated, truncated, info
         record: EpisodeRecord = info.get(RECORD) or EpisodeRecord()
         if not record.cut:
-            self._return, self._length = self._return + read_reward(raw), self._length + 1
-            raw = self._shape(read_reward(raw))
+            self._return, self._length = self._return + reward, self._length + 1
+            reward = self._shape(reward)
             record = record._replace(score=self._score(self._return, self._length, info))
         # The environment may return the same dict at each step, so the record goes into a copy.
         info = {**info, RECORD: record._replace(total=self._return, length=self._length)}
         self._discounted = 0.0
-        return obs, raw, terminated, truncated, info
+        return obs, reward, terminated, truncated, info
 
     def _shape(self, reward: float) -> float:
         reward *= self._scale

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rltune.envs.step_count import read_reward, require_finite
+from rltune.envs.step_count import read_reward, read_rewards
 from rltune.errors import ABSENT, ConfigError, RewardError
 
 MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
@@ -114,7 +114,10 @@ def check_observation(space: gymnasium.Space[Any], observation: Any, part: str =
         if not space.contains(observation):
             raise _make_form_error(part, f"is {observation!r}", space, str(space))
         return None
-    array = np.asarray(observation)
+    try:
+        array = np.asarray(observation)
+    except ValueError:  # Its rows have different lengths.
+        raise _make_form_error(part, f"is a ragged {type(observation).__name__}", space, str(space)) from None
     shape = space.shape or ()
     # Parts of a whole are flattened, so that only their number counts.
     has_shape = array.shape == shape or (bool(part) and array.size == math.prod(shape))
@@ -209,8 +212,7 @@ def check_reward(reward: Any) -> float:
         ConfigError: It is not finite, or something else than a number.
     """
     try:
-        number = read_reward(reward)
-        require_finite([number])
+        (number,) = read_rewards([reward])
     except RewardError as error:
         raise ConfigError("", ABSENT, error.problem, error.allowed, error.fix) from None
     return number

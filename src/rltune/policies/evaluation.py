@@ -7,7 +7,7 @@ import functools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,96 +18,27 @@ from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
+from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
 from rltune.envs.spaces import to_python
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError, choices
-from rltune.formatting import format_interval, format_number
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
 from rltune.policies.policy import AnyPolicy, load_playable
+from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, require_own_environment
-from rltune.records import EVALUATION_STEPS, Direction
+from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
 PROGRESS_S = 1.0  # Progress is reported at least this often, so that a long episode does not look like a hang.
 # This many environments share one forward pass if a policy does not say with how many it was trained.
 NUM_ENVS = 32
-MAX_NAMED = 8  # At most this many of the episodes that were cut are named.
 NUM_TEAM_ENVS = 8  # Multi-agent environments are slower, so fewer of them run side by side.
 SMALL_NETWORK = 300_000  # Networks with fewer weights than this are faster on one torch thread than on several.
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of an evaluation: returns and lengths of the episodes, and their statistics.
-
-    Attributes:
-        returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed. Scores in their
-            place where the sweep had another objective (`rltune.envs.objective`).
-        lengths: Environment steps, one an episode.
-        std: Standard deviation of the returns (n - 1 in the denominator; 0 for one episode).
-        iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
-        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None if it has none.
-        high: Upper end of the interval.
-        cut: Environment seeds of the episodes that ended only at the limit of an evaluation, see `find_step_limit`.
-        deterministic: How the policy acted: deterministically, or by sampling its actions.
-    """
-
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-    mean: float
-    std: float
-    iqm: float
-    low: float | None
-    high: float | None
-    min: float
-    max: float
-    cut: tuple[int, ...] = ()
-    deterministic: bool = True
-
-    def __repr__(self) -> str:
-        """Format the statistics in one line, without the returns of single episodes."""
-        return (
-            f"<Evaluation of {len(self.returns)} episodes: mean {self.mean:.4g}, 95% interval "
-            f"{format_interval(self.to_dict())}, IQM {self.iqm:.4g}, {self.min:.4g} to {self.max:.4g}>"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
-        """Make the result from what `to_dict` has returned, also after its way through JSON."""
-        lists = {key: tuple(values[key]) for key in ("returns", "lengths", "cut")}
-        return cls(**{**values, **lists})
-
-    def explain_cut(self) -> str:
-        """Explain which episodes were cut, and how to give the environment a time limit; empty if none was cut."""
-        return explain_cut(self.cut, len(self.returns), max(self.lengths))
-
-
-def explain_cut(seeds: Sequence[int], episodes: int, steps: int) -> str:
-    """Explain that episodes were cut, and how to give the environment a time limit; empty if none was cut.
-
-    Args:
-        seeds: The environment seeds of the episodes that were cut.
-        episodes: The number of all episodes.
-        steps: The number of steps after which they were cut.
-    """
-    if not seeds:
-        return ""
-    named = ", ".join(map(str, seeds[:MAX_NAMED])) + (", ..." if len(seeds) > MAX_NAMED else "")
-    return (
-        f"{len(seeds)} of {format_number(episodes, 'episode')} did not end and {'was' if len(seeds) == 1 else 'were'} "
-        f"cut after {steps:,} steps, which is env.evaluation_steps (environment seeds {named}). If the environment has "
-        "no time limit, give it one: +env.kwargs.max_episode_steps=1000 is Gymnasium's TimeLimit (PettingZoo: "
-        "max_cycles)"
-    )
 
 
 def find_step_limit(env: Any, step_limit: int) -> int:
@@ -195,8 +126,7 @@ def evaluate(
     with _limit_threads(policy.network), seed_globally(seed):
         spec = environment_of(policy, env)
         settings = spec.get("objective") or {}
-        score, step_limit = make_score(settings), spec_of(spec).step_limit
-        returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, score, step_limit)
+        returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, make_score(settings))
     result = _summarise(returns, lengths, Objective.from_settings(settings).direction)
     return replace(result, cut=cut, deterministic=deterministic)
 
@@ -233,6 +163,7 @@ def evaluate_folder(
     env: Mapping[str, Any] | None = None,
     trust: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    copies: int | None = None,
 ) -> dict[str, Any]:
     """Evaluate a policy in a process of its own (`rltune.envs.child`), which takes and returns JSON values.
 
@@ -243,11 +174,13 @@ def evaluate_folder(
         env: As for `evaluate`.
         trust: Whether it is a checkpoint of the user's own sweep, whose pickled files may be loaded.
         progress: As for `evaluate`.
+        copies: As for `evaluate`.
 
     Returns:
         What `Evaluation.from_dict` reads.
     """
-    return evaluate(load_playable(Source(folder, trust=trust)), episodes, seed, env, progress=progress).to_dict()
+    policy = load_playable(Source(folder, trust=trust))
+    return evaluate(policy, episodes, seed, env, progress=progress, copies=copies).to_dict()
 
 
 def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -319,9 +252,10 @@ class Copies:
 
     def __exit__(self, *details: object) -> None:
         """Close all copies."""
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close all copies; the next evaluation makes new ones."""
         while self._envs:
             close_env(self._envs.pop())
 
@@ -343,7 +277,7 @@ class Copies:
         """
         is_flat = isinstance(policy, RLlibPolicy)
         if (spec, is_flat) != (self._spec, self._is_flat):
-            self._close()
+            self.close()
             self._spec, self._is_flat = spec, is_flat
         trained = policy.info.get("copies")  # Policies of earlier releases, and those of other programs, lack it.
         usual = (
@@ -354,7 +288,8 @@ class Copies:
             copy = Copy(spec_of(spec), vector_index=len(self._envs))
             if self._envs and not copy.take_if_free():
                 break
-            self._envs.append(build_own(copy, lambda copy: _make_copy(spec, copy, is_flat)))
+            with call_guest(f"make of copy {len(self._envs) + 1} of {wanted}"):
+                self._envs.append(build_own(copy, lambda copy: _make_copy(spec, copy, is_flat)))
             _check_spaces(policy, self._envs[0], spec)
             report()
         return self._envs[:wanted]
@@ -405,7 +340,6 @@ def _play(
     deterministic: bool,
     progress: Callable[[int, int], None],
     score: Score,
-    step_limit: int = EVALUATION_STEPS,
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Play episodes in parallel environments: when an episode ends, its environment starts the next seed.
 
@@ -413,18 +347,20 @@ def _play(
         What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds; and the seeds of
         those that were cut.
     """
-    with open_copies(copies) as shared:
+    with open_copies(copies) as shared, contextlib.ExitStack() as stack:
         envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
         obs: list[Any] = []
         for episode, env in enumerate(envs):
-            obs.append(env.reset(seed=seed + episode)[0])
+            with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
+                obs.append(env.reset(seed=seed + episode)[0])
             progress(0, episodes)
-        limit, cut = find_step_limit(envs[0], step_limit), []
+        limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
         current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
         generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
+        stack.enter_context(call_guest("step or reset"))  # The door is around the loop, where it costs no time.
         while busy:
             # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
             rng = [generators[current[i]] for i in busy]

@@ -27,8 +27,9 @@ from rltune.envs.spec import spec_of
 from rltune.envs.step_count import read_reward
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
-from rltune.policies.evaluation import Evaluation, environment_of, find_step_limit, make_generator, seed_globally
+from rltune.policies.evaluation import environment_of, find_step_limit, make_generator, seed_globally
 from rltune.policies.policy import AnyPolicy, require_single_agent
+from rltune.policies.result import Evaluation
 from rltune.policies.rllib_policy import RLlibPolicy
 
 FPS = 30  # The frame rate if the environment's metadata names none.

@@ -31,7 +31,7 @@ from rltune.envs.rewards import read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle, write_policies
-from rltune.policies.evaluation import evaluate
+from rltune.policies.evaluation import Copies, evaluate
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import leave_reason
 from rltune.trial.gpu_memory import cap_memory, free_memory
@@ -77,8 +77,8 @@ class AlgorithmRunner:
         self._normalises_rewards = bool(build.env.rewards.get("normalise")) and not self.config.is_offline
         self._env, self._facts, self._evaluated = build.env, build.facts, 0
         self._num_cut, self._restarts, self._fault = 0, 0, ""
-        # Copies that step in processes of their own are alone there.
-        self._copies = 1 if build.vectorize == "async" else self.config.num_envs_per_env_runner
+        self._copies = build.copies
+        self._stage = Copies()  # An offline algorithm plays its episodes here, after each iteration.
         self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
         able = capabilities_of(type(self.config))
@@ -144,7 +144,7 @@ class AlgorithmRunner:
         with tempfile.TemporaryDirectory() as scratch:
             self._write_policy(Path(scratch), self._describe_training({}))
             seed = int(self.config.seed or 0) + self._evaluated
-            evaluation = evaluate(load_policy(scratch, trust=True), OFFLINE_EPISODES, seed)
+            evaluation = evaluate(load_policy(scratch, trust=True), OFFLINE_EPISODES, seed, copies=self._stage)
         self._evaluated += OFFLINE_EPISODES
         lengths = zip(evaluation.returns, evaluation.lengths, strict=True)
         return [EpisodeRecord(score, length, score) for score, length in lengths]
@@ -262,12 +262,14 @@ class AlgorithmRunner:
 
     def close_envs(self) -> None:
         """Close the environments, so that the evaluation of a trained policy may have copies of its own."""
+        self._stage.close()
         group = getattr(self.algorithm, "env_runner_group", None)
         if group is not None:
             group.foreach_env_runner(_close_envs, timeout_seconds=ANSWER_S)
 
     def stop(self) -> None:
         """Stop the algorithm: close its environments and free its memory."""
+        self._stage.close()
         self._end_silent_runners()
         self.algorithm.stop()
         free_memory()

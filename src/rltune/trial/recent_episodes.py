@@ -63,6 +63,23 @@ class RecentEpisodes:
         self._ended = deque((int(at), EpisodeRecord(total, int(length), score)) for at, total, length, score in state)
 
 
+def explain_no_episode(env_steps: int, copies: int) -> str:
+    """Explain why no episode has ended, with what to type.
+
+    Args:
+        env_steps: The environment steps of a trial and seed by then.
+        copies: The copies of the environment that have shared them.
+    """
+    each = max(1, env_steps // copies)
+    limit = (
+        f"+env.kwargs.max_episode_steps={max(1, each // 10)} ends episodes there (TimeLimit; PettingZoo: max_cycles)"
+    )
+    if copies == 1:
+        return f"no episode has ended within {each:,} steps; {limit}"
+    fewer = "algo.env_runners.num_envs_per_env_runner=1 gives one copy all steps"
+    return f"no episode has ended: each of {copies} copies has taken {each:,} steps; {limit}; {fewer}"
+
+
 def read_training_scores(checkpoint: Path) -> list[float]:
     """Read the scores of a checkpoint's recent training episodes, in which actions were sampled.
 

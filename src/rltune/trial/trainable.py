@@ -1,12 +1,12 @@
-"""The Tune trainable of rltune: one process builds, trains, reports and saves one trial after another.
+"""The Tune trainable of rltune: one process builds, trains, reports and saves one attempt at a trial.
 
-It holds RLlib algorithms instead of being one, so that one process, with its imports done, serves many trials.
 It does not decide whether a trial goes on: the driver does. Runs in a worker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import math
 import os
 import shutil
@@ -19,16 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from ray import tune
+from ray.exceptions import NodeDiedError, RayActorError
 
 from rltune.algorithms.arguments import apply_params, count_copies
 from rltune.checkpoints.clients import UnsharedStoreError
 from rltune.checkpoints.store import open_store
+from rltune.compat.ray_start import run_exit_handlers
 from rltune.envs.copies import wait_for_copies
+from rltune.envs.guest import find_root
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
-from rltune.errors import NonFiniteError, RewardError
+from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError
+from rltune.ledger.disk_full import is_disk_full
 from rltune.policies.acting import choose_acting, describe_acting, save_acting
-from rltune.records import OUT_OF_MEMORY
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
@@ -42,42 +45,23 @@ if TYPE_CHECKING:
     from rltune.policies.evaluation import Copies
 
 MAX_STALLED = 50  # A trial fails after this many consecutive iterations without an environment step.
+LEAVE_S = 10.0  # How long closing the environments and running the exit handlers may take.
 NOTED_WAIT_S = 5.0  # A trial that has waited so long for copies of the environment says so.
 STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # Why training pauses before the next report.
 
 
 class Trial(tune.Trainable):
-    """The Tune trainable: runs one trial after another in the same process, each with one or more seeds.
+    """The Tune trainable: runs one attempt at a trial, with one or more seeds, in a process of its own.
 
     Attributes:
-        task: The trial that runs now.
+        task: The trial.
     """
 
     task: Assignment
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Start the first trial of this process."""
+        """Build or restore the trial. A failure is the trial's first result."""
         self._runners: list[Runner] = []
-        self._begin(config)
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Start the next trial in this process, because starting a new process would take seconds."""
-        self._end()
-        self._begin(new_config)
-        return True
-
-    def cleanup(self) -> None:
-        """Free the resources of the last trial before the process ends."""
-        self._end()
-
-    def build_runner(self, seed: int) -> Runner:
-        """Build the runner of one seed; tests override this method."""
-        from rltune.trial.algorithm_runner import AlgorithmRunner  # The import of RLlib and torch takes seconds.
-
-        task = self.task
-        return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads, task.scored_steps)
-
-    def _begin(self, config: Mapping[str, Any]) -> None:
         self.task = Assignment(**config["assignment"])
         with contextlib.suppress(OSError):  # A Ray that was joined was started in another folder; a node may lack ours.
             os.chdir(self.task.folder)
@@ -97,12 +81,39 @@ class Trial(tune.Trainable):
         with contextlib.suppress(SamplingEnded):  # The sweep ends while the trial waits for copies.
             self._catch_failure(self._build)
 
+    def leave(self) -> None:
+        """Close everything, before the driver ends this process: whatever the user's code has done to it ends with it.
+
+        If that takes too long, then the process ends by itself.
+        """
+        self._supervisor.close()  # It uses the same timer, of which a process has one.
+        # Its thread needs no interpreter, so that it also ends a process that is stuck in foreign code.
+        faulthandler.dump_traceback_later(LEAVE_S, exit=True, file=2)
+        self.stop()
+        run_exit_handlers()
+
+    def cleanup(self) -> None:
+        """Close environments and free memory; Tune calls this where no trial has ended, as after an interrupt."""
+        for runner in self._runners:
+            self._catch_failure(runner.stop)
+        self._runners = []
+        self._supervisor.close()
+        if self.task.store is not None:
+            shutil.rmtree(self._store.folder, ignore_errors=True)
+
+    def build_runner(self, seed: int) -> Runner:
+        """Build the runner of one seed; tests override this method."""
+        from rltune.trial.algorithm_runner import AlgorithmRunner  # The import of RLlib and torch takes seconds.
+
+        task = self.task
+        return AlgorithmRunner(task.to_build(), task.params, seed, task.engine, task.threads, task.scored_steps)
+
     def _build(self) -> None:
         task = self.task
         if task.token is not None:
             check_node(self._store, task.token, task.trial_dir)
-        # An earlier attempt of the trial may have left stack traces.
-        self._store.delete(f"{task.trial_dir}/{STACK_FILE}")
+        if task.store is not None:  # An earlier attempt of the trial may have left stack traces in the bucket.
+            self._store.delete(f"{task.trial_dir}/{STACK_FILE}")
         # Restoring may make the environments anew, so it belongs to what the trial stands in the queue for.
         with self._wait_for_copies() as waited_s:
             self._runners = [self.build_runner(seed) for seed in self.task.seeds]
@@ -122,18 +133,10 @@ class Trial(tune.Trainable):
         count = num_copies if num_copies <= env.copy_limit[1] else 0
         return wait_for_copies(env, count, math.inf, lambda: self._report_episode(0, 0))
 
-    def _end(self) -> None:
-        for runner in self._runners:
-            self._catch_failure(runner.stop)
-        self._runners = []
-        self._supervisor.close()
-        if self.task.store is not None:
-            shutil.rmtree(self._store.folder, ignore_errors=True)
-
     def _catch_failure(self, work: Callable[[], None]) -> None:
         """Call the function, and record an exception as the failure of the trial.
 
-        If the exception left this class, then Tune would end the process, whose imports took seconds.
+        If the exception left this class, then Tune would report a lost process and not the failure.
         """
         try:
             with self._supervisor.watch():
@@ -149,9 +152,9 @@ class Trial(tune.Trainable):
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed``, ``traceback``, ``diverged`` and ``out_of_memory`` (of its
-            share of a GPU) of what went wrong, ``notes`` of the restore and of the episodes. Without ``nominal_steps``
-            it is no report: it brings a checkpoint that was due before, an interruption or a failure.
+            episodes) of the episodes played, ``failed``, ``cause``, ``call`` and ``traceback`` of what went wrong,
+            ``notes`` of the restore and of the episodes. Without ``nominal_steps`` it is no report: it brings a
+            checkpoint that was due before, an interruption or a failure.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
@@ -179,8 +182,12 @@ class Trial(tune.Trainable):
         the same numbers and without training in between. This does not bias the comparison with trials of smaller
         batches: an on-policy iteration learns at its end, so that the reported policy acted at each of these marks.
         Off-policy iterations are equally long in all trials of a sweep.
+
+        The episodes at the end are played after the last report, which has brought the training state by then: if they
+        fail, or the process with them, then the next attempt only plays them again.
         """
         state = self._state
+        was_trained = state.reports >= self.task.reports
         began, steps_before, trained_before = time.time(), state.env_steps, state.train_s
         clock, cpu_s = time.perf_counter(), time.process_time()
         mark = self._next_mark()
@@ -198,7 +205,11 @@ class Trial(tune.Trainable):
         records = self._checkpoints.save_if_due(state, self._runners, report["score"])
         report |= {"records": records, "began": began, "ended": time.time(), "done": mark == self.task.env_steps}
         if report["done"] and self.task.episodes:
-            report |= self._play_best(records)
+            if was_trained:
+                report |= self._play_best(records)
+            else:
+                latest = self._checkpoints.save_latest(state, self._runners)
+                report |= {"records": {**records, **latest}, "done": False}
         return report
 
     def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
@@ -218,11 +229,11 @@ class Trial(tune.Trainable):
             records: Of the checkpoints written since the last report.
 
         Returns:
-            The report's ``returns``, one per episode, and its ``records``.
+            The report's ``returns``, one per episode, and its ``records``; nothing without a best checkpoint.
         """
         best = self._checkpoints.best
-        if best is None:
-            raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
+        if best is None:  # No episode has ended, which the driver says.
+            return {}
         if (folder := self._store.open(best)) is None:
             raise RuntimeError(f"checkpoint {best.path} is damaged")
         from rltune.policies.evaluation import Copies  # The import of torch takes seconds.
@@ -313,23 +324,39 @@ class Trial(tune.Trainable):
 
 
 def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:
-    """Describe a trial's failure for the ledger: a reason in one line, and the end of the traceback.
+    """Describe a trial's failure for the driver: a reason in one line, its cause and call, and the traceback's end.
 
     Args:
         error: What was raised.
         env_steps: Environment steps of each seed by then.
         gpus: The trial's part of a GPU.
     """
-    cause = getattr(error, "cause", None)  # Ray wraps an exception of a remote env runner, so the cause is shown.
-    first = cause if isinstance(cause, BaseException) else error
-    text = str(first).strip().splitlines()
-    reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
+    root = find_root(error)  # Ray, RLlib and Gymnasium wrap what the environment has raised.
+    cause = find_cause(root)
+    text = str(root).strip().splitlines()
+    reason = f"{type(root).__name__}: {text[0] if text else ''}"
+    if isinstance(root, GuestError | NonFiniteError):
+        reason = root.what
     # This error tells the user how to repair the node, so all of its lines are kept.
-    if isinstance(first, UnsharedStoreError):
-        reason = "; ".join(filter(None, str(first).splitlines()))
-    if isinstance(first, RewardError):  # The environment step helps to find the invalid reward in the environment.
-        reason = f"{first.what} by environment step {env_steps}"
-    reason = describe_out_of_memory(first, gpus) or reason
-    about: dict[str, Any] = {"failed": reason[:500], "out_of_memory": reason.startswith(OUT_OF_MEMORY)}
-    about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
-    return about | {"diverged": isinstance(first, NonFiniteError)}
+    if isinstance(root, UnsharedStoreError):
+        reason = "; ".join(filter(None, str(root).splitlines()))
+    # The step of the trial helps to find what the environment has returned.
+    if cause in (Cause.REWARD, Cause.OBSERVATION):
+        reason = f"{reason}, at environment step {env_steps}"
+    reason = describe_out_of_memory(root, gpus) or reason
+    trace = "".join(traceback.format_exception(error))[-4000:]
+    about = {"failed": reason[:500], "cause": cause.value, "call": getattr(root, "call", ""), "traceback": trace}
+    return {name: value.encode(errors="backslashreplace").decode() for name, value in about.items()}
+
+
+def find_cause(error: BaseException) -> Cause:
+    """Return the cause of an exception: its own if it is one of ours, and otherwise by its type and its number."""
+    if is_disk_full(error):
+        return Cause.DISK_FULL
+    if isinstance(error, RltuneError):
+        return error.cause
+    if describe_out_of_memory(error, 0.0):
+        return Cause.OUT_OF_MEMORY
+    if isinstance(error, NodeDiedError):
+        return Cause.LOST_NODE
+    return Cause.LOST_PROCESS if isinstance(error, RayActorError) else Cause.UNKNOWN

@@ -19,7 +19,7 @@ from rltune.views.terminal import open_console, print_sections
 DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
 
 if TYPE_CHECKING:
-    from rltune.policies.evaluation import Evaluation
+    from rltune.policies.result import Evaluation
     from rltune.views.sweep_view import SweepView
 
 

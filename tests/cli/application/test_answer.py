@@ -6,6 +6,7 @@ import io
 import json
 import math
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +19,7 @@ import pytest
 import yaml
 from ended import write_sweep
 
-from rltune.cli.application.answer import Answer, explain_crash, take_switch, to_json
+from rltune.cli.application.answer import Answer, explain_crash, own_output, take_switch, to_json
 from rltune.cli.application.program import main
 from rltune.errors import ConfigError
 from rltune.ledger.lease import take_lease
@@ -78,6 +79,30 @@ def test_a_refusal_that_nobody_reads_keeps_its_exit_code(monkeypatch: pytest.Mon
     assert left.value.code == 2
 
 
+OWNS = """
+import os
+from rltune.cli.application.answer import own_output
+own_output()
+os.write(1, b"simulator")
+os.system("echo child")
+print("our own \\udcff")
+"""
+
+
+def test_standard_output_is_the_commands_own() -> None:
+    """Of what is written to its descriptor, below Python and by children; what it cannot encode is escaped."""
+    done = subprocess.run([sys.executable, "-c", OWNS], capture_output=True, check=True)
+    assert done.stdout == b"our own \\udcff\n"
+    assert done.stderr == b"simulatorchild\n"
+
+
+def test_a_stream_that_is_no_descriptor_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a notebook."""
+    before = sys.stdout
+    own_output()
+    assert sys.stdout is before
+
+
 @pytest.mark.parametrize("words", ["list +foo=1", "resume sweep=x +foo=1", "show sweep=x +foo=1"])
 def test_a_key_that_the_command_does_not_have_cannot_be_added(type_in: Callable[..., Any], words: str) -> None:
     code, answer = type_in(*words.split(), "json=true")
@@ -94,6 +119,13 @@ def test_numbers_are_numbers_and_what_is_none_is_null() -> None:
         "c": [1, "x"],
         "d": {"number": None},
     }
+
+
+def test_unknown_bytes_break_no_report() -> None:
+    error = explain_crash(ValueError("no file \udcff.stl"))
+    for text in (error.pretty(), to_json(error.to_dict()), Path(error.fix.removeprefix("see ")).read_text()):
+        assert "udcff.stl" in text.encode().decode()
+    assert json.loads(to_json({"path": "\udcff"})) == {"path": "\udcff"}
 
 
 def test_a_switch_is_taken_out_of_the_command_line() -> None:

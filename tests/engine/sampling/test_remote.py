@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,11 @@ import ray
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
-from ray.tune import register_env
-from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rltune.engine import build_algorithm
 from rltune.engine.sampling import remote
 from rltune.engine.sampling.observation_filter import normalise_observations
-from tests.engine.engine_toy import dqn_config, make_count_env, ppo_config, sac_config
+from tests.engine.engine_toy import dqn_config, ppo_config, sac_config
 
 
 def learner_weights(algorithm: Any) -> torch.Tensor:
@@ -95,65 +91,6 @@ def test_stock_rllib_and_we_open_each_others_checkpoints(tmp_path: Path) -> None
     back.train()
     for algorithm in (ours, stock, back):
         algorithm.stop()
-
-
-def train_one_by_one(*configs: Any) -> list[tuple[list[int], torch.Tensor]]:
-    """Each algorithm's processes and weights after an iteration, one algorithm after the other in one process."""
-    trained = []
-    for config in configs:
-        algorithm = build_algorithm(config)
-        pids = algorithm.env_runner_group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
-        algorithm.train()
-        trained.append((pids, learner_weights(algorithm)))
-        algorithm.stop()
-    return trained
-
-
-def run_in_a_group(*configs: Any) -> list[tuple[list[int], torch.Tensor]]:
-    """As a trial does it: in a placement group, which has a CPU for each process."""
-    group = placement_group([{"CPU": 1}] * 3)
-    inside = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
-    work = ray.remote(num_cpus=1)(train_one_by_one).options(scheduling_strategy=inside)
-    try:
-        return ray.get(work.remote(*configs), timeout=120)
-    finally:
-        remove_placement_group(group)
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_a_trials_env_runners_serve_the_next_one_as_new_ones_would() -> None:
-    """Their imports are paid once. Another number of environments, and other weights, are no matter."""
-    first = ppo_config(envs=2, seed=1).env_runners(num_env_runners=2)
-    second = normalise_observations(ppo_config(envs=3, seed=2).env_runners(num_env_runners=2))
-    (begun, _), (kept, after_another) = run_in_a_group(first, second)
-    ((fresh, alone),) = run_in_a_group(second)
-    assert kept == begun
-    assert not set(fresh) & set(begun)
-    assert torch.equal(after_another, alone)
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_env_runners_are_kept_from_nobody() -> None:
-    """Outside of a placement group their CPUs are anybody's."""
-    config = ppo_config(envs=2).env_runners(num_env_runners=1)
-    (first, _), (second, _) = train_one_by_one(config, config)
-    assert first != second
-
-
-def raise_later(folder: str) -> Any:
-    """An environment of which one can be built, and no other."""
-    if Path(folder, "built").exists():
-        raise ValueError("second-one")
-    Path(folder, "built").touch()
-    return make_count_env({})
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_what_an_environment_raises_in_a_kept_process_is_told(tmp_path: Path) -> None:
-    register_env("breaks", lambda config: raise_later(config["folder"]) if config.worker_index else make_count_env({}))
-    config = ppo_config("breaks", envs=1).env_runners(num_env_runners=1)
-    with pytest.raises(ray.exceptions.RayTaskError, match="second-one"):
-        run_in_a_group(*[config.environment("breaks", env_config={"folder": str(tmp_path)})] * 2)
 
 
 def test_what_runners_are_asked_travels_by_name() -> None:

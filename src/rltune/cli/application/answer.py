@@ -1,7 +1,9 @@
 """Print a command's result as text for a person, or with ``json=true`` as one JSON document for a program.
 
-A command returns an `Answer`. While it works, ``json=true`` sends everything that it prints to standard error, so that
-standard output has the document alone: the answer, or the parts of the error with which the command was refused.
+A command returns an `Answer`. Standard output is the command's own: what anybody else writes to descriptor 1, such as a
+simulator below Python or a child process, goes to standard error. With ``json=true`` so does everything that is printed
+while the command works, so that standard output has the document alone: the answer, or the parts of the error with
+which the command was refused.
 """
 
 from __future__ import annotations
@@ -61,6 +63,21 @@ def wants_json() -> bool:
     return [word.lower() for word in sys.argv[1:] if word.startswith(f"{JSON}=")][-1:] == [f"{JSON}=true"]
 
 
+def own_output() -> None:
+    """Keep standard output for this command's own prints from now on, and point descriptor 1 to standard error.
+
+    Where standard output is another stream, as in a notebook or a test, or was closed, nothing changes.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if sys.stdout.fileno() == 1:
+            encoding = sys.stdout.encoding
+            own = open(os.dup(1), "w", buffering=1, encoding=encoding, errors="backslashreplace")  # noqa: SIM115
+            sys.stdout.flush()
+            os.dup2(2, 1)
+            # The width of the terminal is read from the latter.
+            vars(sys).update(stdout=own, __stdout__=own)
+
+
 @contextlib.contextmanager
 def keep_output_clean() -> Iterator[None]:
     """With ``json=true``, redirect standard output to standard error, so that only the JSON document is on stdout."""
@@ -107,7 +124,8 @@ def explain_crash(error: Exception) -> RltuneError:
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark):
         place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
         return RltuneError(f"{place}: {error.problem}", "a file in YAML", f"correct line {mark.line + 1} of the file")
-    text = redact("".join(traceback.format_exception(error)))
+    # An exception's text may hold half a character, as of an unknown byte in a file's name, that no terminal shows.
+    text = redact("".join(traceback.format_exception(error))).encode(errors="backslashreplace").decode()
     try:
         # mkstemp gives the file mode 0600, so that only this user can read the traceback.
         handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")
@@ -123,7 +141,8 @@ def explain_crash(error: Exception) -> RltuneError:
 
 def to_json(value: Any) -> str:
     """Serialize a value as one line of JSON; NaN and infinite numbers become null."""
-    return json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode()  # An escaped half character is JSON, and can be printed.
 
 
 def to_plain(value: Any) -> Any:

@@ -26,6 +26,7 @@ from rltune.cli.application.answer import (
     explain_crash,
     keep_output_clean,
     leave,
+    own_output,
     print_answer,
     print_parts,
     take_switch,
@@ -136,6 +137,7 @@ class Command:
         if self.wants_help(sys.argv[1:]):
             print(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
+        own_output()
         # The JSON document, alone on stdout, stays as it is: its texts have no logins, and no number in it is one.
         filter_output("stderr", *([] if wants_json() else ["stdout"]))
         call_at_process_end(functools.partial(print_parts, sys.stdout))

@@ -84,7 +84,7 @@ def run_jobs(name: str, jobs: Sequence[Job]) -> int:
             # In a process group of its own, the job does not get the terminal's Ctrl-C itself, but once, from
             # `forward`. A second signal would end it without saving.
             json = [f"{JSON}=true"] if wants_json() else []
-            process = subprocess.Popen([*read_start(), *job.words, *json], process_group=0)
+            process = subprocess.Popen([*read_start(), *job.words, *json], stdout=sys.__stdout__, process_group=0)
             # A signal that arrived while the job's process was being started has not reached that process.
             if received:
                 process.send_signal(received[-1])

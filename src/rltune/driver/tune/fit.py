@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ray import tune
-from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig, Tuner
+from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneConfig, Tuner
 
 from rltune.checkpoints.clients import STORAGE_AWAY, StoreUnavailableError
 from rltune.cluster.head import wait_for_head
-from rltune.cluster.resources import Share
+from rltune.cluster.resources import request_resources
 from rltune.compat.tune_controller import adapt_tune
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.tune.assignments import Assignments
@@ -66,7 +64,7 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
             search_alg=StageSearcher(sweep, stages, assignments),
             scheduler=scheduler,
             num_samples=-1,
-            reuse_actors=True,
+            reuse_actors=False,
             trial_name_creator=_make_trial_name,
             trial_dirname_creator=_make_trial_name,
         ),
@@ -108,14 +106,6 @@ def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
             raise
     finally:
         shutil.rmtree(sweep.folder / ".tune", ignore_errors=True)
-
-
-def request_resources(common: Share, config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Make Tune's resource request for a trial: the common share, with the GPU fraction in its assignment.
-
-    Tune gives a trial the process of another one only if both request the same.
-    """
-    return PlacementGroupFactory(replace(common, gpus=config["assignment"]["build"]["gpus"]).bundles)
 
 
 def _make_trial_name(trial: Any) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Stage(Protocol):
     """Proposes one kind of trials: the search's or the certification's; a protocol.
 
-    One run of Tune has both, because the runs of the certification then reuse the warm processes of the search.
+    One run of Tune has both, so that runs of the certification take the slots that the search's last trials leave free.
 
     Attributes:
         table: The trials of this kind in the ledger.

@@ -14,30 +14,34 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune import Callback
 
+from rltune.algorithms.arguments import count_copies
 from rltune.cluster.head import wait_for_head
 from rltune.driver.tune.assignments import Assignments, choose_newest
 from rltune.driver.tune.attempts import Attempts, TrialKey
 from rltune.driver.tune.failures import (
     Failure,
     explain_death,
-    explain_error,
+    explain_report,
     find_outage,
     read_last_error,
     write_failure,
 )
 from rltune.driver.tune.proposals import Stage
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
-from rltune.errors import RltuneError, describe_exception
+from rltune.errors import Cause, RltuneError, describe_exception
 from rltune.ledger.disk_full import DISK_FULL, is_disk_full
 from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.trial_table import CHECKPOINTS
 from rltune.records import TRIALS, WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
 from rltune.trial.metrics import is_report, make_report
+from rltune.trial.recent_episodes import explain_no_episode
 
 if TYPE_CHECKING:
     from rltune.driver.open_sweep import OpenSweep
 
 logger = logging.getLogger(__name__)
+
+EPISODE_EXPECTED = 0.2  # The fraction of a trial's budget after which the user hears that no episode has ended.
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,9 @@ class Recorder(Callback):
         # Trials with a result that could not be recorded; later results are ignored, as the learning curve would have a
         # gap.
         self._incomplete: set[TrialKey] = set()
+        self._num_copies = count_copies(self._plan.build.algo)
+        self._names_restarts = False
+        self._has_seen_episode = False  # Or has said that none has ended.
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle no attributes, because Tune pickles its callbacks for a restore that rltune does not use."""
@@ -165,6 +172,7 @@ class Recorder(Callback):
         else:
             table.change(event.number, **checkpoints, **costs)
         self._incomplete.discard(event.key)
+        self._note_late_episodes(result)
         if is_new or _count_saved_steps(checkpoints.values()) > _count_saved_steps((before.checkpoint, before.latest)):
             self._attempts.note_progress(event.key)
         now = event.record
@@ -184,8 +192,7 @@ class Recorder(Callback):
             event.stage.table.interrupt(event.number)
             self._tracker.wake()
         elif result.get("failed"):
-            failure = explain_error(str(result["failed"]), str(result.get("traceback", "")))
-            self._end_attempt(event, failure)
+            self._end_attempt(event, explain_report(result))
         elif reason:
             self._end(event, "PRUNED", reason)
         elif int(result.get("nominal_steps", 0)) < self._plan.budget.env_steps:
@@ -215,6 +222,17 @@ class Recorder(Callback):
             if costs := self._charge(event):
                 event.stage.table.change(event.number, **costs)
 
+    def _note_late_episodes(self, result: Mapping[str, Any]) -> None:
+        """Note once, early in the sweep, that a trial has trained for a fifth of its budget without a whole episode."""
+        env_steps = int(result.get("env_steps", 0))
+        if self._has_seen_episode or not is_report(result):
+            return
+        if math.isfinite(result["score"]):
+            self._has_seen_episode = True
+        elif env_steps >= EPISODE_EXPECTED * self._plan.budget.env_steps:
+            self._has_seen_episode = True
+            self.sweep.console.note(f"{explain_no_episode(env_steps, self._num_copies)}. Such a trial has no score")
+
     def _make_event(self, trial: Any, result: Mapping[str, Any] | None = None) -> _Event:
         task = trial.config["assignment"]
         return _Event(self._stages[task["kind"]], int(task["number"]), result or {}, task["build"]["gpus"])
@@ -238,7 +256,7 @@ class Recorder(Callback):
         """End a trial that has used its whole budget; without a score it has failed."""
         returns = event.result.get("returns")
         if not event.record.scores:
-            self._end(event, "FAIL", f"no episode ended within {self._plan.budget.env_steps} environment steps")
+            self._end(event, "FAIL", explain_no_episode(self._plan.budget.env_steps, self._num_copies))
         elif event.is_search:
             self._end(event, "COMPLETE", WHOLE_BUDGET)
         elif not returns:
@@ -276,23 +294,39 @@ class Recorder(Callback):
             failure: Why the attempt ended.
         """
         record, result, reason = event.record, event.result, failure.reason
+        env = self._plan.build.env
+        if result.get("cause") == Cause.ENVIRONMENT and env.policies is None and not self._names_restarts:
+            self._names_restarts = True
+            self.sweep.console.note(
+                f"{record.name} has failed in its environment: env.restarts={max(3, 2 * env.restarts)} makes a failed "
+                "copy again and goes on"
+            )
         if outage := find_outage(self._store, failure):
             self.stopper.request(outage)
             self._interrupt(event)
             return
-        if result.get("out_of_memory") and (share := self._assignments.enlarge_share(record, event.gpus)):
+        # Only a worker that reports it has a full GPU: what Ray ends has taken the machine's memory.
+        is_gpu_full = result.get("cause") == Cause.OUT_OF_MEMORY
+        if is_gpu_full and (share := self._assignments.enlarge_share(record, event.gpus)):
             self.sweep.console.note(f"{record.name}: {reason}; it continues with {share.gpus:g} of a GPU")
             event.stage.retry(record)
             return
         may_go_on = self._attempts.end(
-            event.key, counts_against_trial=failure.counts_against_trial, is_nodes_fault=failure.is_nodes_fault
+            event.key,
+            counts_against_trial=failure.counts_against_trial,
+            is_nodes_fault=failure.is_nodes_fault,
+            death=reason if failure.cause is Cause.LOST_PROCESS else "",
         )
         if self._attempts.are_exhausted and not self.stopper.is_requested():
             limit = self._plan.failures.stop_after
-            self.stopper.interrupt(f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}")
+            last = f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}"
+            if self._attempts.is_one_death:  # Typing the command again would not help.
+                self.stopper.request(last)
+            else:
+                self.stopper.interrupt(last)
         # Retrying is useless after divergence, or if no GPU has enough memory.
-        if result.get("diverged") or result.get("out_of_memory") or not may_go_on:
-            diverged = bool(result.get("diverged"))
+        diverged = failure.cause is Cause.DIVERGED
+        if diverged or is_gpu_full or not may_go_on:
             facts = write_failure(self._store, event.trial_dir, failure)
             self._end(event, "PRUNED" if diverged else "FAIL", reason, **facts, diverged=diverged)
         elif self.stopper.is_requested():

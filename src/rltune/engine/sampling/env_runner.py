@@ -91,11 +91,6 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
             self.stop()
             raise
 
-    def begin_anew(self, **kwargs: Any) -> None:
-        """Initialise this runner again for another algorithm, because a new process would have to import everything."""
-        self.env = None  # The previous algorithm's stop() has closed these environments already.
-        self.__init__(**kwargs)  # type: ignore[misc]
-
     def make_env(self) -> None:
         """Build array environments; RLlib's connectors and module specs only need their spaces."""
         if self.env is not None:

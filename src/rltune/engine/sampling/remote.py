@@ -1,58 +1,17 @@
 """Collect samples from remote env runners: weights and statistics are sent to them, and arrays come back.
 
-RLlib sends lists of episode objects instead, which have to be pickled one by one, and starts new processes for each
-algorithm, which import torch and RLlib first.
+RLlib sends lists of episode objects instead, which have to be pickled one by one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections import defaultdict
 from typing import Any
 
 import ray
-from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from rltune.engine.on_policy.rollout import Rollout
 from rltune.engine.sampling.observation_filter import Moments, merge_moments
-
-_idle: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
-"""Env runners without an algorithm, by placement group, class and number."""
-
-
-class RemoteRunners(EnvRunnerGroup):
-    """RLlib's ``EnvRunnerGroup`` with processes that are reused by one algorithm after another.
-
-    A process starts in some 5 s of CPU, nearly all of it imports, where trials may last for seconds. They are kept in a
-    placement group alone, as Tune's trials have one: its CPUs belong to this process as long as it lives, so that
-    nobody waits for them. They end with it.
-    """
-
-    def _make_worker(self, **kwargs: Any) -> Any:
-        """Reuse an idle env runner process for this algorithm, or start a new one."""
-        idle = _idle[self._key(kwargs["worker_index"])]
-        while idle:
-            actor = idle.pop()
-            # If the idle process has died, the next one is tried.
-            with contextlib.suppress(ray.exceptions.RayActorError):
-                # Waiting raises an exception of the environment's constructor here, as for a newly started process.
-                ray.get(actor.begin_anew.remote(**kwargs, tune_trial_id=self._tune_trial_id))
-                return actor
-        return super()._make_worker(**kwargs)
-
-    def _key(self, worker_index: int) -> tuple[Any, ...]:
-        group = ray.util.get_current_placement_group()
-        return (group and group.id, self.env_runner_cls, worker_index)
-
-    def stop(self) -> None:
-        """Close all environments and end the processes; in a placement group, keep and reuse those that respond."""
-        if ray.util.get_current_placement_group() is not None:
-            manager = self._worker_manager
-            for answer in manager.foreach_actor(lambda runner: runner.stop()):
-                if answer.ok:
-                    _idle[self._key(answer.actor_id)].append(manager.remove_actor(answer.actor_id))
-        super().stop()
 
 
 def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
