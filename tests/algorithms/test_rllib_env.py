@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from ray.rllib.env.env_context import EnvContext
 
 from rltune.algorithms.build import build_config
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
@@ -28,6 +29,19 @@ def test_a_creator_crosses_to_a_worker_and_takes_its_context():
     env.reset(seed=0)
     assert [env.step(env.action_space.sample())[3] for _ in range(5)] == [False] * 4 + [True]
     env.close()
+
+
+def test_copies_of_one_context_know_their_place():
+    """Stock RLlib gives all copies of an env runner one context, whose ``vector_index`` is 0."""
+    creator = Creator(EnvSpec("CartPole-v1"))
+    first, second = EnvContext({}, worker_index=1), EnvContext({}, worker_index=1)
+    assert [creator._find_vector_index(context) for context in (first, first, first, second)] == [0, 1, 2, 0]
+    placed = EnvContext({}, worker_index=1, vector_index=5)
+    assert creator._find_vector_index(placed) == 5
+
+
+def test_a_numbered_environment_steps_single_copies():
+    assert Creator(EnvSpec("ale_py:ALE/Pong-v5", max_copies=4)).together(3) is None
 
 
 def test_an_environment_without_a_native_vector_gives_none():

@@ -34,6 +34,13 @@ def describe(slots, nodes, held, waiting):
     return slots.describe_wait()
 
 
+def test_slots_follow_the_copies_that_each_node_may_have():
+    slots = Slots([{"CPU": 1.0}], 99, [Machine(16, 0)], per_node=2.5)
+    assert slots.count == 2
+    slots.update([Machine(16, 0), Machine(16, 0)], {})
+    assert slots.count == 5
+
+
 def test_slots_grow_with_nodes_that_join_and_shrink_with_those_lost():
     slots = make(HEAD, NODE)
     assert slots.count == 2

@@ -376,3 +376,38 @@ def test_few_steps_for_copies_without_a_time_limit_are_noted(env, steps, is_note
     words = ("env=gym", f"env.id={env}", f"budget.env_steps={steps}", "algo.env_runners.num_envs_per_env_runner=4")
     notes = [note for note in make_plan(request_of(*words, "tracking=off")).notes if "no time limit" in note]
     assert [("4 copies take 1,000 steps each" in note) for note in notes] == [True] * is_noted
+
+
+COPIES = "algo.env_runners.num_envs_per_env_runner"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "fix"),
+    [
+        ((f"{COPIES}=4", "env.max_copies=3"), "env.max_copies", f"{COPIES}=3, or env.max_copies=4"),
+        ((f"{COPIES}=4", "env.max_copies=7", "replicates=2"), "env.max_copies", "env.max_copies=8"),
+        (
+            (f"{COPIES}=4", "env.max_copies=7", "algo.env_runners.num_env_runners=2"),
+            "env.max_copies",
+            "env.max_copies=8",
+        ),
+        ((f"{COPIES}=3", "+env.per_copy.server=[one_of,a,b]"), "env.per_copy.server", f"{COPIES}=2, or "),
+        (("+env.per_copy.server=number", "+env.kwargs.server=2"), "env.kwargs.server", "~env.kwargs.server"),
+        (("+env.per_copy.server=number",), "env.per_copy.server", "~env.per_copy.server"),
+        (("+env.per_copy.port=[ports,5005]",), "env.per_copy.port", "env.per_copy.port=number"),
+        (("env.max_copies=0",), "env.max_copies", "env.max_copies=4"),
+        (("env.max_copies=9", "env.vectorize=vector_entry_point"), "env.vectorize", "env.vectorize=sync"),
+    ],
+)
+def test_copies_that_cannot_be_are_refused_with_what_to_type(request_of, overrides, key, fix):
+    with pytest.raises(RltuneError) as refused:
+        make_plan(request_of("env=cartpole", "~tuned", *SAFE, *overrides))
+    assert refused.value.key == key
+    assert refused.value.fix.startswith(fix)
+
+
+def test_trials_at_once_share_the_copies_of_a_machine(request_of):
+    made = make_plan(request_of("env=cartpole", "~tuned", *SAFE, f"{COPIES}=4", "replicates=2", "env.max_copies=17"))
+    assert (made.request.copies, made.request.max_copies) == (8, 17)
+    assert int(made.request.trials_per_node) == 2
+    assert make_plan(request_of("env=cartpole", *SAFE)).request.trials_per_node == float("inf")

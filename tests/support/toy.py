@@ -145,7 +145,7 @@ def make_task(sweep: Path, **other: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "number": 0, "params": {"quality": 1.0}, "seeds": (1,), "sweep": str(sweep), "env_steps": 1000, "reports": 2,
         "checkpoint_every_s": 0.0, "replay_gb": 0.0, "stall_s": 600.0, "threads": 1, "engine": "rllib",
-        "build": {"algo": {"name": "toy"}, "env": {}}, "attempt": secrets.token_hex(4),
+        "build": {"algo": {"name": "toy"}, "env": {"id": "Toy-v0"}}, "attempt": secrets.token_hex(4),
     }  # fmt: skip
     return Assignment(**known | other).to_config()
 

@@ -81,7 +81,7 @@ def test_a_checkpoint_says_where_its_policy_came_from(tmp_path: Path) -> None:
     record = checkpoints(tmp_path, tags={"env_name": "toy", "trial": 0}).save_latest(make_state(), [runner])["latest"]
     assert infos[0] == {
         "trial": 0, "seed": 1, "params": {"quality": 1.0}, "env_steps": 100, "objective": 1.0, "algo": "toy",
-        "env": {}, "env_name": "toy",
+        "env": {"id": "Toy-v0"}, "env_name": "toy",
     }  # fmt: skip
     assert read_state(tmp_path / record["path"])["reports"] == 3
 

@@ -342,9 +342,8 @@ def count_env_runners(algo: Mapping[str, Any]) -> int:
 
 
 def count_copies(algo: Mapping[str, Any]) -> int:
-    """Return how many copies of the environment a trial and seed trains on, over all of its processes."""
-    settings = algo.get("env_runners") or {}
-    return int(settings.get("num_envs_per_env_runner") or 1) * max(1, count_env_runners(algo))
+    """Return the number of copies of the environment that one seed of a trial steps, in all of its processes."""
+    return int((algo.get("env_runners") or {}).get("num_envs_per_env_runner") or 1) * max(1, count_env_runners(algo))
 
 
 def count_learners(algo: Mapping[str, Any]) -> int:

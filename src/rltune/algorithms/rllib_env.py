@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 
 from rltune.envs.build import make_env, make_training_env
+from rltune.envs.copies import Copy, build_own
 from rltune.envs.facts import EnvFacts
 from rltune.envs.rewards import RewardScale
 from rltune.envs.spaces import find_network_spaces
@@ -32,19 +34,45 @@ class Creator:
 
     def __init__(self, spec: EnvSpec, facts: EnvFacts | None = None) -> None:
         self.spec, self.facts, self._deviation = spec, facts, RewardScale()
+        self._context: Mapping[str, Any] | None = None
+        self._num_built = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the count of the copies, which begins anew in each process."""
+        return {**vars(self), "_context": None, "_num_built": 0}
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
         """Build one training environment; RLlib calls this with its ``env_config``."""
         if self.facts is not None and multiprocessing.parent_process() is None:
             return StandIn(self.facts)
-        arguments = dict(context)
-        return make_training_env(self.spec, arguments.pop(DISCOUNT, None), self._deviation, **arguments)
+        # The trial stands in the queue for all of its copies (`rltune.trial.trainable`), whichever process makes them.
+        copy = Copy(self.spec, getattr(context, "worker_index", 0), self._find_vector_index(context), is_queued=True)
+        return build_own(copy, lambda copy: self._build(dict(context), copy))
+
+    def _build(self, arguments: dict[str, Any], copy: Copy) -> Any:
+        if self.spec.policies is None:
+            discount = arguments.pop(DISCOUNT, None)
+            return make_training_env(self.spec, discount, self._deviation, copy, **arguments)
+        from rltune.algorithms.multi_agent import ParallelEnvAdapter
+
+        return ParallelEnvAdapter(make_env(self.spec, copy))
+
+    def _find_vector_index(self, context: Mapping[str, Any]) -> int:
+        """Find the copy's place among those that step together, which stock RLlib (2.60) does not say.
+
+        It calls with one context for all of them, from one process or from a process of each, which Gymnasium numbers
+        in its name.
+        """
+        self._num_built = self._num_built + 1 if context is self._context else 0
+        self._context = context
+        process = re.fullmatch(r"Worker<.*>-(\d+)", multiprocessing.current_process().name)
+        return getattr(context, "vector_index", 0) or (int(process[1]) if process else self._num_built)
 
     def together(self, num_envs: int) -> Any:
         """Build ``num_envs`` copies as one native vector environment for the fast engine; None if it has none."""
         from rltune.envs.atari import make_native_atari
 
-        return make_native_atari(self.spec, num_envs)
+        return None if self.spec.is_numbered else make_native_atari(self.spec, num_envs)
 
 
 class StandIn(gymnasium.Env[Any, Any]):
@@ -71,10 +99,5 @@ def register_for_rllib(spec: EnvSpec, facts: EnvFacts | None = None) -> str:
     from ray.tune.registry import register_env
 
     name = "rltune:" + json.dumps(spec.to_dict(), sort_keys=True)
-    if spec.policies is None:
-        register_env(name, Creator(spec, facts))
-        return name
-    from rltune.algorithms.multi_agent import ParallelEnvAdapter
-
-    register_env(name, lambda context: ParallelEnvAdapter(make_env(spec)))
+    register_env(name, Creator(spec, None if spec.policies is not None else facts))
     return name

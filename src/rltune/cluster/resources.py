@@ -158,6 +158,8 @@ class Request:
         learners: Remote learners of a trial.
         trials_per_gpu: What ``gpus`` is derived from, a number or ``auto``; None where it was asked for itself.
         has_learner_gpus: Whether ``gpus`` is derived from ``algo.learners.num_gpus_per_learner``.
+        copies: Copies of the environment of a trial, in all of its processes.
+        max_copies: The most copies on one machine at once; None without a bound.
     """
 
     cpus: float | None
@@ -169,6 +171,8 @@ class Request:
     learners: int = 0
     trials_per_gpu: int | str | None = None
     has_learner_gpus: bool = False
+    copies: int = 1
+    max_copies: int | None = None
 
     @property
     def gpu_setting(self) -> tuple[str, float | str]:
@@ -189,6 +193,11 @@ class Request:
     def limit(self) -> int:
         """Return the maximum number of concurrent trials that the settings allow, whether or not they fit."""
         return min(self.trials, self.max_concurrent or self.trials)
+
+    @property
+    def trials_per_node(self) -> float:
+        """How many trials may have their copies of the environment on one machine; infinite without a bound."""
+        return math.inf if self.max_copies is None else self.max_copies / max(1, self.copies)
 
 
 def fit_share(request: Request, *nodes: Machine) -> Share:
@@ -242,14 +251,17 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
 Bundles = Sequence[Mapping[str, float]]
 
 
-def count_slots(bundles: Bundles, nodes: Sequence[Machine], limit: int) -> int:
+def count_slots(bundles: Bundles, nodes: Sequence[Machine], limit: int, per_node: float = math.inf) -> int:
     """Count the trials that fit at once: no bundle is split over nodes, and no GPU fraction over two GPUs.
 
     Args:
         bundles: One trial's, with ``CPU`` and ``GPU`` of each.
         nodes: What there is.
         limit: Count no further.
+        per_node: The most trials on each of them, see `Request.trials_per_node`.
     """
+    if per_node < math.inf:
+        limit = min(limit, int(per_node * len(nodes) + EPSILON))
     free, num_placed = [_FreeNode(node) for node in nodes], 0
     largest_first = sorted(bundles, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)), reverse=True)
     while num_placed < limit and all(any(node.take(bundle) for node in free) for bundle in largest_first):
@@ -297,7 +309,8 @@ def choose_cpus(request: Request, *nodes: Machine) -> float:
         request: What one trial asks for.
         nodes: What there is.
     """
-    spare = sum(node.cpus for node in nodes) / request.limit - sum(request.extra_processes.values())
+    trials = min(request.limit, max(1, request.trials_per_node * len(nodes)))
+    spare = sum(node.cpus for node in nodes) / trials - sum(request.extra_processes.values())
     pays = request.widest_layer >= WIDE_LAYER and not request.gpus  # With a GPU, the learner does not compute on CPUs.
     fits = any(node.cpus >= 2 - EPSILON for node in nodes)
     return 2.0 if pays and fits and spare >= 2 - EPSILON else 1.0

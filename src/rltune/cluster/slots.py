@@ -5,6 +5,7 @@ Runs in the driver.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,15 +22,23 @@ class Slots:
         limit: The most that are of use: ``resources.max_concurrent``, or the number of trials.
         nodes: The nodes at the moment.
         autoscales: Whether to request resources for as many trials as the limit, so that an autoscaler starts nodes.
+        per_node: The most trials on each node, see `rltune.cluster.resources.Request.trials_per_node`.
     """
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
 
-    def __init__(self, bundles: Bundles, limit: int, nodes: Sequence[Machine], autoscales: bool = False) -> None:
-        self._bundles, self._limit, self._autoscales = bundles, limit, autoscales
+    def __init__(
+        self,
+        bundles: Bundles,
+        limit: int,
+        nodes: Sequence[Machine],
+        autoscales: bool = False,
+        per_node: float = math.inf,
+    ) -> None:
+        self._bundles, self._limit, self._autoscales, self._per_node = bundles, limit, autoscales, per_node
         self._waiting: frozenset[str] = frozenset()
         self._num_blocked = self._num_placed = 0
-        self._room = count_slots(bundles, nodes, limit)
+        self._room = count_slots(bundles, nodes, limit, per_node)
         self._began_s = self._counted_s = self.clock()
         self._slot_seconds = 0.0
 
@@ -51,7 +60,7 @@ class Slots:
         # Every new group is pending for a moment. Only a group that was pending at the last update, too, is blocked.
         self._num_blocked = len(waiting & self._waiting)
         self._waiting = waiting
-        self._room = count_slots(self._bundles, nodes, self._limit)
+        self._room = count_slots(self._bundles, nodes, self._limit, self._per_node)
 
     def describe_wait(self) -> str:
         """Describe the resources that trials are waiting for; empty if no trial waits."""

@@ -285,6 +285,15 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
             "auto, sync or async with wrappers",
             "env.vectorize=sync",
         )
+    key = "env.per_copy" if env.per_copy else "env.max_copies"
+    if (env.per_copy or env.max_copies) and env.vectorize == "vector_entry_point":
+        raise ConfigError(
+            "env.vectorize",
+            "vector_entry_point",
+            f"with {key}: it makes all copies at once, by itself",
+            f"auto, sync or async with {key}",
+            "env.vectorize=sync",
+        )
     unable = "vectorize=vector_entry_point" if env.vectorize == "vector_entry_point" else env.policies and "policies"
     if env.restarts and unable:
         raise ConfigError(

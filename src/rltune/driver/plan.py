@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import (
+    apply_params,
     build_search_space,
     count_copies,
     count_env_runners,
@@ -54,9 +55,10 @@ from rltune.driver.warm_starts import (
     note_values_outside,
 )
 from rltune.envs.child import Fork
+from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
-from rltune.envs.spec import EnvSpec, specify_env
+from rltune.envs.spec import EnvSpec, spec_of, specify_env
 from rltune.envs.validation import check_rewards, examine_env, refuse_program
 from rltune.errors import ConfigError
 from rltune.probe import measure_on_gpu
@@ -292,7 +294,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     space = build_search_space(config.algo, config.space)
     check_algorithm(config.algo, space, row, several_agents=config.env.policies is not None)
     check_searcher(traits, space)
-    request = _make_request(config)
+    request = _make_request(config, space, row)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec, facts, obstacles = _check_env(config, space, row)
@@ -368,8 +370,9 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     )
 
 
-def _make_request(config: RunConfig) -> Request:
+def _make_request(config: RunConfig, space: Space, row: Capabilities | None) -> Request:
     """Make the request for each trial's resources, and check that this machine can fulfill it."""
+    limit = spec_of(config.env).copy_limit
     request = Request(
         cpus=config.resources.cpus_per_trial,
         gpus=_compute_gpus(config.resources),
@@ -379,12 +382,34 @@ def _make_request(config: RunConfig) -> Request:
         widest_layer=widest_layer(config.algo),
         learners=count_learners(config.algo),
         trials_per_gpu=config.resources.trials_per_gpu,
+        copies=_check_copies(config, space, row),
+        max_copies=limit[1] if limit else None,
     )
     gpus = count_gpus(config.algo, request.gpus, request.gpu_setting[0])
     request = replace(request, gpus=gpus, has_learner_gpus=gpus > request.gpus)
     if machine := machine_of(config.cluster):
         fit_share(request, machine)
     return request
+
+
+def _check_copies(config: RunConfig, space: Space, row: Capabilities | None) -> int:
+    """Return the most copies of the environment that a trial has, and refuse more than one machine may have.
+
+    Raises:
+        ConfigError: Not even one trial can run.
+    """
+    if row and row.offline:  # It learns from a file, and evaluates with as many copies as are free.
+        return 1
+    spec, algos = spec_of(config.env), [apply_params(config.algo, corner) for corner in space.corners()]
+    copies, env_runners = max(map(count_copies, [config.algo, *algos])), max(1, count_env_runners(config.algo))
+    factors = {"algo.env_runners.num_envs_per_env_runner": copies // env_runners, "replicates": config.replicates}
+    if config.cluster.address is None:  # On a joined cluster, the env runners of a trial may lie on several nodes.
+        factors["algo.env_runners.num_env_runners"] = env_runners
+    needed = math.prod(factors.values())
+    if spec.copy_limit is not None and needed > spec.copy_limit[1]:
+        settings = [f"{key}={count}" for key, count in factors.items() if count > 1]
+        raise make_limit_error(spec, needed, f"of one trial with {' and '.join(settings)}", len(settings) == 1)
+    return copies * config.replicates
 
 
 def _check_places(config: RunConfig) -> None:

@@ -149,7 +149,8 @@ def drive(plan: Plan, invocation: Invocation) -> Outcome:
         plan, invocation, nodes = stack.enter_context(_start_ray(plan, invocation))
         # With an autoscaler, nodes that come later may be larger than the present ones.
         share = plan.share_of(*(() if plan.cluster.autoscale else nodes))
-        slots = Slots(share.bundles, plan.request.limit, nodes, plan.cluster.autoscale)
+        request, autoscales = plan.request, plan.cluster.autoscale
+        slots = Slots(share.bundles, request.limit, nodes, autoscales, request.trials_per_node)
         # A new sweep's folder is made only now, so that a failed check leaves none behind.
         ledger = ledger or stack.enter_context(hold_sweep(plan))
         stack.enter_context(open_folder(plan, ledger, invocation.stream))

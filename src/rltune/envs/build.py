@@ -6,12 +6,14 @@ inside the functions, so that a typo on the command line is answered at once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rltune.envs.closing import close_env
+from rltune.envs.copies import Copy, build_copy, build_own, take_copies
 from rltune.envs.guest import import_guest
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, resolve_variables, spec_of
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
     from rltune.envs.rewards import RewardScale
 
 
-def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_env(spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Build one environment with its wrappers and its original rewards; compound spaces are flattened.
 
     Args:
         spec: An `EnvSpec`, or a mapping with its fields.
+        copy: Which copy of it to build, for the caller to release; None is one of its own, which is released when the
+            environment is closed.
         kwargs: Further arguments of the environment, such as ``render_mode``, which override the specification's.
 
     Returns:
@@ -36,12 +40,12 @@ def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[
     """
     spec = spec_of(spec)
     if spec.policies is not None:
-        return make_parallel_env(spec, **kwargs)
-    return _build(spec, kwargs)
+        return make_parallel_env(spec, copy, **kwargs)
+    return _build(spec, copy, kwargs)
 
 
-def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build the environment without the wrappers of its specification.
+def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Build the environment as `make_env` does, but without the wrappers of its specification.
 
     Gymnasium's checker, which looks at each step, is left out: the check before a sweep says what matters.
     """
@@ -49,20 +53,31 @@ def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
     if module := spec.id.rpartition(":")[0]:
         import_guest(module)  # Gymnasium imports it, too, but shows it the command line of this process.
-    return gymnasium.make(spec.id, **{"disable_env_checker": True, **resolve_variables(spec.kwargs), **kwargs})
+
+    def make(copy: Copy) -> Any:
+        arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
+        return gymnasium.make(spec.id, **{"disable_env_checker": True, **arguments})
+
+    return build_copy(spec, copy, make)
 
 
-def _build(spec: EnvSpec, kwargs: Mapping[str, Any], finish: Callable[[Any], Any] = lambda env: env) -> Any:
+def _build(
+    spec: EnvSpec, copy: Copy | None, kwargs: Mapping[str, Any], finish: Callable[[Any], Any] = lambda env: env
+) -> Any:
     """Build an environment with its wrappers, and finish it; it is closed if one of its wrappers cannot be made."""
-    wrappers = import_wrappers(spec)
-    env = bare = make_bare_env(spec, **kwargs)
-    try:
-        for wrap in wrappers:
-            env = wrap(env)
-        return finish(flatten_env(env))
-    except BaseException:
-        close_env(bare)
-        raise
+
+    def build(copy: Copy) -> Any:
+        wrappers = import_wrappers(spec)
+        env = bare = make_bare_env(spec, copy, **kwargs)
+        try:
+            for wrap in wrappers:
+                env = wrap(env)
+            return finish(flatten_env(env))
+        except BaseException:
+            close_env(bare)
+            raise
+
+    return build_copy(spec, copy, build)
 
 
 def flatten_env(env: Any) -> Any:
@@ -74,14 +89,17 @@ def flatten_env(env: Any) -> Any:
     return env if has_plain_actions(env.action_space) else FlatAction(env)
 
 
-def make_flat_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_flat_env(
+    spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **kwargs: Any
+) -> gymnasium.Env[Any, Any]:
     """Build one environment as `make_env` does, but with the observations and actions that networks take.
 
     Args:
         spec: The environment, of one agent.
+        copy: As for `make_env`.
         kwargs: Further arguments of the environment.
     """
-    return _build(spec_of(spec), kwargs, _flatten_for_networks)
+    return _build(spec_of(spec), copy, kwargs, _flatten_for_networks)
 
 
 def _flatten_for_networks(env: Any) -> Any:
@@ -96,6 +114,8 @@ def make_training_env(
     spec: EnvSpec,
     reward_discount: float | None = None,
     reward_deviation: RewardScale | None = None,
+    copy: Copy | None = None,
+    /,
     **kwargs: Any,
 ) -> gymnasium.Env[Any, Any]:
     """Build one environment for training: as `make_flat_env` does, but with shaped rewards and records of its episodes.
@@ -104,19 +124,23 @@ def make_training_env(
         spec: The environment.
         reward_discount: That of the algorithm, by which rewards are normalised; None is `rltune.envs.rewards.DISCOUNT`.
         reward_deviation: As ``deviation`` of `rltune.envs.rewards.ShapedReward`.
+        copy: As for `make_env`.
         kwargs: Further arguments of the environment.
     """
     from rltune.envs.rewards import DISCOUNT, ShapedReward
 
-    env = make_restarting(spec, functools.partial(make_flat_env, spec, **kwargs))
-    if not (spec.rewards or spec.objective or spec.restarts):
-        return env
-    discount = DISCOUNT if reward_discount is None else reward_discount
-    try:
-        return ShapedReward(env, spec.rewards, spec.objective, discount, reward_deviation)
-    except BaseException:
-        close_env(env)
-        raise
+    def build(copy: Copy) -> Any:
+        env = make_restarting(spec, functools.partial(make_flat_env, spec, copy, **kwargs))
+        if not (spec.rewards or spec.objective or spec.restarts):
+            return env
+        discount = DISCOUNT if reward_discount is None else reward_discount
+        try:
+            return ShapedReward(env, spec.rewards, spec.objective, discount, reward_deviation)
+        except BaseException:
+            close_env(env)
+            raise
+
+    return build_copy(spec, copy, build)
 
 
 def make_restarting(spec: EnvSpec, make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
@@ -133,6 +157,8 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
     return (
         spec.policies is None
         and "${oc.env:" not in str(spec.kwargs)
+        and not spec.is_numbered
+        and not spec.needs_context
         and not spec.wrappers
         and not spec.rewards
         and not spec.objective
@@ -149,7 +175,13 @@ def make_vector_env(
     import gymnasium
 
     spec = spec_of(spec)
-    return gymnasium.vector.SyncVectorEnv([functools.partial(make_env, spec, **kwargs) for _ in range(num_envs)])
+    with contextlib.ExitStack() as stack:
+        copies = take_copies(spec, num_envs)
+        for copy in copies:
+            stack.callback(copy.release)
+        envs = [build_own(copy, lambda copy: make_env(spec, copy, **kwargs)) for copy in copies]
+        stack.pop_all()  # Each environment releases its own copy from now on.
+    return gymnasium.vector.SyncVectorEnv([functools.partial(lambda env: env, env) for env in envs])
 
 
 def import_wrappers(spec: EnvSpec) -> list[Callable[[Any], Any]]:

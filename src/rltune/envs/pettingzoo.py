@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rltune.envs.closing import close_env
+from rltune.envs.copies import Copy, build_copy
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import describe_excess, describe_unseeded, find_difference
 from rltune.envs.guest import call_guest, import_guest
@@ -38,11 +39,12 @@ USAGE = "shared, separate, or a mapping {agent: policy}, whose agents may be pat
 EXTRA = "pip install 'rltune[multiagent]'"
 
 
-def make_parallel_env(spec: EnvSpec, **kwargs: Any) -> Any:
+def make_parallel_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> Any:
     """Build a ``pettingzoo.ParallelEnv``.
 
     Args:
         spec: What to build; its id is a module such as ``mpe2.simple_spread_v3``.
+        copy: As for `rltune.envs.build.make_env`.
         kwargs: Further arguments of the environment, such as ``render_mode``.
 
     Raises:
@@ -58,7 +60,13 @@ def make_parallel_env(spec: EnvSpec, **kwargs: Any) -> Any:
             f"a module with a function {' or '.join(FACTORIES)}, as PettingZoo's have",
             "env.id=mpe2.simple_spread_v3, or env.policies=null for an environment of one agent",
         )
-    return _to_parallel(getattr(module, name)(**{**resolve_variables(spec.kwargs), **kwargs}), spec.id)
+    make = getattr(module, name)
+
+    def build(copy: Copy) -> Any:
+        arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
+        return _to_parallel(make(**arguments), spec.id)
+
+    return build_copy(spec, copy, build)
 
 
 def _import_module(env_id: str) -> Any:

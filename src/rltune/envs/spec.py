@@ -11,7 +11,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.errors import ConfigError, describe_exception
+from rltune.errors import ConfigError, choices, describe_exception
 from rltune.records import EVALUATION_STEPS
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
@@ -25,6 +25,15 @@ UNSHAPED = {"normalise": False, "scale": 1.0, "clip": None}
 
 PLAIN_RETURN = {"kind": "return", "key": None, "direction": "max"}
 """The objective that is the return as it is."""
+
+PER_COPY = ("number", "port", "folder", "one_of")
+"""What an argument may be that differs between copies of an environment, see `rltune.envs.copies`."""
+
+PER_COPY_USAGE = "number, folder, [port, 5005], or [one_of, first, second, ...]"
+MAX_PORT = 65_535
+
+CONTEXTS = ("env_config", "config")
+"""Arguments that classes written for RLlib take; such a mapping becomes an RLlib ``EnvContext``."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,9 @@ class EnvSpec:
         policies: Which policy acts for which of several agents (`rltune.envs.pettingzoo`); None for one agent.
         evaluation_steps: The steps after which an evaluated episode is cut that does not end by itself; None is the
             default, which an environment with a time limit of its own always has, as it ends its episodes itself.
+        per_copy: What each living copy has for itself, by the constructor's argument: ``number``, ``[port, 5005]``,
+            ``folder`` or ``[one_of, ...]`` (`rltune.envs.copies`).
+        max_copies: The most copies on a machine at once, of all environments that set it; None: no bound.
     """
 
     id: str
@@ -54,6 +66,8 @@ class EnvSpec:
     objective: Mapping[str, Any] = field(default_factory=dict)
     evaluation_steps: int | None = None
     restarts: int = 0
+    per_copy: Mapping[str, Any] = field(default_factory=dict)
+    max_copies: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
@@ -71,6 +85,10 @@ class EnvSpec:
             plain["evaluation_steps"] = self.evaluation_steps
         if self.restarts:
             plain["restarts"] = self.restarts
+        if self.per_copy:
+            plain["per_copy"] = dict(self.per_copy)
+        if self.max_copies is not None:
+            plain["max_copies"] = self.max_copies
         return plain
 
     def list_normalised(self) -> list[str]:
@@ -82,7 +100,7 @@ class EnvSpec:
     def digest(self) -> str:
         """A digest of everything that scores depend on: id, arguments, wrappers, objective, and the limit of episodes.
 
-        The shaping of rewards does not belong to it, and neither does the limit's default.
+        The shaping of rewards does not belong to it, and neither does the limit's default or what tells copies apart.
         """
         wrappers = [[wrapper.get("entry_point"), dict(wrapper.get("kwargs") or {})] for wrapper in self.wrappers]
         parts: list[Any] = [self.id, dict(self.kwargs), wrappers, *([dict(self.objective)] if self.objective else [])]
@@ -95,6 +113,25 @@ class EnvSpec:
     def step_limit(self) -> int:
         """The steps after which an evaluated episode is cut that does not end by itself."""
         return EVALUATION_STEPS if self.evaluation_steps is None else self.evaluation_steps
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether each living copy has a number of its own on its machine."""
+        return bool(self.per_copy) or self.max_copies is not None
+
+    @property
+    def needs_context(self) -> bool:
+        """Whether an argument becomes RLlib's ``EnvContext``, which says which copy it is."""
+        return any(isinstance(self.kwargs.get(name), Mapping) for name in CONTEXTS)
+
+    @property
+    def copy_limit(self) -> tuple[str, int] | None:
+        """The setting that bounds the copies on a machine most, and the most copies; None without a bound."""
+        limits = {} if self.max_copies is None else {"env.max_copies": self.max_copies}
+        for name, form in self.per_copy.items():
+            if isinstance(form, list | tuple):
+                limits[f"env.per_copy.{name}"] = len(form) - 1 if form[0] == "one_of" else MAX_PORT + 1 - form[1]
+        return min(limits.items(), key=lambda item: item[1]) if limits else None
 
 
 def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,9 +163,13 @@ def spec_of(config: Any) -> EnvSpec:
     raw = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
     given = (raw.get("rewards") or {}).items()
     rewards = {key: value for key, value in given if value is not None and value != UNSHAPED.get(key)}
+    kwargs, per_copy, max_copies = raw.get("kwargs") or {}, raw.get("per_copy") or {}, raw.get("max_copies")
+    _check_per_copy(per_copy, kwargs)
+    if max_copies is not None and (type(max_copies) is not int or max_copies < 1):
+        raise ConfigError("env.max_copies", max_copies, "is out of range", "at least 1, or null", "env.max_copies=4")
     return EnvSpec(
         raw["id"],
-        raw.get("kwargs") or {},
+        kwargs,
         tuple(raw.get("wrappers") or ()),
         bool(raw.get("normalise_observations")),
         rewards,
@@ -136,7 +177,38 @@ def spec_of(config: Any) -> EnvSpec:
         raw.get("objective") or {},
         raw.get("evaluation_steps"),
         int(raw.get("restarts") or 0),
+        per_copy=per_copy,
+        max_copies=max_copies,
     )
+
+
+def _check_per_copy(per_copy: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse an argument that each copy would have for itself if its form is wrong or it has a fixed value, too.
+
+    Raises:
+        ConfigError: Names the argument, the forms that are allowed and one that fits.
+    """
+    for name, form in per_copy.items():
+        key = f"env.per_copy.{name}"
+        parts = form if isinstance(form, list | tuple) else [form]
+        kind = parts[0] if parts else None
+        if name in kwargs:
+            value, fix = kwargs[name], f"~env.kwargs.{name}, or ~{key}"
+            raise ConfigError(f"env.kwargs.{name}", value, f"is also set by {key}", "one of the two", fix)
+        if kind not in PER_COPY:
+            fix = f"{key}=number, or '{key}=[port,5005]'"
+            raise ConfigError(key, form, "is unknown", f"{PER_COPY_USAGE}; {choices(str(kind), PER_COPY)}", fix)
+        is_alone = len(parts) == 1
+        if kind in ("number", "folder") and (not is_alone or parts is form):
+            raise ConfigError(key, form, "is no list", PER_COPY_USAGE, f"{key}={kind}")
+        if kind == "port" and not (
+            len(parts) == 2 and type(parts[1]) is int and 0 < parts[1] <= MAX_PORT and parts is form
+        ):
+            allowed = f"[port, FIRST] with a first port from 1 to {MAX_PORT}; the copy's number is added to it"
+            raise ConfigError(key, form, "names no first port", allowed, f"'{key}=[port,5005]'")
+        if kind == "one_of" and is_alone:
+            allowed = "[one_of, first, second, ...], one for each copy"
+            raise ConfigError(key, form, "names nothing", allowed, f"'{key}=[one_of,host:5005,host:5006]'")
 
 
 def specify_env(env: Any, objective: Any) -> EnvSpec:

@@ -232,6 +232,15 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:
+        lacking = next((name for name in spec.per_copy if f"argument '{name}'" in str(error)), None)
+        if isinstance(error, TypeError) and lacking is not None:
+            raise ConfigError(
+                f"env.per_copy.{lacking}",
+                spec.per_copy[lacking],
+                f"of {spec.id}: {describe_exception(error)}",
+                "arguments that the environment's constructor takes",
+                f"~env.per_copy.{lacking}",
+            ) from None
         raise ConfigError(
             "env.id",
             spec.id,

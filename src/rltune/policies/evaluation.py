@@ -16,6 +16,7 @@ import torch
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import close_env
+from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective, Score, make_score
@@ -103,8 +104,8 @@ def evaluate(
         episodes: The number of episodes, at least 1.
         seed: The seed of the first episode. An episode's seed is also that of its sampled actions.
         env: What to change of the environment that the policy was trained in, to one with the same spaces: another id,
-            or keys as in conf/env. ``kwargs`` are added to the arguments of the same id; the wrappers stay unless
-            ``wrappers`` names others.
+            or keys as in conf/env. ``kwargs`` are added to the arguments of the same id, also in the place of those in
+            ``per_copy``; the wrappers stay unless ``wrappers`` names others.
         deterministic: As for ``Policy.act``. None: as the policy acts by itself, that is deterministically unless
             sampling did better (`rltune.policies.acting`).
         progress: Called with the number of finished episodes and of all, after each, and every second meanwhile: long
@@ -206,7 +207,9 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
         raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
     is_same = changes.get("id", trained.get("id")) == trained.get("id")
     kwargs = {**((trained.get("kwargs") or {}) if is_same else {}), **changes.get("kwargs", {})}
-    spec = {**trained, **changes, "kwargs": kwargs}
+    numbered = ((trained.get("per_copy") or {}) if is_same else {}).items()
+    per_copy = {name: form for name, form in numbered if name not in changes.get("kwargs", {})}
+    spec = {**trained, "per_copy": per_copy, **changes, "kwargs": kwargs}
     if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     # What the caller has named may be imported; what only the policy's files name is checked.
@@ -261,6 +264,8 @@ class Copies:
     ) -> Sequence[Any]:
         """Return the copies for an evaluation, those that are open already and those that are missing.
 
+        Where copies are bounded, the first one is waited for, and further ones are made as long as some are free.
+
         Args:
             policy: The policy that plays.
             spec: The environment that it plays in.
@@ -280,8 +285,11 @@ class Copies:
         )
         wanted = min(episodes, self._most or usual)
         while len(self._envs) < wanted:
+            copy = Copy(spec_of(spec), vector_index=len(self._envs))
+            if self._envs and not copy.take_if_free():
+                break
             with call_guest(f"make of copy {len(self._envs) + 1} of {wanted}"):
-                self._envs.append(_make_copy(spec, is_flat))
+                self._envs.append(build_own(copy, lambda copy: _make_copy(spec, copy, is_flat)))
             _check_spaces(policy, self._envs[0], spec)
             report()
         return self._envs[:wanted]
@@ -292,13 +300,13 @@ def open_copies(copies: int | Copies | None) -> contextlib.AbstractContextManage
     return contextlib.nullcontext(copies) if isinstance(copies, Copies) else Copies(copies)
 
 
-def _make_copy(spec: Mapping[str, Any], is_flat: bool) -> Any:
+def _make_copy(spec: Mapping[str, Any], copy: Copy, is_flat: bool) -> Any:
     from rltune.envs.build import make_env, make_flat_env, make_restarting
 
     if spec.get("policies"):
-        return TeamEnv(make_env(spec))
+        return TeamEnv(make_env(spec, copy))
     # Gymnasium's checker runs at each step and would take half of a small environment's step time.
-    make = functools.partial(make_flat_env if is_flat else make_env, spec, disable_env_checker=True)
+    make = functools.partial(make_flat_env if is_flat else make_env, spec, copy, disable_env_checker=True)
     return make_restarting(spec_of(spec), make)
 
 

@@ -20,9 +20,12 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from ray import tune
 
+from rltune.algorithms.arguments import apply_params, count_copies
 from rltune.checkpoints.clients import UnsharedStoreError
 from rltune.checkpoints.store import open_store
 from rltune.compat.ray_start import run_exit_handlers
+from rltune.envs.copies import wait_for_copies
+from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import NonFiniteError, RewardError
 from rltune.policies.acting import choose_acting, describe_acting, save_acting
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 MAX_STALLED = 50  # A trial fails after this many consecutive iterations without an environment step.
 LEAVE_S = 10.0  # How long closing the environments and running the exit handlers may take.
+NOTED_WAIT_S = 5.0  # A trial that has waited so long for copies of the environment says so.
 STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # Why training pauses before the next report.
 
 
@@ -72,7 +76,8 @@ class Trial(tune.Trainable):
         self._supervisor = Supervisor(
             self._store, self.task.sweep, self.task.trial_dir, self.task.stall_s, self._count_steps_of_each_seed
         )
-        self._catch_failure(self._build)
+        with contextlib.suppress(SamplingEnded):  # The sweep ends while the trial waits for copies.
+            self._catch_failure(self._build)
 
     def leave(self) -> None:
         """Close everything, before the driver ends this process: whatever the user's code has done to it ends with it.
@@ -106,9 +111,24 @@ class Trial(tune.Trainable):
             check_node(self._store, task.token, task.trial_dir)
         # An earlier attempt of the trial may have left stack traces.
         self._store.delete(f"{task.trial_dir}/{STACK_FILE}")
-        self._runners = [self.build_runner(seed) for seed in self.task.seeds]
-        self._state = self._checkpoints.restore(self._runners)
+        # Restoring may make the environments anew, so it belongs to what the trial stands in the queue for.
+        with self._wait_for_copies() as waited_s:
+            self._runners = [self.build_runner(seed) for seed in self.task.seeds]
+            self._state = self._checkpoints.restore(self._runners)
+        if waited_s >= NOTED_WAIT_S:
+            self._checkpoints.notes.append(f"waited {waited_s:.0f} s for copies of the environment that others had")
         self._mark_iteration()
+
+    def _wait_for_copies(self) -> contextlib.AbstractContextManager[float]:
+        """Stand in the queue until the copies of all seeds are free; if the sweep ends, the wait ends, too."""
+        build = self.task.build
+        env = spec_of(build["env"])
+        if env.copy_limit is None:
+            return contextlib.nullcontext(0.0)
+        num_copies = count_copies(apply_params(build["algo"], self.task.params)) * len(self.task.seeds)
+        # More than one machine may have are those of env runners on several nodes, each of which waits for its own.
+        count = num_copies if num_copies <= env.copy_limit[1] else 0
+        return wait_for_copies(env, count, math.inf, lambda: self._report_episode(0, 0))
 
     def _catch_failure(self, work: Callable[[], None]) -> None:
         """Call the function, and record an exception as the failure of the trial.
@@ -145,6 +165,8 @@ class Trial(tune.Trainable):
 
     def _advance(self) -> dict[str, Any]:
         """Train until the next report, or until a stop request or a checkpoint that is due."""
+        if not self._runners:
+            return self._hand_back(interrupted=True)
         try:
             return self._train_and_report()
         except SamplingEnded:
