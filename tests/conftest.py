@@ -49,6 +49,7 @@ for name in ("LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", 
     os.environ.pop(name, None)
 os.environ |= {"TERM": "dumb", "COLUMNS": "80", "no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not the key of who runs the tests
+os.environ["RLTUNE_COPIES"] = f"{os.environ['XDG_STATE_HOME']}/copies"  # not among the copies of who runs the tests
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Torch, Ray and RLlib leave 700,000 objects behind, which Python would look through after each few tests.
 gc.set_threshold(50_000, 20, 50)

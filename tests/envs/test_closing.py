@@ -80,7 +80,9 @@ def test_an_evaluation_keeps_its_episodes() -> None:
             return self._envs
 
     with Windows() as windows:
-        play = partial(_play, Idle(), windows, {}, 5, 0, True, lambda *made: None, lambda total, *last: total)
+        play = partial(
+            _play, Idle(), windows, {"id": "NoWindow-v0"}, 5, 0, True, lambda *made: None, lambda total, *last: total
+        )
         returns, lengths, _ = play()
     assert returns.tolist() == [1.0] * 5
     assert lengths.tolist() == [1] * 5

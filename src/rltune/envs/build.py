@@ -51,10 +51,9 @@ def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> 
     """
     import gymnasium
 
-    if module := spec.id.rpartition(":")[0]:
-        import_guest(module)  # Gymnasium imports it, too, but shows it the command line of this process.
-
     def make(copy: Copy) -> Any:
+        if module := spec.id.rpartition(":")[0]:
+            import_guest(module)  # Gymnasium imports it, too, but shows it the command line of this process.
         arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
         return gymnasium.make(spec.id, **{"disable_env_checker": True, **arguments})
 
