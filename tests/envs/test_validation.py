@@ -210,6 +210,16 @@ def test_a_choice_outside_its_space_is_refused():
     assert refused.value.allowed.startswith("3 to 4")
 
 
+class Spaceless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(2)
+
+
+def test_a_missing_space_is_named():
+    with pytest.raises(ConfigError, match="action_space") as refused:
+        check_room((0.0,), made=lambda values: Spaceless())
+    assert (refused.value.key, refused.value.value) == ("env.id", "Room-v0")
+
+
 @pytest.mark.parametrize("reward", [math.nan, math.inf, np.float32("-inf")])
 def test_a_reward_that_is_no_number_is_refused(reward):
     with pytest.raises(ConfigError, match=f"step 3: .* {float(reward)}\n"):

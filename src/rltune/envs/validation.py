@@ -142,6 +142,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
             for wrap in import_wrappers(spec):
                 with call_guest("make of a wrapper"):
                     env = wrap(env)
+            _check_spaces(env)
             spaces = env.observation_space, env.action_space
             find_network_spaces(*spaces)
         except ConfigError as error:
@@ -181,6 +182,16 @@ def check_close(env: Any) -> list[str]:
             raise
         return [f"{fault.problem}; the episodes that were played count"]
     return []
+
+
+def _check_spaces(env: Any) -> None:
+    """Refuse an environment that lacks one of its spaces."""
+    from gymnasium import Space
+
+    for name in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, name, None), Space):
+            allowed = "an environment that has both of its spaces once it is made"
+            raise ConfigError("", ABSENT, f"it has no {name}", allowed, f"self.{name} = ... in its constructor")
 
 
 def _check_shaping(spec: EnvSpec) -> None:
