@@ -222,6 +222,14 @@ def test_a_slow_call_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[-1] in ("make", "reset")
 
 
+def test_a_program_that_is_imported_starts_no_sweep() -> None:
+    """Otherwise each check would import the program, which checks again."""
+    with call_guest("import of program"), pytest.raises(GuestError) as caught:
+        Child(())
+    assert caught.value.call == "import of program"
+    assert "__main__" in caught.value.fix
+
+
 def test_an_early_child_is_used_once() -> None:
     begin_child()
     begin_child()

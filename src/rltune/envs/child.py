@@ -67,6 +67,9 @@ class Child:
         print_output: Takes what the process prints, and the traceback of an exception. None: the last lines that it has
             printed become part of an error. Those of a process that has ended or hangs always do.
 
+    Raises:
+        GuestError: The user's code starts it, as a program does that is imported and has no main guard.
+
     Attributes:
         pid: The id of the supervising process, which leads a session of its own.
         call_name: The call into the user's code that began last.
@@ -78,6 +81,13 @@ class Child:
         fork: Fork | None = None,
         print_output: Callable[[bytes], object] | None = None,
     ) -> None:
+        if RUNNING.name:  # The process would make the same call, and so on without end.
+            raise GuestError(
+                f"{RUNNING.name} starts a sweep or an evaluation",
+                "a module that only defines things when it is imported",
+                'put what starts it below if __name__ == "__main__":',
+                call=RUNNING.name,
+            )
         lifeline, self._lifeline = os.pipe()
         requests, self._requests = os.pipe()
         self._printed, output = os.pipe()
