@@ -47,6 +47,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray.tune.execution.tune_controller:PlacementGroupResourceManager": (),
     "ray.tune.execution.tune_controller:_ActorClassCache.get": ("trainable_cls",),
     "ray.tune.execution.tune_controller:TuneController.stop_trial": ("trial",),
+    "ray.tune.execution.tune_controller:TuneController._cleanup_trials": (),
     "ray.tune.execution.tune_controller:TuneController._schedule_trial_task": ("method_name", "on_result", "on_error"),
     "ray.tune.trainable:Trainable.stop": (),
     "atexit:_run_exitfuncs": (),
