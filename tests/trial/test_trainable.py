@@ -425,7 +425,7 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     build["algo"]["reporting"] |= {"min_sample_timesteps_per_iteration": 100, "min_time_s_per_iteration": 0}
     task = {"build": build, "env_steps": 300, "reports": 1, "engine": "fast", "params": {}, "kind": "certify"}
     task |= {"episodes": 5, "checkpoint_every_s": 1e9}
-    monkeypatch.setattr(few_copies, "STARTED", [])
+    few_copies.forget()
     trial = Trial(make_task(tmp_path, **task))
     assert few_copies.STARTED == [1]
 

@@ -172,6 +172,7 @@ def test_a_failed_build_closes_the_copies_it_made() -> None:
 
 
 def test_copies_that_are_too_many_are_closed_and_counted() -> None:
+    few_copies.forget()
     config = ppo_config("FewCopies-v0", envs=4).environment(env_config={"most": 2})
     with pytest.raises(GuestError) as refused:
         make_envs(config)
@@ -183,6 +184,7 @@ def test_copies_that_are_too_many_are_closed_and_counted() -> None:
 def test_copies_in_other_processes_are_not_looked_at(tmp_path: Path) -> None:
     """Gymnasium would make one more, in the process that steps them."""
     spec = EnvSpec("FewCopies-v0", {"log": str(tmp_path / "log")}, ({"entry_point": "FlattenObservation"},))
+    few_copies.forget()
     facts = check_env(spec)
     config = ppo_config(register_for_rllib(spec, facts), envs=2).env_runners(gym_env_vectorize_mode="async")
     (tmp_path / "log").unlink()
