@@ -84,7 +84,7 @@ class RltuneError(Exception):
     def __init__(
         self, problem: str, allowed: str = "", fix: str = "", *, key: str = "", value: object = ABSENT
     ) -> None:
-        self.key, self.problem, self.allowed, self.fix = map(redact, (key, problem, allowed, fix))
+        self.key, self.problem, self.allowed, self.fix = map(_clean, (key, problem, allowed, fix))
         self.value = None if value is ABSENT else _to_json_value(value)
         self.what = _join(self.key if value is ABSENT else f"{self.key}={spell(value)}", self.problem)
         super().__init__("\n".join([self.what, *self._label_parts()]))
@@ -118,6 +118,11 @@ class RltuneError(Exception):
 
     def _label_parts(self) -> list[str]:
         return [f"{label}{part}" for label, part in (("  allowed: ", self.allowed), ("  try:     ", self.fix)) if part]
+
+
+def _clean(text: str) -> str:
+    """Remove logins, and escape half characters, as of unknown bytes in a file's name, which nothing can print."""
+    return redact(text).encode("utf-8", "backslashreplace").decode()
 
 
 def _restore(kind: type[RltuneError], args: tuple[Any, ...], state: Mapping[str, Any]) -> RltuneError:
@@ -282,7 +287,7 @@ def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
 
 def describe_exception(error: BaseException) -> str:
     """Return the type of another library's exception and the first line of its message, without logins."""
-    lines = redact(str(error)).strip().splitlines()
+    lines = _clean(str(error)).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

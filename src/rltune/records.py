@@ -201,7 +201,8 @@ class TrialRecord:
         of_trial: The trial that a run of a certification retrains; None for the baseline, and for a trial.
         seed_index: Which of the certification's seeds a run has, from 0; None for a trial.
         returns: The returns of the episodes that a run of the certification played at its end.
-        cause: Who failed, as whoever saw the failure says, such as ``environment``; None, as no version records it yet.
+        cause: Who failed, as whoever saw the failure says, such as ``environment`` (`rltune.errors.Cause`); None if it
+            has not failed.
         parent: The trial and the checkpoint from which it was forked; None, as no version forks trials yet.
         schedule: Values that change during training, by parameter and environment steps; None, as for ``parent``.
         numbers: All logged numbers of its newest report.

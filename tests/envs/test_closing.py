@@ -90,4 +90,4 @@ def test_an_evaluation_keeps_its_episodes() -> None:
 
 def test_a_close_that_ends_the_program_does_not_end_ours(caplog: pytest.LogCaptureFixture) -> None:
     close_env(Leaves())
-    assert "close()" in caplog.text
+    assert "close of Leaves" in caplog.text

@@ -43,3 +43,14 @@ def test_another_thread_can_read_the_running_call() -> None:
     RUNNING.on_begin = lambda name: None
     assert (RUNNING.name, RUNNING.count - count) == ("", 2)
     assert begun == ["make of copy 1", "import of walk"]
+
+
+def test_no_cause_of_a_fault_leads_back_to_itself() -> None:
+    inner = GuestError("reward is None")
+    outer = RuntimeError(RuntimeError(inner))
+    outer.__cause__ = inner
+    with pytest.raises(GuestError) as caught, call_guest("step 3 of copy 1"):
+        raise outer
+    assert caught.value is inner
+    assert inner.call == "step 3 of copy 1"
+    assert inner.__cause__ is None

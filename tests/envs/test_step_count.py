@@ -75,4 +75,5 @@ def test_a_reward_that_is_no_number_is_the_environments_fault(rewards: list[Any]
         return
     with pytest.raises(RewardError) as refused:
         envs.step(None)
-    assert refused.value.what.endswith(f" {wrong}")
+    assert f" {wrong} " in refused.value.what
+    assert refused.value.call == "step 1 of copy 2"

@@ -352,8 +352,8 @@ def test_rewards_are_shaped_where_there_are_single_copies():
         ({"rewards": {"scale": 0.0}}, "env.rewards"),
     ],
 )
-def test_a_check_makes_one_copy_and_closes_it(settings, key, monkeypatch):
-    monkeypatch.setattr(few_copies, "STARTED", [])
+def test_a_check_makes_one_copy_and_closes_it(settings, key):
+    few_copies.forget()
     with pytest.raises(ConfigError) if key else contextlib.nullcontext() as refused:
         check_env(EnvSpec("FewCopies-v0", **settings))
     if refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from toy import ToyTrial
 from rltune.driver.run import resume_sweep
 from rltune.errors import UnavailableError
 from rltune.ledger import database
-from rltune.ledger.disk_full import is_disk_full, names_full_disk
+from rltune.ledger.disk_full import is_disk_full
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
@@ -36,7 +37,21 @@ def test_a_full_disk_is_known_by_the_error_beneath_the_error() -> None:
     error.__cause__ = OSError(errno.ENOSPC, "no room")
     assert is_disk_full(error)
     assert not is_disk_full(RuntimeError("other"))
-    assert names_full_disk("(sqlite3.OperationalError) database or disk is full")
+
+
+def test_a_full_database_is_known_by_its_code(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "full.db")) as connection:
+        connection.execute("CREATE TABLE numbers (number)")
+        connection.execute("PRAGMA max_page_count=2")
+        with pytest.raises(sqlite3.OperationalError) as full:
+            connection.execute("INSERT INTO numbers VALUES (zeroblob(100000))")
+    assert is_disk_full(full.value)
+
+
+@pytest.mark.parametrize("text", ["File too large, at most 10 MB", "our rover's disk is full"])
+def test_words_alone_fill_no_disk(text: str) -> None:
+    assert not is_disk_full(ValueError(text))
+    assert not is_disk_full(RuntimeError(text))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

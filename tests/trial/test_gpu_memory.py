@@ -69,7 +69,7 @@ def test_what_a_trial_kept_is_given_back_when_it_ends():
 
 def test_an_out_of_memory_error_is_known_by_its_type():
     described = describe_exception(torch.cuda.OutOfMemoryError("unheard-of"), 100, gpus=0.5)
-    assert described["out_of_memory"] is True
+    assert described["cause"] == "out of memory"
     assert described["failed"].startswith(OUT_OF_MEMORY)
     assert described["failed"].endswith(" 0.5: unheard-of")
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from toy import ToyTrial, make_task
 
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
+from rltune.engine.sampling.vector_envs import SyncEnvs
+from rltune.envs.guest import call_guest
 from rltune.envs.step_count import STEPS
 from rltune.trial import supervisor as module
 from rltune.trial.metrics import Progress
-from rltune.trial.supervisor import EXIT_CODE, STACK_FILE, STOP_FILE, Supervisor, read_steps
+from rltune.trial.supervisor import EXIT_CODE, STACK_FILE, STOP_FILE, Supervisor, has_stacks, read_steps
+from tests.engine.engine_toy import CountEnv
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +60,7 @@ def test_a_closed_supervisor_ends_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     """This also holds if the supervisor was just about to end the process."""
     writing = threading.Event()
 
-    def write_slowly(self: Supervisor) -> None:
+    def write_slowly(self: Supervisor, elapsed_s: float) -> None:
         writing.set()
         time.sleep(0.2)
 
@@ -117,8 +123,70 @@ def test_steps_in_a_long_iteration_are_progress(tmp_path: Path, exits: list[int]
             STEPS.steps += 1
             time.sleep(0.05)
         assert not exits
-        assert wait_for(lambda: exits) == [EXIT_CODE]
+        assert set(wait_for(lambda: exits)) == {EXIT_CODE}
     supervisor.close()
+
+
+def test_a_call_that_begins_is_progress(tmp_path: Path, exits: list[int]) -> None:
+    supervisor = supervise(tmp_path, 0.5)
+    with supervisor.watch():
+        for copy in range(4):
+            with call_guest(f"make of copy {copy}"):
+                time.sleep(0.3)
+    supervisor.close()
+    assert not exits
+    assert not (tmp_path / "trials" / "3" / STACK_FILE).exists()
+
+
+def test_a_hang_names_its_call_and_the_setting(tmp_path: Path, exits: list[int]) -> None:
+    supervisor = supervise(tmp_path, 0.1)
+    with supervisor.watch(), call_guest("reset of copy 2"):
+        assert set(wait_for(lambda: exits)) == {EXIT_CODE}
+    supervisor.close()
+    first, *stacks = (tmp_path / "trials" / "3" / STACK_FILE).read_text().splitlines()
+    assert "reset of copy 2" in first
+    assert "failures.stall_s" in first
+    assert stacks
+
+
+def test_a_hang_in_a_hot_loop_names_copy_and_step(tmp_path: Path, exits: list[int]) -> None:
+    class Hanging(CountEnv):
+        def step(self, action: Any) -> Any:
+            if self.count == 2:
+                wait_for(lambda: exits)
+            return super().step(action)
+
+    envs = SyncEnvs(lambda index: Hanging(9) if index else CountEnv(9), 2)
+    envs.reset([1, 2])
+    supervisor = supervise(tmp_path, 0.1)
+    with supervisor.watch():
+        for _ in range(3):
+            envs.step(np.zeros(2, np.int64))
+    supervisor.close()
+    assert "step 3 of copy 2" in (tmp_path / "trials" / "3" / STACK_FILE).read_text()
+
+
+HOLDS_THE_LOCK = """
+import re, sys
+from pathlib import Path
+from rltune.checkpoints.store import open_store
+from rltune.trial import supervisor
+supervisor.GRACE_S = 0.5
+supervised = supervisor.Supervisor(open_store(Path(sys.argv[1])), "/sweeps/a", "trials/3", 0.5, lambda: 0)
+with supervised.watch():
+    import time
+    time.sleep(0.3)
+    re.match("(a+)+$", "a" * 64 + "b")
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_holds_pythons_lock_ends(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path)], timeout=60, check=False)
+    assert ended.returncode == 1
+    stacks = (tmp_path / "trials" / "3" / STACK_FILE).read_text()
+    assert has_stacks(stacks)
+    assert "failures.stall_s" in stacks.splitlines()[0]
 
 
 # -- the sweep's end ---------------------------------------------------------------------------------------------------

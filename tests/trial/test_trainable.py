@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import math
 import re
@@ -13,18 +14,20 @@ import few_copies
 import numpy as np
 import pytest
 import torch
+from ray.exceptions import NodeDiedError, RayActorError
 from saved import open_checkpoint
 from toy import ToyRunner, ToyTrial, make_task
 
+from rltune.checkpoints.clients import StoreUnavailableError, UnsharedStoreError
 from rltune.checkpoints.store import read_state
 from rltune.driver.plan import make_plan
 from rltune.engine.sampling.vector_envs import SyncEnvs
 from rltune.envs.step_count import STEPS, SamplingEnded
-from rltune.errors import RewardError
+from rltune.errors import Cause, ConfigError, GuestError, NonFiniteError, RewardError
 from rltune.records import CheckpointRecord
 from rltune.trial import trainable
 from rltune.trial.supervisor import STOP_FILE
-from rltune.trial.trainable import Trial
+from rltune.trial.trainable import Trial, describe_exception
 
 
 def run_trial(config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -164,8 +167,8 @@ def test_a_reward_that_is_no_number_is_no_divergence(tmp_path: Path) -> None:
     trial._runners[0].train = train
     result = trial.step()
     trial.stop()
-    assert re.fullmatch(r"nan .* 107", result["failed"])
-    assert result["diverged"] is False
+    assert re.fullmatch(r"nan.* 107", result["failed"])
+    assert result["cause"] == "reward"
     assert "training.lr" not in result["traceback"]
 
 
@@ -382,6 +385,37 @@ def test_the_way_of_acting_is_kept_before_the_episodes(tmp_path: Path, monkeypat
     assert any("-12" in note and "-200" in note for note in last["notes"])
 
 
+def _raise_from(outer: BaseException, inner: BaseException) -> BaseException:
+    outer.__cause__ = inner
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (GuestError("step 3 fails", call="step 3"), Cause.ENVIRONMENT),
+        (_raise_from(RuntimeError(), GuestError("step 3 fails", call="step 3")), Cause.ENVIRONMENT),
+        (RuntimeError(RuntimeError(RewardError("the reward is None"))), Cause.REWARD),
+        (_raise_from(GuestError("step 3 fails"), OSError(errno.ENOSPC, "no")), Cause.DISK_FULL),
+        (NonFiniteError("total_loss is not finite"), Cause.DIVERGED),
+        (OSError(errno.ENOSPC, "no"), Cause.DISK_FULL),
+        (ValueError("mesh.stl: File too large"), Cause.UNKNOWN),
+        (StoreUnavailableError(""), Cause.OUTAGE),
+        (UnsharedStoreError(""), Cause.OUTAGE),
+        (ConfigError("objective.key", "x", "is missing"), Cause.REFUSED),
+        (RayActorError(), Cause.LOST_PROCESS),
+        (NodeDiedError("gone"), Cause.LOST_NODE),
+    ],
+)
+def test_a_workers_report_has_the_cause_of_its_failure(error: BaseException, cause: Cause) -> None:
+    assert describe_exception(error, 100)["cause"] == cause
+
+
+def test_unknown_bytes_break_no_workers_report() -> None:
+    described = describe_exception(ValueError("no file \udcff"), 100)
+    assert "udcff" in str(described).encode().decode()
+
+
 def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     request_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,7 +425,7 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     build["algo"]["reporting"] |= {"min_sample_timesteps_per_iteration": 100, "min_time_s_per_iteration": 0}
     task = {"build": build, "env_steps": 300, "reports": 1, "engine": "fast", "params": {}, "kind": "certify"}
     task |= {"episodes": 5, "checkpoint_every_s": 1e9}
-    monkeypatch.setattr(few_copies, "STARTED", [])
+    few_copies.forget()
     trial = Trial(make_task(tmp_path, **task))
     assert few_copies.STARTED == [1]
 

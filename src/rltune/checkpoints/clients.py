@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from rltune.config.buckets import BUCKETS, find_bucket_kind
-from rltune.errors import StudyError, UnavailableError, describe_exception
+from rltune.errors import Cause, StudyError, UnavailableError, describe_exception
 from rltune.secrets import reveal
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class StoreUnavailableError(StoreError, UnavailableError):
 
 class UnsharedStoreError(StoreError):
     """A node of the cluster cannot use the sweep's storage, or does not share it with the other nodes."""
+
+    cause = Cause.OUTAGE  # Other nodes may run the trial.
 
 
 class Client:

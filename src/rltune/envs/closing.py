@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rltune.envs.guest import call_guest
-from rltune.errors import GuestError, describe_exception
+from rltune.errors import GuestError, RltuneError
 
 COPIES = "algo.env_runners.num_envs_per_env_runner"
 """The setting for the number of copies that a process has at once."""
@@ -53,20 +53,11 @@ def close_env(env: Any) -> None:
     Args:
         env: An environment of any kind, also a vector environment or one of several agents.
     """
-    _close(env, env.close)
-
-
-def close_quietly(env: Any) -> Any:
-    """Return an environment, changed so that it is closed as by `close_env` by those who call its own ``close``."""
-    env.close = functools.partial(_close, env, env.close)
-    return env
-
-
-def _close(env: Any, close: Callable[[], None]) -> None:
     try:
-        close()
-    except (Exception, SystemExit) as error:  # The environment may be a user's code, which may raise any exception.
-        _warn(f"close() of {type(getattr(env, 'unwrapped', env)).__name__} fails with {describe_exception(error)}")
+        with call_guest(f"close of {type(getattr(env, 'unwrapped', env)).__name__}"):
+            env.close()
+    except RltuneError as error:
+        _warn(error.what)
 
 
 @functools.lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from rltune.errors import Cause, GuestError, RltuneError, describe_exception
 
@@ -111,22 +111,28 @@ def call_guest(call: str) -> Iterator[None]:
     RUNNING.on_begin(call)
     try:
         yield
-    except RltuneError:
-        raise
     except GUEST_FAULTS as error:
-        raise make_fault(error, call, elapsed_s=time.monotonic() - began) from error
+        raise_fault(error, call, elapsed_s=time.monotonic() - began)
     finally:
         RUNNING.name, RUNNING.since = outer
 
 
-def make_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> GuestError:
+def make_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> RltuneError:
     """Make the error for an exception of the user's code, which names the call and the last line of that code.
+
+    An error of ours is returned itself; one about what a call has returned, such as a `RewardError`, then names the
+    call.
 
     Args:
         error: One of `GUEST_FAULTS`.
         call: The call's name.
         elapsed_s: How long the call took, in seconds.
     """
+    if isinstance(error, GuestError) and call and not error.call:
+        RltuneError.__init__(error, f"{error.problem} by {call}", error.allowed, error.fix)
+        error.call = call
+    if isinstance(error, RltuneError):
+        return error
     place = find_place(error)
     if isinstance(error, SystemExit):
         what = f"calls sys.exit({'' if error.code is None else repr(error.code)})"
@@ -136,6 +142,35 @@ def make_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> Gu
         allowed, fix = "an environment that is made, reset, stepped and closed without an exception", "correct it"
     at = f" ({place})" if place else ""
     return GuestError(f"{call} {what}{at}", allowed, fix, call=call, place=place, elapsed_s=elapsed_s)
+
+
+def raise_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> NoReturn:
+    """Raise what `make_fault` makes of an exception, or of the one that it carries, for the traceback's sake from it.
+
+    An error of ours keeps its own cause: Tune (2.60) follows causes without end if one leads back to itself.
+    """
+    root = find_root(error)
+    fault = make_fault(root, call, elapsed_s=elapsed_s)
+    raise fault from (fault.__cause__ if fault is root else root)
+
+
+def find_root(error: BaseException) -> BaseException:
+    """Return the error of ours that an exception carries, or else the innermost one that others have only wrapped.
+
+    Ray gives what a remote process has raised as ``cause``, Gymnasium raises what a process has raised with the
+    exception as its argument, and RLlib raises a RuntimeError without a text from an environment's exception.
+    """
+    chain, root = [error], error
+    while (inner := _unwrap(chain[-1])) is not None and not any(inner is seen for seen in chain):
+        if root is chain[-1] and (inner is not root.__cause__ or not str(root).strip()):
+            root = inner
+        chain.append(inner)
+    return next((link for link in chain if isinstance(link, RltuneError)), root)
+
+
+def _unwrap(error: BaseException) -> BaseException | None:
+    inner = (getattr(error, "cause", None), *error.args[:1], error.__cause__)
+    return next((link for link in inner if isinstance(link, BaseException)), None)
 
 
 def find_place(error: BaseException) -> str:

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rltune.envs.step_count import read_reward, require_finite
+from rltune.envs.step_count import read_reward, read_rewards
 from rltune.errors import ABSENT, ConfigError, RewardError
 
 MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
@@ -212,8 +212,7 @@ def check_reward(reward: Any) -> float:
         ConfigError: It is not finite, or something else than a number.
     """
     try:
-        number = read_reward(reward)
-        require_finite([number])
+        (number,) = read_rewards([reward])
     except RewardError as error:
         raise ConfigError("", ABSENT, error.problem, error.allowed, error.fix) from None
     return number

@@ -7,14 +7,16 @@ may request the end of sampling. Only one trial trains in a process at a time, s
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from rltune.errors import RewardError
+from rltune.envs.guest import GUEST_FAULTS, make_fault, raise_fault
+from rltune.errors import Cause, GuestError, RewardError
 
 NO_NUMBER = (TypeError, ValueError, OverflowError, RuntimeError)
 """What a conversion to a number raises if there is no single number; torch raises a RuntimeError."""
@@ -44,15 +46,31 @@ class StepCount:
 STEPS = StepCount()
 
 
-def require_finite(rewards: Sequence[float]) -> None:
-    """Refuse NaN and infinite rewards, because a single one would turn all of the network's weights into NaN.
+def read_rewards(rewards: Sequence[Any], name_call: Callable[[int], str] = lambda index: "") -> list[float]:
+    """Return the rewards of a step as floats; a single NaN would turn all of the network's weights into NaN.
+
+    Args:
+        rewards: What the environments have returned, one of each.
+        name_call: Names the step of an environment, from its index.
 
     Raises:
-        RewardError: A reward is NaN or infinite.
+        RewardError: A reward is no single finite number.
     """
-    if not all(map(math.isfinite, rewards)):  # For a few numbers, NumPy would take ten times as long.
-        wrong = next(reward for reward in rewards if not math.isfinite(reward))
-        raise RewardError(f"the reward is {wrong}")
+    try:
+        if all(map(math.isfinite, rewards)):  # For a few numbers, NumPy would take ten times as long.
+            return list(map(float, rewards))
+    except NO_NUMBER:
+        pass
+    numbers = []
+    for index, reward in enumerate(rewards):
+        try:
+            number = read_reward(reward)
+            if not math.isfinite(number):
+                raise RewardError(f"the reward is {number}")
+        except RewardError as error:
+            raise make_fault(error, name_call(index)) from None
+        numbers.append(number)
+    return numbers
 
 
 def read_reward(reward: Any) -> float:
@@ -93,8 +111,48 @@ def _make_reward_error(reward: Any) -> RewardError:
     return RewardError(f"the reward is {what}", "one finite number for each step", fix)
 
 
+def read_observation(observation: Any, shape: tuple[int, ...]) -> Any:
+    """Return an observation, which may be a list, as an array of its space's shape.
+
+    Raises:
+        GuestError: It has another shape, which NumPy would partly stretch to fit.
+    """
+    array = np.asarray(observation)
+    if array.shape == shape and array.dtype.kind in "biuf":
+        return array
+    raise GuestError(
+        f"observation has shape {array.shape} and type {array.dtype}, its space has shape {shape}",
+        f"shape {shape} and numbers, as the observation_space says",
+        "correct the observation_space, or what reset and step return (a wrapper: what it returns)",
+        cause=Cause.OBSERVATION,
+    )
+
+
+def require_finite(observations: Any, name_call: Callable[[int], str]) -> None:
+    """Refuse observations of which a number is NaN or infinite, because the network would learn from it.
+
+    Args:
+        observations: Those of all environments, [envs, ...]. Whole numbers are always finite.
+        name_call: Names the step of an environment, from its index.
+
+    Raises:
+        GuestError: Names the first such number.
+    """
+    if observations.dtype.kind == "f" and not (is_finite := np.isfinite(observations)).all():
+        env, *place = map(int, np.argwhere(~is_finite)[0])
+        name = f"observation{''.join(f'[{index}]' for index in place)}"
+        value = observations[(env, *place)]
+        problem = GuestError(
+            f"{name} is {value}",
+            "finite numbers",
+            "look for a division by zero, a root or a logarithm behind it",
+            cause=Cause.OBSERVATION,
+        )
+        raise make_fault(problem, name_call(env))
+
+
 def count_steps_of(envs: Any) -> None:
-    """Count the steps of RLlib's own vector environment, check its rewards, and end its sampling on request.
+    """Count the steps of RLlib's own vector environment, check what it returns, and end its sampling on request.
 
     A second call for the same environment changes nothing.
     """
@@ -105,16 +163,27 @@ def count_steps_of(envs: Any) -> None:
         from rltune.envs.spaces import PlainNumbers  # Imported here, because it reads rewards by this module.
 
         inner.envs = tuple(map(PlainNumbers, inner.envs))
-    take, num_envs = envs.step, envs.num_envs
+    take, num_envs, num_steps = envs.step, envs.num_envs, 0
+
+    def name_call(index: int, agent: int = 0) -> str:
+        return f"step {num_steps} of copy {index + 1}"
 
     def step(*args: Any, **kwargs: Any) -> Any:
+        nonlocal num_steps
         if STEPS.is_ending:
             raise SamplingEnded
-        result = take(*args, **kwargs)
+        num_steps += 1
+        try:
+            result = take(*args, **kwargs)
+        except GUEST_FAULTS as error:
+            raise_fault(error, f"step {num_steps} of {num_envs} copies")
         STEPS.steps += num_envs
         # Each environment returns one reward, or with several agents a mapping from agents to rewards.
-        by_env = [rewards.values() if isinstance(rewards, Mapping) else [rewards] for rewards in result[1]]
-        require_finite([reward for rewards in by_env for reward in rewards])
+        for index, rewards in enumerate(result[1]):
+            by_agent = [*rewards.values()] if isinstance(rewards, Mapping) else [rewards]
+            read_rewards(by_agent, functools.partial(name_call, index))
+        if isinstance(result[0], np.ndarray):
+            require_finite(result[0], name_call)
         return result
 
     envs.step = step

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,33 +15,34 @@ from rltune.errors import RltuneError, StudyUnavailableError
 from rltune.ledger.sweep_folder import make_resume_command
 
 DISK_FULL = "no room is left on the disk"
-# SQLite's "disk is full" and torch's "PytorchStreamWriter" are matched because their exceptions carry no errno.
-WORDS = (
-    "No space left on device",
-    "Disk quota exceeded",
-    "File too large",
-    "disk is full",
-    "PytorchStreamWriter failed writing",
-)
+SQLITE_FULL = 13  # SQLite's primary result code, which its exceptions carry.
+POSTGRES_FULL = "53100"  # The SQLSTATE disk_full.
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an exception, or one that caused it, means that the disk is full."""
+    """Return whether an exception, or one that caused it, means that the disk is full, by its number or code.
+
+    Its text is not searched, because it may be a user's, and so may the source lines of a traceback. Only torch's
+    writer of checkpoints has no code.
+    """
     chain: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None and cause not in chain:
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return True
-        if names_full_disk(str(cause)):
+    while cause is not None and not any(cause is seen for seen in chain):
+        if _has_full_code(cause):
             return True
         chain.append(cause)
         cause = cause.__cause__ or cause.__context__
     return False
 
 
-def names_full_disk(text: str) -> bool:
-    """Return whether a text, such as a worker's traceback, contains a message about a full disk."""
-    return any(word in text for word in WORDS)
+def _has_full_code(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF == SQLITE_FULL
+    if type(error) is RuntimeError:
+        return "PytorchStreamWriter failed writing" in str(error)
+    return getattr(error, "sqlstate", None) == POSTGRES_FULL
 
 
 def make_disk_full_error(folder: Path) -> StudyUnavailableError:

@@ -12,13 +12,16 @@ import contextlib
 import faulthandler
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import Store
 from rltune.compat.ray_store import delete_value, read_values, write_value
+from rltune.envs.guest import RUNNING, make_stall
 from rltune.envs.step_count import STEPS
 
 STOP_FILE = ".stop"  # The driver creates this file in the storage to end the sweep: trials save a checkpoint and end.
@@ -26,6 +29,7 @@ STOP_FILE = ".stop"  # The driver creates this file in the storage to end the sw
 STACK_FILE = "stalled.txt"
 EXIT_CODE = 70  # The exit code of a worker process that hangs.
 INTERVAL_S = 1.0
+GRACE_S = 5.0  # How much longer a process may hang that lets no thread of its own run, not even the supervisor.
 
 
 def name_heartbeat(sweep: str, trial_dir: str) -> str:
@@ -42,11 +46,20 @@ def read_steps(sweep: str, trial_dirs: Collection[str]) -> dict[str, int]:
     return {folders[name]: int(steps) for name, steps in read_values(folders.keys()).items()}
 
 
+def has_stacks(trace: str) -> bool:
+    """Return whether a process has hung, from its `STACK_FILE`, which has one line while the process runs."""
+    return bool(trace.strip().partition("\n")[2])
+
+
 class Supervisor:
     """Supervises one trial until `close`: sends heartbeats, notices a stop request, and ends the process if it hangs.
 
-    Progress is an environment step that this process takes, wherever it is in an iteration, and whatever is reported by
-    `report_progress`: an iteration whose steps were taken by other processes, or an episode of an evaluation.
+    Progress is an environment step that this process takes, wherever it is in an iteration, a call into the user's code
+    that begins, such as the constructor of the next copy, and whatever is reported by `report_progress`: an iteration
+    whose steps were taken by other processes, or an episode of an evaluation.
+
+    A call into foreign code may hold Python's lock for ever, so that this thread does not run either. Then the timer of
+    `faulthandler`, which needs no lock and is set again while this thread runs, writes the stacks and ends the process.
 
     Args:
         store: The sweep's store.
@@ -63,11 +76,13 @@ class Supervisor:
         self._name, self._count_steps = name_heartbeat(sweep, trial_dir), count_steps
         self._sent_steps: int | None = None
         self._working_since: float | None = None
-        self._counted_steps, self._stepped_s = STEPS.steps, -math.inf
+        self._counted, self._stepped_s = (STEPS.steps, RUNNING.count), -math.inf
         self._is_stopping = False
         self._closed, self._ending = threading.Event(), threading.Lock()
         STEPS.is_ending = False  # The flag belongs to the process, and an earlier trial may have set it.
         self._look_for_stop()
+        self._main = threading.get_ident()
+        self._stacks = self._open_stacks()
         threading.Thread(target=self._run, name="supervisor", daemon=True).start()
 
     @contextlib.contextmanager
@@ -91,7 +106,9 @@ class Supervisor:
     def close(self) -> None:
         """Stop supervising: afterwards the process is not ended any more, and sends no heartbeat."""
         with self._ending:
-            self._closed.set()
+            if not self._closed.is_set():
+                self._closed.set()
+                self._close_stacks()
         if self._sent_steps is not None:
             # Deleting the heartbeat fails if Ray's head node is gone; the trial has to end nevertheless.
             with contextlib.suppress(Exception):
@@ -120,26 +137,68 @@ class Supervisor:
             self._sent_steps = steps
 
     def _end_if_stalled(self) -> None:
-        now, since = time.monotonic(), self._working_since
-        if STEPS.steps != self._counted_steps:
-            self._counted_steps, self._stepped_s = STEPS.steps, now
-        if since is None or now - max(since, self._stepped_s) <= self._stall_s:
-            return
+        now, since, counted = time.monotonic(), self._working_since, (STEPS.steps, RUNNING.count)
+        if counted != self._counted:
+            self._counted, self._stepped_s = counted, now
         with self._ending:
             if self._closed.is_set():
+                return
+            if since is None:
+                faulthandler.cancel_dump_traceback_later()
+                return
+            left_s = self._stall_s - (now - max(since, self._stepped_s))
+            if left_s >= 0:
+                if self._stacks is not None:
+                    faulthandler.dump_traceback_later(left_s + GRACE_S, exit=True, file=self._stacks)
                 return
             # A full disk or an outage may prevent the stack traces from being written; the hung process must end
             # anyway.
             with contextlib.suppress(OSError, StoreError):
-                self._write_stacks()
+                self._write_stacks(self._stall_s - left_s)
             os._exit(EXIT_CODE)
 
-    def _write_stacks(self) -> None:
+    def _open_stacks(self) -> Any:
+        """Open the file for the stacks, which also removes those of an earlier attempt; None on a full disk."""
         path = self._store.folder / self._stack_file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # faulthandler writes to a file descriptor, so the stacks go to a local file, which is then published.
-        with path.open("w") as file:
-            file.write(f"no progress for {self._stall_s:g} s\n")
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("w", errors="backslashreplace")
+            file.write(f"no progress for {self._stall_s:g} s (failures.stall_s)\n")
             file.flush()
+            return file
+        return None
+
+    def _close_stacks(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        if self._stacks is not None:
+            self._stacks.close()
+            self._stacks = None
+            with contextlib.suppress(OSError):
+                (self._store.folder / self._stack_file).unlink()
+
+    def _write_stacks(self, elapsed_s: float) -> None:
+        # faulthandler writes to a file descriptor, so the stacks go to a local file, which is then published.
+        self._stacks = None  # The file is kept.
+        if (file := self._open_stacks()) is None:
+            return
+        with file:
+            if call := RUNNING.name or find_loop_call(self._main):
+                file.seek(0)
+                file.write(f"{make_stall(call, elapsed_s).what} (failures.stall_s={self._stall_s:g})\n")
+                file.flush()
             faulthandler.dump_traceback(file)
         self._store.publish([self._stack_file])
+
+
+def find_loop_call(thread: int) -> str:
+    """Name the call that a hot loop of a thread is in, which `SyncEnvs` knows by its local variable; empty if none is.
+
+    The loop itself does not set `rltune.envs.guest.RUNNING`, because that would slow each step.
+    """
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        variables = frame.f_locals
+        if frame.f_code.co_name == "step" and "index" in variables and hasattr(variables.get("self"), "name_call"):
+            return str(variables["self"].name_call(variables["index"]))
+        frame = frame.f_back
+    return ""

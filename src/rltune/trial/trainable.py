@@ -19,17 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from ray import tune
+from ray.exceptions import NodeDiedError, RayActorError
 
 from rltune.algorithms.arguments import apply_params, count_copies
 from rltune.checkpoints.clients import UnsharedStoreError
 from rltune.checkpoints.store import open_store
 from rltune.compat.ray_start import run_exit_handlers
 from rltune.envs.copies import wait_for_copies
+from rltune.envs.guest import find_root
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
-from rltune.errors import NonFiniteError, RewardError
+from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError
+from rltune.ledger.disk_full import is_disk_full
 from rltune.policies.acting import choose_acting, describe_acting, save_acting
-from rltune.records import OUT_OF_MEMORY
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
@@ -84,6 +86,7 @@ class Trial(tune.Trainable):
 
         If that takes too long, then the process ends by itself.
         """
+        self._supervisor.close()  # It uses the same timer, of which a process has one.
         # Its thread needs no interpreter, so that it also ends a process that is stuck in foreign code.
         faulthandler.dump_traceback_later(LEAVE_S, exit=True, file=2)
         self.stop()
@@ -109,8 +112,8 @@ class Trial(tune.Trainable):
         task = self.task
         if task.token is not None:
             check_node(self._store, task.token, task.trial_dir)
-        # An earlier attempt of the trial may have left stack traces.
-        self._store.delete(f"{task.trial_dir}/{STACK_FILE}")
+        if task.store is not None:  # An earlier attempt of the trial may have left stack traces in the bucket.
+            self._store.delete(f"{task.trial_dir}/{STACK_FILE}")
         # Restoring may make the environments anew, so it belongs to what the trial stands in the queue for.
         with self._wait_for_copies() as waited_s:
             self._runners = [self.build_runner(seed) for seed in self.task.seeds]
@@ -149,9 +152,9 @@ class Trial(tune.Trainable):
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed``, ``traceback``, ``diverged`` and ``out_of_memory`` (of its
-            share of a GPU) of what went wrong, ``notes`` of the restore and of the episodes. Without ``nominal_steps``
-            it is no report: it brings a checkpoint that was due before, an interruption or a failure.
+            episodes) of the episodes played, ``failed``, ``cause``, ``call`` and ``traceback`` of what went wrong,
+            ``notes`` of the restore and of the episodes. Without ``nominal_steps`` it is no report: it brings a
+            checkpoint that was due before, an interruption or a failure.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
@@ -321,23 +324,39 @@ class Trial(tune.Trainable):
 
 
 def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:
-    """Describe a trial's failure for the ledger: a reason in one line, and the end of the traceback.
+    """Describe a trial's failure for the driver: a reason in one line, its cause and call, and the traceback's end.
 
     Args:
         error: What was raised.
         env_steps: Environment steps of each seed by then.
         gpus: The trial's part of a GPU.
     """
-    cause = getattr(error, "cause", None)  # Ray wraps an exception of a remote env runner, so the cause is shown.
-    first = cause if isinstance(cause, BaseException) else error
-    text = str(first).strip().splitlines()
-    reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
+    root = find_root(error)  # Ray, RLlib and Gymnasium wrap what the environment has raised.
+    cause = find_cause(root)
+    text = str(root).strip().splitlines()
+    reason = f"{type(root).__name__}: {text[0] if text else ''}"
+    if isinstance(root, GuestError | NonFiniteError):
+        reason = root.what
     # This error tells the user how to repair the node, so all of its lines are kept.
-    if isinstance(first, UnsharedStoreError):
-        reason = "; ".join(filter(None, str(first).splitlines()))
-    if isinstance(first, RewardError):  # The environment step helps to find the invalid reward in the environment.
-        reason = f"{first.what} by environment step {env_steps}"
-    reason = describe_out_of_memory(first, gpus) or reason
-    about: dict[str, Any] = {"failed": reason[:500], "out_of_memory": reason.startswith(OUT_OF_MEMORY)}
-    about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
-    return about | {"diverged": isinstance(first, NonFiniteError)}
+    if isinstance(root, UnsharedStoreError):
+        reason = "; ".join(filter(None, str(root).splitlines()))
+    # The step of the trial helps to find what the environment has returned.
+    if cause in (Cause.REWARD, Cause.OBSERVATION):
+        reason = f"{reason}, at environment step {env_steps}"
+    reason = describe_out_of_memory(root, gpus) or reason
+    trace = "".join(traceback.format_exception(error))[-4000:]
+    about = {"failed": reason[:500], "cause": cause.value, "call": getattr(root, "call", ""), "traceback": trace}
+    return {name: value.encode(errors="backslashreplace").decode() for name, value in about.items()}
+
+
+def find_cause(error: BaseException) -> Cause:
+    """Return the cause of an exception: its own if it is one of ours, and otherwise by its type and its number."""
+    if is_disk_full(error):
+        return Cause.DISK_FULL
+    if isinstance(error, RltuneError):
+        return error.cause
+    if describe_out_of_memory(error, 0.0):
+        return Cause.OUT_OF_MEMORY
+    if isinstance(error, NodeDiedError):
+        return Cause.LOST_NODE
+    return Cause.LOST_PROCESS if isinstance(error, RayActorError) else Cause.UNKNOWN

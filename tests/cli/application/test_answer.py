@@ -121,6 +121,13 @@ def test_numbers_are_numbers_and_what_is_none_is_null() -> None:
     }
 
 
+def test_unknown_bytes_break_no_report() -> None:
+    error = explain_crash(ValueError("no file \udcff.stl"))
+    for text in (error.pretty(), to_json(error.to_dict()), Path(error.fix.removeprefix("see ")).read_text()):
+        assert "udcff.stl" in text.encode().decode()
+    assert json.loads(to_json({"path": "\udcff"})) == {"path": "\udcff"}
+
+
 def test_a_switch_is_taken_out_of_the_command_line() -> None:
     assert take_switch("json", ["sweep=a", "json=True"]) == (True, ["sweep=a"])
     assert take_switch("json", ["json=true", "json=false"]) == (False, [])

@@ -60,3 +60,16 @@ def test_a_bad_node_fails_no_trial_but_ends_the_sweep(attempts: Attempts) -> Non
     assert not attempts.are_exhausted
     assert [end(attempts, FIRST, is_nodes_fault=True) for _ in range(3)] == [True] * 3
     assert attempts.are_exhausted
+
+
+def test_a_process_that_ends_alike_twice_is_its_trials_fault(attempts: Attempts) -> None:
+    def die(trial: tuple[str, int], death: str) -> bool:
+        attempts.begin(trial)
+        return attempts.end(trial, counts_against_trial=False, death=death)
+
+    attempts.note_progress(SECOND)
+    assert die(FIRST, "killed")
+    attempts.note_progress(SECOND)
+    assert die(FIRST, "exit 3")
+    attempts.note_progress(SECOND)
+    assert not die(FIRST, "exit 3") or not die(FIRST, "exit 3")

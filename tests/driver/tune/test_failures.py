@@ -12,7 +12,8 @@ from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayTa
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.compat.tune_controller import adapt_tune
-from rltune.driver.tune.failures import explain_death, explain_error, read_last_error, write_failure
+from rltune.driver.tune.failures import explain_death, explain_report, read_last_error, write_failure
+from rltune.errors import Cause
 from rltune.secrets import conceal
 from rltune.trial.supervisor import STACK_FILE, Supervisor
 from rltune.trial.trainable import describe_exception
@@ -30,11 +31,15 @@ ValueError: the pole broke
 """
 
 
+def describe(reason: str, trace: str, cause: Cause = Cause.ENVIRONMENT) -> dict[str, str]:
+    return {"failed": reason, "traceback": trace, "cause": cause.value}
+
+
 @pytest.mark.parametrize("after", ["", "\nDuring handling of the above exception, another one:\nRuntimeError\n"])
 def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(after, tmp_path, monkeypatch):
     (tmp_path / "worker-ff-01000000-4711.err").write_text(WRITTEN + after)
     monkeypatch.setattr("rltune.driver.tune.failures.find_logs", lambda: tmp_path)
-    failure = explain_error("ActorDiedError: The actor died unexpectedly", DIED)
+    failure = explain_report(describe("ActorDiedError: The actor died unexpectedly", DIED, Cause.LOST_PROCESS))
     assert failure.reason.endswith(WRITTEN.splitlines()[-1])
     assert failure.counts_against_trial
     written = write_failure(open_store(tmp_path), "trials/3", failure)
@@ -43,9 +48,9 @@ def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(af
 
 def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, monkeypatch):
     monkeypatch.setattr("rltune.driver.tune.failures.find_logs", lambda: tmp_path)
-    for raised, trace, counts in (("ActorDiedError: it died", DIED, False), ("ValueError: no", "pid: 1", True)):
-        failure = explain_error(raised, trace)
-        assert (failure.reason, failure.counts_against_trial) == (raised, counts)
+    for raised, trace, cause in (("it died", DIED, Cause.LOST_PROCESS), ("no", "pid: 1", Cause.UNKNOWN)):
+        failure = explain_report(describe(raised, trace, cause))
+        assert (failure.reason, failure.counts_against_trial) == (raised, cause is Cause.UNKNOWN)
 
 
 def test_what_ray_wraps_is_told_as_it_was_raised():
@@ -88,17 +93,21 @@ def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_pat
     assert "memory" not in death.reason
 
 
-def test_a_hung_process_without_a_stack_is_still_told(tmp_path):
+def test_a_process_that_ran_to_its_end_has_not_hung(tmp_path, monkeypatch):
+    """While a process runs, its file has its first line."""
+    monkeypatch.setattr("rltune.driver.tune.failures.find_logs", lambda: None)
     (tmp_path / "trials" / "7").mkdir(parents=True)
-    (tmp_path / "trials" / "7" / STACK_FILE).write_text("")
-    failure = explain_death(open_store(tmp_path), "trials/7", "Worker exit detail:  ")
-    assert STACK_FILE in failure.reason
-    assert failure.reason.partition(";")[0].strip(), "a reason, though none is known"
+    stack = tmp_path / "trials" / "7" / STACK_FILE
+    stack.write_text("no progress for 5 s\n")
+    assert explain_death(open_store(tmp_path), "trials/7", "Worker exit detail: x").cause is Cause.LOST_PROCESS
+    stack.write_text("no progress for 5 s\nThread 0x1\n")
+    failure = explain_death(open_store(tmp_path), "trials/7", "Worker exit detail: x")
+    assert (failure.cause, STACK_FILE in failure.reason) == (Cause.STALLED, True)
 
 
 def test_a_failures_file_and_reason_hold_no_login(tmp_path):
     conceal("postgresql+psycopg://me:open/sesame@db/rl")
-    failure = explain_error("ValueError: host 'sesame@db'", "os.environ['S'] = 'me:open/sesame@db'")
+    failure = explain_report(describe("ValueError: host 'sesame@db'", "os.environ['S'] = 'me:open/sesame@db'"))
     kept = write_failure(open_store(tmp_path), "trials/7", failure)
     written = (tmp_path / kept["log"]).read_text()
     assert "sesame" not in failure.reason + kept["traceback"] + written

@@ -31,7 +31,6 @@ from rltune.secrets import reveal
 from rltune.trial.supervisor import STACK_FILE
 
 BUDGET = 1000
-AWAY, UNSHARED = (f"rltune.checkpoints.clients.{name}: ..." for name in ("StoreUnavailableError", "UnsharedStoreError"))
 
 
 class Retries:
@@ -168,7 +167,7 @@ def test_a_replaced_checkpoint_is_dropped_after_its_report(trials):
     trials.report(trial, 300, 3.0, records={"latest": newer.to_dict()})
     saved = (best, latest, newer, unnamed)
     assert [open_checkpoint(trials.folder, record) is not None for record in saved] == [True, False, True, True]
-    trials.end(trial, failed="OSError: no state", diverged=True)
+    trials.end(trial, failed="OSError: no state", cause="diverged")
     assert [open_checkpoint(trials.folder, record) is not None for record in saved] == [True, False, True, False]
 
 
@@ -181,7 +180,7 @@ def test_a_driver_without_its_lease_drops_nothing(trials, monkeypatch):
     saved = [trials.save(trial, env_steps) for env_steps in (100, 200)]
     for record in saved:
         trials.report(trial, record.env_steps, 5.0, records={"latest": record.to_dict()})
-    trials.end(trial, failed="OSError: no state", diverged=True)
+    trials.end(trial, failed="OSError: no state", cause="diverged")
     assert all(open_checkpoint(trials.folder, record) for record in saved)
 
 
@@ -221,7 +220,7 @@ def test_steps_that_are_trained_again_are_charged_once(trials):
     assert trials.stopper.env_steps == 300
 
 
-@pytest.mark.parametrize("how", [{"interrupted": True}, {"failed": "OSError: no state", "diverged": True}])
+@pytest.mark.parametrize("how", [{"interrupted": True}, {"failed": "OSError: no state", "cause": "diverged"}])
 def test_an_end_before_the_last_report_loses_no_costs(trials, how):
     """A resumed trial that is interrupted at once, or whose state cannot be restored, is back at an earlier step."""
     trial = trials.begin()
@@ -259,7 +258,7 @@ def test_a_trial_without_an_episode_has_failed(trials):
 def test_a_trial_that_diverged_is_stopped_at_once(trials):
     trial = trials.begin()
     trials.report(trial, 100, 5.0)
-    trials.end(trial, failed="non-finite numbers: loss=nan", traceback="Traceback ...", diverged=True)
+    trials.end(trial, failed="non-finite numbers: loss=nan", traceback="Traceback ...", cause="diverged")
     record = trials.ledger.trials.record(0)
     assert (record.state, record.diverged, record.traceback) == ("PRUNED", True, "Traceback ...")
     assert (trials.folder / record.log).is_file()
@@ -284,7 +283,7 @@ def test_an_exception_without_progress_counts_against_its_trial(trials):
 def test_attempts_without_progress_interrupt_the_sweep(trials, kind):
     for number in range(3):
         assert not trials.stopper.is_requested()
-        trials.end(trials.begin(kind), failed=f"non-finite numbers: loss=nan at {number}", diverged=True)
+        trials.end(trials.begin(kind), failed=f"non-finite numbers: loss=nan at {number}", cause="diverged")
     assert trials.stopper.interrupted
     assert "loss=nan" in trials.stopper.reason
 
@@ -293,7 +292,7 @@ def test_progress_of_any_trial_keeps_the_sweep_going(trials):
     other = trials.begin()
     for _ in range(4):
         trials.save_report(other)
-        trials.end(trials.begin(), failed="non-finite numbers: loss=nan", diverged=True)
+        trials.end(trials.begin(), failed="non-finite numbers: loss=nan", cause="diverged")
     assert not trials.stopper.is_requested()
 
 
@@ -391,10 +390,35 @@ def test_a_process_that_hung_or_took_all_memory_counts(trials, said):
     if said is None:
         stack = trials.folder / "trials" / "0" / STACK_FILE
         stack.parent.mkdir(parents=True)
-        stack.write_text("no progress for 2 s\n")
+        stack.write_text("no progress for 2 s\nThread 0x1\n")
     trials.lose(trial, said or DIED)
     trials.lose(trials.begin(), said or DIED)
     assert (len(trials.retried), trials.ledger.trials.record(0).state) == (1, "FAIL"), "failures.max_retries=1"
+
+
+def test_processes_that_all_end_alike_fail_the_sweep(trials):
+    """An environment that ends its process would do so again, so that the same command must not be typed again."""
+    for _ in range(3):
+        trials.lose(trials.begin(), DIED)
+    assert trials.stopper.is_requested()
+    assert not trials.stopper.interrupted
+    record = trials.ledger.trials.record(0)
+    assert (record.state, record.cause) == ("FAIL", "lost process")
+
+
+@pytest.mark.parametrize("cause", ["environment", "reward", "observation", "unknown", "stalled"])
+def test_the_ledger_has_the_cause_of_a_failure(trials, cause):
+    for _ in range(2):
+        trials.end(trials.begin(), failed="no", cause=cause, traceback="x: disk is full, StoreUnavailableError")
+    record = trials.ledger.trials.record(0)
+    assert (record.state, record.cause) == ("FAIL", cause)
+    assert not trials.stopper.is_requested()
+
+
+def test_a_worker_that_sees_a_full_disk_ends_the_sweep(trials):
+    trials.end(trials.begin(), failed="OSError: x", cause="disk full")
+    assert trials.stopper.reason == DISK_FULL
+    assert trials.ledger.trials.record(0).state == "RUNNING"
 
 
 def test_a_process_lost_while_the_sweep_ends_is_interrupted(trials):
@@ -406,7 +430,7 @@ def test_a_process_lost_while_the_sweep_ends_is_interrupted(trials):
 
 
 def test_a_lost_env_runner_does_not_count_against_its_trial(trials):
-    died = {"failed": "ActorDiedError: The actor died", "traceback": "ray.exceptions.ActorDiedError: it died"}
+    died = {"failed": "ActorDiedError: The actor died", "cause": "lost process"}
     for _ in range(2):
         trials.end(trials.begin(), **died)
     assert len(trials.retried) == 2
@@ -416,7 +440,7 @@ def test_a_node_that_sees_nothing_costs_no_trial(trials):
     for _ in range(3):
         trial = trials.begin()
         trials.hand_back(trial, 0)
-        trials.end(trial, failed="output_dir=/shared: not on node far", traceback=UNSHARED, node="far")
+        trials.end(trial, failed="output_dir=/shared: not on node far", cause="outage", node="far")
     assert {record.state for record in trials.ledger.trials.records()} == {"RUNNING"}
     assert trials.stopper.interrupted
     assert "/shared: not on node far" in trials.stopper.reason
@@ -426,7 +450,7 @@ def test_a_bad_node_fails_no_trial_while_others_make_progress(trials):
     other, trial = trials.begin(), trials.begin()
     for _ in range(4):
         trials.hand_back(trial, 0)
-        trials.end(trial, failed="output_dir=/shared: not on node far", traceback=UNSHARED, node="far")
+        trials.end(trial, failed="output_dir=/shared: not on node far", cause="outage", node="far")
         trials.save_report(other)
         trial = trials.begin()
     assert len(trials.retried) == 4
@@ -437,7 +461,7 @@ def test_a_bucket_that_only_one_node_cannot_reach_ends_nothing(trials, monkeypat
     monkeypatch.setattr(trials.sweep.store, "read", lambda name, is_quick: None)
     for _ in range(2):
         trial = trials.begin()
-        trials.end(trial, failed="StoreUnavailableError: x", traceback=AWAY, node="n2")
+        trials.end(trial, failed="StoreUnavailableError: x", cause="outage", node="n2")
     assert trials.retried == [0, 0]
     assert not trials.stopper.is_requested()
 
@@ -449,7 +473,7 @@ def test_a_bucket_that_does_not_answer_is_no_trials_fault(trials, monkeypatch):
     monkeypatch.setattr(trials.sweep.store, "read", read)
     trial = trials.begin()
     trials.hand_back(trial, 0)
-    trials.end(trial, failed="StoreUnavailableError: storage=s3://x", traceback=AWAY)
+    trials.end(trial, failed="StoreUnavailableError: storage=s3://x", cause="outage")
     assert trials.stopper.reason == STORAGE_AWAY
     assert trials.ledger.trials.record(0).stop_reason == "interrupted"
 

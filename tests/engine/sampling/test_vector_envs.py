@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rltune.engine.sampling.vector_envs import SyncEnvs, VectorEnvs, make_envs
 from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
-from rltune.errors import GuestError, RewardError
+from rltune.errors import Cause, GuestError, RewardError
 from tests.engine.engine_toy import CountEnv, make_collector, ppo_config
 
 SEEN: list[tuple[int, int]] = []
@@ -72,12 +73,106 @@ def test_a_registered_environment_receives_its_config_and_index() -> None:
 def test_a_reward_that_is_no_number_ends_the_sampling(mode: str) -> None:
     register_env("unrewarding", create_unrewarding)
     envs = make_envs(ppo_config("unrewarding", envs=2).env_runners(gym_env_vectorize_mode=mode))
-    with pytest.raises(RewardError, match=r"\bnan\n"):
+    with pytest.raises(RewardError) as caught:
         make_collector(envs).collect(4)
+    assert caught.value.call == f"step 1 of copy {1 if mode == 'sync' else 2}"
     envs.close()
 
 
+class Guest(CountEnv):
+    """Does something wrong at a step or a reset, in its second copy."""
+
+    def __init__(self, fault: Any, at: int = 2) -> None:
+        super().__init__()
+        self.fault, self.at = fault, at
+        if at == -1:
+            self.fault()
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        return (self.fault(obs, 1.0)[0], info) if self.at == 0 and callable(self.fault) else (obs, info)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *ends = super().step(action)
+        if self.count == self.at:
+            obs, reward = self.fault(obs, reward)
+        return obs, reward, *ends
+
+
+def leave(*args: Any) -> Any:
+    raise SystemExit(3)
+
+
+def divide(*args: Any) -> Any:
+    return 1 / 0, 0.0
+
+
+FAULTS = {
+    "exit": (leave, Cause.ENVIRONMENT),
+    "exception": (divide, Cause.ENVIRONMENT),
+    "nothing": (lambda obs, reward: (obs, None), Cause.REWARD),
+    "list": (lambda obs, reward: (obs, [reward]), Cause.REWARD),
+    "pair": (lambda obs, reward: (obs, np.array([reward, 1.0])), Cause.REWARD),
+    "text": (lambda obs, reward: (obs, "1.0"), Cause.REWARD),
+    "huge": (lambda obs, reward: (obs, 10**400), Cause.REWARD),
+    "nan": (lambda obs, reward: (obs * np.nan, reward), Cause.OBSERVATION),
+    "infinite": (lambda obs, reward: (obs - [0.0, np.inf], reward), Cause.OBSERVATION),
+    "shape": (lambda obs, reward: (obs[:1], reward), Cause.OBSERVATION),
+    "scalar": (lambda obs, reward: (0.0, reward), Cause.OBSERVATION),
+}
+
+
+CALLS = {2: "step 2 of copy 2", 0: "reset of copy 2", -1: "make of copy 2"}
+CASES = [*((2, fault) for fault in FAULTS), (0, "exit"), (0, "nan"), (0, "shape"), (-1, "exit"), (-1, "exception")]
+
+
+@pytest.mark.parametrize(("at", "fault"), CASES)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_fault_names_its_cause_and_its_call(mode: str, fault: str, at: int) -> None:
+    act, cause = FAULTS[fault]
+    register_env("guest", lambda config: Guest(act, at) if config.vector_index == 1 else CountEnv())
+    envs: Any = None
+
+    def sample() -> None:
+        nonlocal envs
+        envs = make_envs(ppo_config("guest", envs=2).env_runners(gym_env_vectorize_mode=mode))
+        make_collector(envs).collect(20)
+
+    with pytest.raises(GuestError) as caught:
+        sample()
+    if envs is not None:
+        envs.close()
+    assert caught.value.cause is cause
+    assert caught.value.call.startswith(CALLS[at])
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_unusual_but_right_numbers_are_taken(mode: str) -> None:
+    register_env("guest", lambda config: Guest(lambda obs, reward: (obs.tolist(), np.array([reward])), 2))
+    envs = make_envs(ppo_config("guest", envs=2).env_runners(gym_env_vectorize_mode=mode))
+    rollout = make_collector(envs).collect(20)
+    envs.close()
+    assert {episode[0] for episode in rollout.episodes} == {6.0}
+
+
+def test_a_failed_build_closes_the_copies_it_made() -> None:
+    closed: list[int] = []
+
+    class Closing(CountEnv):
+        def close(self) -> None:
+            closed.append(1)
+
+    def make(index: int) -> Any:
+        return Closing() if index < 2 else divide()
+
+    with pytest.raises(GuestError):
+        SyncEnvs(make, 3)
+    assert len(closed) == 2
+
+
 def test_copies_that_are_too_many_are_closed_and_counted() -> None:
+    few_copies.forget()
     config = ppo_config("FewCopies-v0", envs=4).environment(env_config={"most": 2})
     with pytest.raises(GuestError) as refused:
         make_envs(config)
@@ -89,6 +184,7 @@ def test_copies_that_are_too_many_are_closed_and_counted() -> None:
 def test_copies_in_other_processes_are_not_looked_at(tmp_path: Path) -> None:
     """Gymnasium would make one more, in the process that steps them."""
     spec = EnvSpec("FewCopies-v0", {"log": str(tmp_path / "log")}, ({"entry_point": "FlattenObservation"},))
+    few_copies.forget()
     facts = check_env(spec)
     config = ppo_config(register_for_rllib(spec, facts), envs=2).env_runners(gym_env_vectorize_mode="async")
     (tmp_path / "log").unlink()

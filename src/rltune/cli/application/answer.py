@@ -124,7 +124,8 @@ def explain_crash(error: Exception) -> RltuneError:
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark):
         place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
         return RltuneError(f"{place}: {error.problem}", "a file in YAML", f"correct line {mark.line + 1} of the file")
-    text = redact("".join(traceback.format_exception(error)))
+    # An exception's text may hold half a character, as of an unknown byte in a file's name, that no terminal shows.
+    text = redact("".join(traceback.format_exception(error))).encode(errors="backslashreplace").decode()
     try:
         # mkstemp gives the file mode 0600, so that only this user can read the traceback.
         handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")
@@ -140,7 +141,8 @@ def explain_crash(error: Exception) -> RltuneError:
 
 def to_json(value: Any) -> str:
     """Serialize a value as one line of JSON; NaN and infinite numbers become null."""
-    return json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode()  # An escaped half character is JSON, and can be printed.
 
 
 def to_plain(value: Any) -> Any:

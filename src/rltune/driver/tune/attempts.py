@@ -26,6 +26,17 @@ class Attempts:
         self._num_exceptions: Counter[TrialKey] = Counter()
         self._num_attempts: Counter[TrialKey] = Counter()
         self._num_attempts_in_a_row = 0
+        self._last_death: dict[TrialKey, str] = {}
+        self._deaths_in_a_row: set[str] = set()
+        self._was_progress = False
+
+    @property
+    def is_one_death(self) -> bool:
+        """Whether no attempt has made progress, and all have ended with the same end of their processes.
+
+        Then the environment ends its process each time, and it would do so when the same command is typed again.
+        """
+        return not self._was_progress and len(self._deaths_in_a_row) == 1 and "" not in self._deaths_in_a_row
 
     @property
     def are_exhausted(self) -> bool:
@@ -40,24 +51,36 @@ class Attempts:
         """Reset the counts, because a trial has got further than in any earlier attempt."""
         self._made_progress.add(trial)
         self._num_attempts_in_a_row = 0
+        self._was_progress = True
+        self._deaths_in_a_row.clear()
+        self._last_death.pop(trial, None)
         for counts in (self._num_exceptions, self._num_attempts):
             counts.pop(trial, None)
 
-    def end(self, trial: TrialKey, *, counts_against_trial: bool, is_nodes_fault: bool = False) -> bool:
+    def end(
+        self, trial: TrialKey, *, counts_against_trial: bool, is_nodes_fault: bool = False, death: str = ""
+    ) -> bool:
         """Count a failed attempt, and return whether the trial may be retried.
 
         Args:
             trial: Whose attempt it was.
             counts_against_trial: Whether the trial's own code ended it, rather than its process or its node.
             is_nodes_fault: Whether its node cannot run any trial. That fails no trial, and at worst ends the sweep.
+            death: How its process ended, if that is all that is known. A trial that ends its process twice in the same
+                way is itself to blame.
         """
         if trial in self._made_progress:
             return True
         self._num_attempts_in_a_row += 1
+        self._deaths_in_a_row.add(death)
+        counts_against_trial |= bool(death) and self._last_death.get(trial) == death
+        self._last_death[trial] = death
         if not is_nodes_fault:
             self._num_attempts[trial] += 1
             self._num_exceptions[trial] += counts_against_trial
-        if self.are_exhausted:  # The whole sweep ends, so this trial stays unfinished and does not fail.
+        if (
+            self.are_exhausted and not self.is_one_death
+        ):  # The whole sweep ends, so this trial stays unfinished and does not fail.
             return True
         # A trial that alone reaches the limit fails, because meanwhile other trials made progress.
         return self._num_exceptions[trial] <= self._max_retries and self._num_attempts[trial] < self._stop_after

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rltune.checkpoints.clients import STORAGE_AWAY, StoreError, StoreUnavailableError, UnsharedStoreError
+from rltune.checkpoints.clients import STORAGE_AWAY, StoreError
 from rltune.checkpoints.store import Store
 from rltune.compat.ray_start import find_logs
+from rltune.errors import Cause
 from rltune.formatting import first_line
-from rltune.ledger.disk_full import DISK_FULL, names_full_disk
+from rltune.ledger.disk_full import DISK_FULL
 from rltune.secrets import redact
-from rltune.trial.supervisor import STACK_FILE, STOP_FILE
+from rltune.trial.supervisor import STACK_FILE, STOP_FILE, has_stacks
 
 FAILURE_FILE = "failure.txt"  # The file in a trial's folder that describes its failure.
 MAX_TRACE = 4000  # The last characters of a traceback that the ledger and MLflow keep.
@@ -25,7 +28,7 @@ MAX_LOG = 20_000
 EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # Matches the last line of a traceback.
 # Not "OOM", which Ray mentions among the possible causes of any death.
 OUT_OF_MEMORY = ("OutOfMemory", "low on memory")
-LOST_ENV_RUNNER = ("ActorDiedError", "ActorUnavailableError", "NodeDiedError")  # Ray's errors for a lost env runner.
+LOST_NODE = "NodeDiedError"  # The name of Ray's error, which `rltune.compat.tune_controller` puts into the text.
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,26 @@ class Failure:
         reason: In one line.
         trace: The traceback, the stacks of the threads, or what Ray said.
         worker_log: The end of what the process wrote to its standard error; empty if that is unknown.
-        counts_against_trial: Whether the trial's own code ended the attempt: it raised, hung, or took all memory. A
-            process that is lost for any other cause may have been taken down with its node.
-        is_nodes_fault: Whether the node cannot use the sweep's store, so that no trial can run there.
+        cause: What ended the attempt, as whoever saw it says.
     """
 
     reason: str
     trace: str
     worker_log: str = ""
-    counts_against_trial: bool = True
-    is_nodes_fault: bool = False
+    cause: Cause = Cause.UNKNOWN
+
+    @property
+    def counts_against_trial(self) -> bool:
+        """Whether the trial's own code ended the attempt: it raised, hung, or took all memory.
+
+        A process that is lost for any other cause may have been taken down with its node.
+        """
+        return self.cause not in (Cause.LOST_PROCESS, Cause.LOST_NODE, Cause.OUTAGE)
+
+    @property
+    def is_nodes_fault(self) -> bool:
+        """Whether the node cannot use the sweep's store, so that no trial can run there."""
+        return self.cause is Cause.OUTAGE
 
 
 def explain_death(store: Store, trial_dir: str, error: str, pid: int | None = None) -> Failure:
@@ -60,43 +73,43 @@ def explain_death(store: Store, trial_dir: str, error: str, pid: int | None = No
     stack, worker_log = store.folder / trial_dir / STACK_FILE, _read_worker_log(pid or _find_pid(error))
     with contextlib.suppress(StoreError, OSError):
         store.fetch([f"{trial_dir}/{STACK_FILE}"], is_quick=True)
-    if stack.is_file():
-        trace = stack.read_text()
-        return _make_failure(f"{first_line(trace)}; see {stack}", trace, worker_log)
+    trace = stack.read_text(errors="backslashreplace") if stack.is_file() else ""
+    if has_stacks(trace):
+        return _make_failure(f"{first_line(trace)}; see {stack}", trace, worker_log, Cause.STALLED)
     error = error.strip() or "unknown"
+    cause, reason = explain_ray_death(error)
+    return _make_failure(f"worker died: {reason}", error, worker_log, cause)
+
+
+def explain_ray_death(error: str) -> tuple[Cause, str]:
+    """Read the cause and the reason of a process's end from Ray's text, which is all that Tune passes on (2.60)."""
     if any(word in error for word in OUT_OF_MEMORY):
-        return _make_failure("worker died: out of memory", error, worker_log)
+        return Cause.OUT_OF_MEMORY, "out of memory"
     detail = re.search(r"Worker exit detail: (.+)", error)
     line = first_line(detail[1] if detail else next((line for line in error.splitlines() if "Error" in line), error))
-    return _make_failure(f"worker died: {line[:300]}", error, worker_log, counts_against_trial=False)
+    return Cause.LOST_NODE if LOST_NODE in error else Cause.LOST_PROCESS, line[:300]
 
 
-def explain_error(reason: str, trace: str) -> Failure:
+def explain_report(result: Mapping[str, Any]) -> Failure:
     """Explain an exception that a worker has caught and reported.
 
     RLlib ends the process of an env runner at any exception (2.60). So the reason is the exception in the log of the
     env runner's process, if that is on this machine.
 
     Args:
-        reason: What the worker says, in one line.
-        trace: The traceback.
+        result: Its ``failed`` (the reason in one line), ``cause`` and ``traceback``.
     """
-    is_lost = reason.startswith(LOST_ENV_RUNNER)
-    worker_log = _read_worker_log(_find_pid(trace)) if is_lost else ""
+    reason, trace = str(result["failed"]), str(result.get("traceback", ""))
+    cause = Cause(result.get("cause", Cause.UNKNOWN))
+    if cause is not Cause.LOST_PROCESS:
+        return _make_failure(reason, trace, "", cause)
+    worker_log = _read_worker_log(_find_pid(trace))
     raised = [line for line in worker_log.splitlines() if EXCEPTION_LINE.match(line)]
     # Exceptions without a message come from the process's shutdown and explain nothing.
     if raised:
         line = next((line for line in reversed(raised) if ": " in line), raised[-1])
-        return _make_failure(f"env runner died: {line.strip()[:300]}", trace, worker_log)
-    is_unshared = UnsharedStoreError.__name__ in trace
-    is_away = StoreUnavailableError.__name__ in trace
-    return _make_failure(
-        reason,
-        trace,
-        worker_log,
-        counts_against_trial=not (is_lost or is_unshared or is_away),
-        is_nodes_fault=is_unshared,
-    )
+        return _make_failure(f"env runner died: {line.strip()[:300]}", trace, worker_log, Cause.UNKNOWN)
+    return _make_failure(reason, trace, worker_log, cause)
 
 
 def write_failure(store: Store, trial_dir: str, failure: Failure) -> dict[str, str]:
@@ -107,16 +120,16 @@ def write_failure(store: Store, trial_dir: str, failure: Failure) -> dict[str, s
         parts += ["standard error of the worker:", failure.worker_log]
     with contextlib.suppress(OSError):  # If the disk is full, the ledger still gets the reason.
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n\n".join(part.rstrip() for part in parts) + "\n")
+        path.write_text("\n\n".join(part.rstrip() for part in parts) + "\n", errors="backslashreplace")
     trace = f"{failure.trace}\n{failure.worker_log}" if failure.worker_log else failure.trace
-    return {"traceback": trace[-MAX_TRACE:], "log": f"{trial_dir}/{FAILURE_FILE}"}
+    return {"traceback": trace[-MAX_TRACE:], "cause": failure.cause.value, "log": f"{trial_dir}/{FAILURE_FILE}"}
 
 
 def find_outage(store: Store, failure: Failure) -> str:
     """Return the outage, a full disk or unreachable storage, that ended an attempt and affects all; "" if none."""
-    if names_full_disk(failure.trace):
+    if failure.cause is Cause.DISK_FULL:
         return DISK_FULL
-    if StoreUnavailableError.__name__ in failure.trace:
+    if failure.cause is Cause.OUTAGE:
         # Only the worker's node may be cut off, so the driver tries the storage itself.
         try:
             store.read(STOP_FILE, is_quick=True)
@@ -136,8 +149,8 @@ def read_last_error(file: str | None) -> str:
         return ""
 
 
-def _make_failure(reason: str, trace: str, worker_log: str, **causes: bool) -> Failure:
-    return Failure(redact(reason), redact(trace), redact(worker_log), **causes)
+def _make_failure(reason: str, trace: str, worker_log: str, cause: Cause) -> Failure:
+    return Failure(redact(reason), redact(trace), redact(worker_log), cause)
 
 
 def _find_pid(text: str) -> int | None:

@@ -21,7 +21,7 @@ from rltune.driver.tune.attempts import Attempts, TrialKey
 from rltune.driver.tune.failures import (
     Failure,
     explain_death,
-    explain_error,
+    explain_report,
     find_outage,
     read_last_error,
     write_failure,
@@ -192,8 +192,7 @@ class Recorder(Callback):
             event.stage.table.interrupt(event.number)
             self._tracker.wake()
         elif result.get("failed"):
-            failure = explain_error(str(result["failed"]), str(result.get("traceback", "")))
-            self._end_attempt(event, failure)
+            self._end_attempt(event, explain_report(result))
         elif reason:
             self._end(event, "PRUNED", reason)
         elif int(result.get("nominal_steps", 0)) < self._plan.budget.env_steps:
@@ -306,19 +305,28 @@ class Recorder(Callback):
             self.stopper.request(outage)
             self._interrupt(event)
             return
-        if result.get("out_of_memory") and (share := self._assignments.enlarge_share(record, event.gpus)):
+        # Only a worker that reports it has a full GPU: what Ray ends has taken the machine's memory.
+        is_gpu_full = result.get("cause") == Cause.OUT_OF_MEMORY
+        if is_gpu_full and (share := self._assignments.enlarge_share(record, event.gpus)):
             self.sweep.console.note(f"{record.name}: {reason}; it continues with {share.gpus:g} of a GPU")
             event.stage.retry(record)
             return
         may_go_on = self._attempts.end(
-            event.key, counts_against_trial=failure.counts_against_trial, is_nodes_fault=failure.is_nodes_fault
+            event.key,
+            counts_against_trial=failure.counts_against_trial,
+            is_nodes_fault=failure.is_nodes_fault,
+            death=reason if failure.cause is Cause.LOST_PROCESS else "",
         )
         if self._attempts.are_exhausted and not self.stopper.is_requested():
             limit = self._plan.failures.stop_after
-            self.stopper.interrupt(f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}")
+            last = f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}"
+            if self._attempts.is_one_death:  # Typing the command again would not help.
+                self.stopper.request(last)
+            else:
+                self.stopper.interrupt(last)
         # Retrying is useless after divergence, or if no GPU has enough memory.
-        if result.get("diverged") or result.get("out_of_memory") or not may_go_on:
-            diverged = bool(result.get("diverged"))
+        diverged = failure.cause is Cause.DIVERGED
+        if diverged or is_gpu_full or not may_go_on:
             facts = write_failure(self._store, event.trial_dir, failure)
             self._end(event, "PRUNED" if diverged else "FAIL", reason, **facts, diverged=diverged)
         elif self.stopper.is_requested():

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from math import isfinite, isnan
+from typing import Any, NoReturn, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -27,13 +29,17 @@ from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rltune.engine.features import UnsupportedError
-from rltune.envs.closing import close_env, close_quietly, make_copies
+from rltune.engine.sampling.process_copies import close_processes, find_lost_process, make_process_copies
+from rltune.envs.closing import close_env, make_copies
 from rltune.envs.episode import RECORD, EpisodeRecord
-from rltune.envs.spaces import PlainNumbers
-from rltune.envs.step_count import STEPS, read_reward, require_finite
+from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
+from rltune.envs.step_count import NO_NUMBER, STEPS, read_observation, read_rewards, require_finite
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array]
+
+UNUSUAL = (*NO_NUMBER, AttributeError)
+"""What a test for a finite reward and an observation's shape raises if they are of an unusual type."""
 
 NATIVE_FROM = 12
 """Environments from which a native vector environment beats stepping single ones (measured on CartPole)."""
@@ -85,13 +91,18 @@ class SyncEnvs:
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._discrete = isinstance(self.single_action_space, gym.spaces.Discrete)
-        shape = self.single_observation_space.shape or ()
-        self._obs = np.zeros((num_envs, *shape), self.single_observation_space.dtype)
+        self._shape = self.single_observation_space.shape or ()
+        self._obs = np.zeros((num_envs, *self._shape), self.single_observation_space.dtype)
+        # The product with zeros is NaN if an observation is infinite or NaN: no test is faster, for few numbers and for
+        # images.
+        self._flat, self._zeros = self._obs.reshape(-1), np.zeros(self._obs.size, self._obs.dtype)
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         # A list, because reading an array's element creates an object, which is slower.
         self._done = [False] * num_envs
+        # The steps of all environments so far, and for each of them how many there were when its episode began.
+        self._steps, self._begun = 0, [0] * num_envs
         self.records: list[tuple[int, EpisodeRecord]] = []
 
     @property
@@ -99,11 +110,21 @@ class SyncEnvs:
         """The environments themselves, as RLlib expects."""
         return self
 
+    def name_call(self, index: int) -> str:
+        """Name the call that an environment is in; the supervisor calls this while `step` runs in another thread."""
+        number = self._steps - self._begun[index]
+        return f"step {number} of copy {index + 1}" if number else f"reset of copy {index + 1}"
+
     def reset(self, seeds: Sequence[int] | None) -> Array:
         """Start an episode in each environment with its own seed; None means random seeds."""
         for index, env in enumerate(self.envs):
-            self._obs[index] = env.reset(seed=None if seeds is None else seeds[index])[0]
+            with call_guest(f"reset of copy {index + 1}"):
+                self._obs[index] = read_observation(
+                    env.reset(seed=None if seeds is None else seeds[index])[0], self._shape
+                )
         self._done = [False] * self.num_envs
+        self._steps, self._begun = 0, [0] * self.num_envs
+        require_finite(self._obs, self.name_call)
         return self._obs
 
     def step(self, actions: Array) -> Step:
@@ -111,25 +132,42 @@ class SyncEnvs:
         # tolist() converts all actions to Python numbers at once. NumPy scalars would slow the environment's
         # arithmetic.
         choices = actions.tolist() if self._discrete else actions
+        shape, index = self._shape, 0
+        self._steps += 1
         self.records = []
-        for index, env in enumerate(self.envs):
-            if self._done[index]:
-                self._obs[index] = env.reset()[0]
-                self._rewards[index] = 0.0
-                self._terminated[index] = self._truncated[index] = self._done[index] = False
-                continue
-            obs, reward, terminated, truncated, info = env.step(choices[index])
-            self._obs[index] = obs
-            self._rewards[index] = reward if isinstance(reward, float) else read_reward(reward)
-            self._terminated[index] = terminated
-            self._truncated[index] = truncated
-            if terminated or truncated:
-                self._done[index] = True
-                if info and RECORD in info:
-                    self.records.append((index, info[RECORD]))
+        try:
+            for index, env in enumerate(self.envs):
+                if self._done[index]:
+                    self._begun[index] = self._steps
+                    self._obs[index] = read_observation(env.reset()[0], shape)
+                    self._rewards[index] = 0.0
+                    self._terminated[index] = self._truncated[index] = self._done[index] = False
+                    continue
+                obs, reward, terminated, truncated, info = env.step(choices[index])
+                try:
+                    is_plain = obs.shape == shape and isfinite(reward)
+                except UNUSUAL:
+                    is_plain = False
+                if not is_plain:
+                    obs, (reward,) = read_observation(obs, shape), read_rewards([reward])
+                self._obs[index] = obs
+                self._rewards[index] = reward
+                self._terminated[index] = terminated
+                self._truncated[index] = truncated
+                if terminated or truncated:
+                    self._done[index] = True
+                    if info and RECORD in info:
+                        self.records.append((index, info[RECORD]))
+        except GUEST_FAULTS as error:
+            raise_fault(error, self.name_call(index))
         STEPS.steps += self.num_envs
-        require_finite(self._rewards.tolist())
+        if isnan(self._flat.dot(self._zeros)):
+            require_finite(self._obs, self.name_call)
         return self._obs, self._rewards, self._terminated, self._truncated
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore pickled environments; a view would come back as an array of its own."""
+        self.__dict__.update(state, _flat=state["_obs"].reshape(-1))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return an attribute of each environment or its wrappers, like Gymnasium's vector environments."""
@@ -163,6 +201,8 @@ class VectorEnvs:
         self.single_action_space = env.single_action_space
         self.observation_space = env.observation_space
         self.action_space = env.action_space
+        self._zeros = np.zeros(math.prod(self.observation_space.shape or ()), self.observation_space.dtype)
+        self._steps, self._has_failed = 0, False
         self.records: list[tuple[int, EpisodeRecord]] = []
 
     @property
@@ -170,25 +210,50 @@ class VectorEnvs:
         """The environments themselves, as RLlib expects."""
         return self
 
+    def name_call(self, index: int) -> str:
+        """Name the call that an environment is in."""
+        return f"{f'step {self._steps}' if self._steps else 'reset'} of copy {index + 1}"
+
     def reset(self, seeds: Sequence[int] | None) -> Array:
         """Start an episode in every environment; native ones with a single generator get the first seed."""
         single = isinstance(self.env.unwrapped, AsyncVectorEnv | SyncVectorEnv)
         seed = None if seeds is None else list(seeds) if single else seeds[0]
-        return np.asarray(self.env.reset(seed=seed)[0])
+        self._steps, call = 0, f"reset of {self.num_envs} copies"
+        with call_guest(call):
+            try:
+                obs = np.asarray(self.env.reset(seed=seed)[0])
+            except GUEST_FAULTS as error:
+                self._raise_fault(error, call)
+        require_finite(obs, self.name_call)
+        return obs
 
     def step(self, actions: Array) -> Step:
         """Step all environments at once."""
-        obs, rewards, terminated, truncated, infos = self.env.step(actions)
+        self._steps += 1
+        try:
+            obs, rewards, terminated, truncated, infos = self.env.step(actions)
+        except GUEST_FAULTS as error:
+            self._raise_fault(error, f"step {self._steps} of {self.num_envs} copies")
         records = infos.get(RECORD)
         # Gymnasium marks which copies have a key: the others have None.
         self.records = [] if records is None else [each for each in enumerate(records) if each[1] is not None]
         STEPS.steps += self.num_envs
-        require_finite(np.asarray(rewards).tolist())
+        read_rewards(np.asarray(rewards).tolist(), self.name_call)
+        if isnan(obs.ravel("K").dot(self._zeros)):
+            require_finite(obs, self.name_call)
         return obs, rewards, terminated, truncated
 
     def close(self) -> None:
         """Close the vector environment, with its processes if it has any."""
-        close_env(self.env)
+        if self._has_failed and isinstance(self.env, AsyncVectorEnv):
+            close_processes(self.env)
+        else:
+            close_env(self.env)
+
+    def _raise_fault(self, error: BaseException, call: str) -> NoReturn:
+        """Raise the error for an exception of a copy, or for the end of its process."""
+        self._has_failed = True
+        raise_fault(find_lost_process(self.env, error) or error, call)
 
 
 def seed_runner(seed: int | None, worker_index: int, steps: int) -> np.random.SeedSequence:
@@ -222,10 +287,12 @@ def make_envs(config: Any, worker_index: int = 0) -> ArrayEnvs:
     if creator is None:
         return _make_gym_envs(config.env, dict(config.env_config or {}), count, mode)
     if mode == gym.VectorizeMode.VECTOR_ENTRY_POINT:
-        return VectorEnvs(creator(EnvContext({**context, "num_envs": count}, worker_index=worker_index)))
+        with call_guest(f"make of {count} copies"):
+            return VectorEnvs(creator(EnvContext({**context, "num_envs": count}, worker_index=worker_index)))
 
     together = getattr(creator, "together", None)
-    native = together(count) if together is not None and mode == gym.VectorizeMode.SYNC else None
+    with call_guest(f"make of {count} copies"):
+        native = together(count) if together is not None and mode == gym.VectorizeMode.SYNC else None
     if native is not None:
         return VectorEnvs(native)
 
@@ -238,10 +305,13 @@ def make_envs(config: Any, worker_index: int = 0) -> ArrayEnvs:
 
 
 def _make_async_envs(make: Callable[[int], Any], count: int) -> ArrayEnvs:
-    """Build environments in processes of their own; Gymnasium closes one of them here, and the others there."""
-    makers = [lambda index=index: PlainNumbers(close_quietly(make(index))) for index in range(count)]
+    """Build environments in processes of their own; one is made here for its spaces, or what stands for it."""
+    with call_guest("make of copy 1"):
+        look = make(0)
+    spaces = look.observation_space, look.action_space
+    close_env(look)
     # Observations may stay in shared memory, because the sampler copies them before the next step.
-    return VectorEnvs(AsyncVectorEnv(makers, copy=False))
+    return VectorEnvs(AsyncVectorEnv(make_process_copies(make, count, spaces), copy=False))
 
 
 def _find_creator(env: Any) -> Callable[[EnvContext], Any] | None:
@@ -259,7 +329,8 @@ def _make_gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.Ve
         return _make_async_envs(lambda _: gym.make(env_id, disable_env_checker=True, **kwargs), count)
     native = mode == gym.VectorizeMode.VECTOR_ENTRY_POINT
     if native or (count >= NATIVE_FROM and _has_native(env_id, kwargs)):
-        return VectorEnvs(gym.make_vec(env_id, count, gym.VectorizeMode.VECTOR_ENTRY_POINT, **kwargs))
+        with call_guest(f"make of {count} copies"):
+            return VectorEnvs(gym.make_vec(env_id, count, gym.VectorizeMode.VECTOR_ENTRY_POINT, **kwargs))
     return SyncEnvs(lambda _: gym.make(env_id, disable_env_checker=True, **kwargs), count)
 
 
@@ -268,7 +339,8 @@ def _has_native(env_id: str, kwargs: dict[str, Any]) -> bool:
     module, _, name = env_id.rpartition(":")
     if module:
         # gym.make imports the module in an id such as module:Name, but gym.spec does not, so it is imported here.
-        importlib.import_module(module)
+        with call_guest(f"import of {module}"):
+            importlib.import_module(module)
     spec = gym.spec(name)
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return False
