@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -106,7 +107,8 @@ def test_a_trial_ends_when_its_process_has_ended(how, monkeypatch):
     assert killed == (["process"] if how == "answers" else [])
 
 
-def test_what_the_raylet_says_is_logged(capsys, caplog):
+def test_what_the_raylet_says_is_logged(capsys, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("ray.tune"), "propagate", True)  # A sweep turns it off.
     with log_raylet():
         ray._private.worker.print_to_stdstream({"lines": ["died"], "pid": "raylet", "is_err": False}, False)
     assert "(raylet) died" in caplog.text
