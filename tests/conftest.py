@@ -35,6 +35,9 @@ from sqlalchemy import MetaData
 from statements import create_all_once, create_sharing_engine
 from xdist.scheduler import LoadGroupScheduling
 
+from rltune import probe
+from rltune.driver import plan
+from rltune.envs.validation import check_env
 from rltune.ledger import database
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -46,6 +49,7 @@ for name in ("LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", 
     os.environ.pop(name, None)
 os.environ |= {"TERM": "dumb", "COLUMNS": "80", "no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not the key of who runs the tests
+os.environ["RLTUNE_COPIES"] = f"{os.environ['XDG_STATE_HOME']}/copies"  # not among the copies of who runs the tests
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Torch, Ray and RLlib leave 700,000 objects behind, which Python would look through after each few tests.
 gc.set_threshold(50_000, 20, 50)
@@ -100,6 +104,9 @@ def _parse_yaml_once(file: Any) -> Any:
 
 OmegaConf.load = _parse_yaml_once  # type: ignore[method-assign,assignment]
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each interpolation.
+
+# In a process of its own, each of some hundred plans would import Gymnasium, and know no environment of a test's.
+plan.examine_env = probe.examine_env = lambda spec, stall_s: check_env(spec)
 
 compose_once()
 database.create_engine = create_sharing_engine

@@ -249,6 +249,11 @@ class GuestError(RltuneError):
         super().__init__(problem, allowed, fix, key=key, value=value)
         self.cause, self.call, self.place, self.elapsed_s = cause, call, place, elapsed_s
 
+    def rewrite(self, problem: str, key: str = "", value: object = ABSENT) -> GuestError:
+        """Return the same error with another problem, and with the setting that names the code."""
+        parts = {name: vars(self)[name] for name in ("cause", "call", "place", "elapsed_s")}
+        return GuestError(problem, self.allowed, self.fix, key=key, value=value, **parts)
+
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name closest to ``name``, by spelling or meaning: ``lr`` for ``learning_rate``; else None.

@@ -33,7 +33,7 @@ from rltune.config.schema import ClusterConfig, ProbeConfig
 from rltune.config.validation import check_pair
 from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import spec_of
-from rltune.envs.validation import check_env, check_rewards
+from rltune.envs.validation import check_rewards, examine_env
 from rltune.errors import ResourceError, RltuneError, describe_exception, spell
 from rltune.formatting import format_count, format_number, spell_command
 from rltune.search.space import Space, parse_space
@@ -136,7 +136,7 @@ def run_probe(
     spec = spec_of(config.env)
     row, several_agents = find_capabilities(config.algo), spec.policies is not None
     check_algorithm(config.algo, parse_space({}), row, several_agents=several_agents)
-    facts = check_env(spec)
+    facts = examine_env(spec, START_S)
     obstacles = find_obstacles(config.algo, spec, config.env.vectorize, facts.find_policy_spaces())
     # Env runners of the combinations could not normalise rewards.
     config = replace(config, algo=remove_from_values(config.algo, {*obstacles, "rewards"}))

@@ -125,9 +125,10 @@ def test_whole_numbers_are_a_choice(settings):
         check_spaces(settings["sac"].algo, "Whole-v0", spaces, find_capabilities(settings["sac"].algo))
 
 
-def test_a_config_is_built_and_checked_without_a_copy(algo, monkeypatch):
+def test_a_config_is_built_and_checked_without_a_copy(algo):
+    few_copies.forget()
     build = make_build(algo(), EnvSpec("FewCopies-v0", wrappers=({"entry_point": "FlattenObservation"},)))
-    monkeypatch.setattr(few_copies, "STARTED", [])
+    few_copies.forget()
     check_corners(build, parse_space({}))
     assert few_copies.STARTED == []
 

@@ -37,6 +37,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray._private.state:GlobalState.node_table": (),
     "ray._private.state:GlobalState.get_node": ("node_id",),
     "ray._private.worker:_global_node": (),
+    "ray._private.worker:print_to_stdstream": ("data", "ignore_prefix"),
     "ray._private.node:Node.get_logs_dir_path": (),
     "ray.experimental.internal_kv:_internal_kv_del": ("key", "namespace"),
     "ray.experimental.internal_kv:_internal_kv_put": ("key", "value", "namespace"),

@@ -16,6 +16,7 @@ from rltune.cluster.resources import Machine, count_slots
 from rltune.compat.tune_controller import (
     adapt_tune,
     end_processes_first,
+    log_raylet,
     make_resource_manager,
     survive_lost_processes,
 )
@@ -103,6 +104,13 @@ def test_a_trial_ends_when_its_process_has_ended(how, monkeypatch):
             on_error(trial, RayActorError(error_msg="died"))
     assert ended == [trial]
     assert killed == (["process"] if how == "answers" else [])
+
+
+def test_what_the_raylet_says_is_logged(capsys, caplog):
+    with log_raylet():
+        ray._private.worker.print_to_stdstream({"lines": ["died"], "pid": "raylet", "is_err": False}, False)
+    assert "(raylet) died" in caplog.text
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("status", ["RUNNING", "PENDING"])

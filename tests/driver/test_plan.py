@@ -10,10 +10,29 @@ import pytest
 
 from rltune.algorithms.build import build_config
 from rltune.cluster.resources import Machine
+from rltune.driver import plan as planning
 from rltune.driver.plan import describe_plan, make_plan
+from rltune.envs.validation import examine_env
 from rltune.errors import ConfigError, ResourceError, RltuneError
 
 SAFE = ("tracking=off",)
+OWN = """import gymnasium
+class Own(gymnasium.Wrapper):
+    pass
+def score(total, length, info):
+    return total
+gymnasium.register("Own-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=50)
+"""
+
+
+def test_a_plan_imports_nothing_of_the_users(request_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "examine_env", examine_env)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_part.py").write_text(OWN)
+    words = ("env.id=own_part:Own-v0", "env.wrappers=[{entry_point: 'own_part:Own'}]", "objective.kind=own_part:score")
+    plan = make_plan(request_of(*SAFE, "env=gym", *words))
+    assert plan.build.facts.time_limit == 50
+    assert "own_part" not in sys.modules
 
 
 def test_a_plain_request_becomes_a_plan_that_fits_the_machine(make):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+import psutil
 import pytest
 from mlflow import MlflowClient
 from toy import ToyTrial, ledger, run_toy
@@ -131,8 +132,9 @@ def test_mlflow_metrics_are_stepped_by_environment_steps(ended: Ended) -> None:
         assert sorted(point.step for point in history) == list(range(100, 2001, 100))
 
 
-def test_trials_of_one_slot_share_a_process(ended: Ended) -> None:
-    assert 1 <= len(ended.worker_pids) <= 2
+def test_each_trial_has_a_process_of_its_own(ended: Ended) -> None:
+    assert len(ended.worker_pids) == len(read_trials(ended.outcome.folder))
+    assert not any(map(psutil.pid_exists, ended.worker_pids))
 
 
 def test_ended_trials_keep_only_their_best_policy(ended: Ended) -> None:

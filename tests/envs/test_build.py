@@ -104,6 +104,7 @@ def test_a_wrapper_that_is_misspelt_is_answered_with_the_nearest():
 @pytest.mark.parametrize("make", [make_env, make_flat_env, make_training_env])
 def test_an_environment_whose_wrapper_fails_is_closed(make):
     spec = EnvSpec("FewCopies-v0", {}, ({"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"steps": 1}},))
+    few_copies.forget()
     with pytest.raises(TypeError):
         make(spec)
     assert not few_copies.OPEN

@@ -1,15 +1,21 @@
 """A function is called in a process of its own, whose end is named whatever it is."""
 
+import contextlib
+import ctypes
 import os
+import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
 
-from rltune.envs.child import CallGivenUpError, Child
-from rltune.envs.guest import call_guest
+from rltune.envs.child import CallGivenUpError, Child, acquire_child, begin_child
+from rltune.envs.guest import ARGUMENTS, call_guest
 from rltune.errors import Cause, ConfigError, GuestError, RltuneError, UnexpectedError
 
 pytestmark = pytest.mark.fast
@@ -22,6 +28,8 @@ def add(left: int, right: int) -> list[int]:
 
 
 def leave(how: str) -> None:
+    if how == "fault":
+        raise ZeroDivisionError
     with call_guest("reset"):
         if how == "exit":
             sys.exit(0)
@@ -43,7 +51,7 @@ def count(progress: Callable[[int, int], None]) -> None:
 
 
 def call(name: str, limit_s: float = 30, **arguments: object) -> object:
-    return Child().call(f"{__name__}:{name}", arguments, limit_s=limit_s)
+    return Child(()).call(f"{__name__}:{name}", arguments, limit_s=limit_s)
 
 
 def test_the_answer_comes_back_whatever_is_printed() -> None:
@@ -56,7 +64,8 @@ def test_the_answer_comes_back_whatever_is_printed() -> None:
         ("exit", GuestError, Cause.ENVIRONMENT),
         ("raise", GuestError, Cause.ENVIRONMENT),
         ("refuse", ConfigError, Cause.REFUSED),
-        ("interrupt", UnexpectedError, Cause.UNKNOWN),
+        ("interrupt", GuestError, Cause.ENVIRONMENT),
+        ("fault", UnexpectedError, Cause.UNKNOWN),
         ("vanish", GuestError, Cause.LOST_PROCESS),
     ],
 )
@@ -83,3 +92,108 @@ def test_a_caller_that_gives_up_leaves_no_process() -> None:
     with pytest.raises(CallGivenUpError):
         child.call(f"{__name__}:leave", {"how": "hang"}, limit_s=60, is_given_up=lambda: True)
     assert not psutil.pid_exists(child.pid)
+
+
+def fail_loudly(how: str) -> None:
+    ctypes.CDLL(None).printf(b"no licence\n")
+    os.system("echo scene 0 is missing")
+    if how == "die":
+        os.abort()
+    raise ConfigError("env.id", "x", "is wrong")
+
+
+@pytest.mark.parametrize("how", ["raise", "die"])
+def test_an_error_has_the_last_lines_that_were_printed(how: str) -> None:
+    with pytest.raises(RltuneError) as caught:
+        call("fail_loudly", how=how)
+    assert "scene 0 is missing" in caught.value.what
+    if how == "raise":  # Of a process that dies, a C library's buffer may be lost.
+        assert "no licence" in caught.value.what
+
+
+def test_output_that_is_shown_is_in_no_error() -> None:
+    printed: list[bytes] = []
+    child = Child((), print_output=printed.append)
+    with pytest.raises(ConfigError) as caught:
+        child.call(f"{__name__}:fail_loudly", {"how": "raise"}, limit_s=60)
+    assert "scene" not in caught.value.what
+    assert b"scene" in b"".join(printed)
+
+
+def describe(kwargs: dict[object, object]) -> list[object]:
+    return [repr(kwargs), sys.argv, os.getcwd()]
+
+
+def test_arguments_keep_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["typed", "--steps=3"])
+    kwargs = {"rewards": {0: 1.5, 1: float("inf")}}
+    assert call("describe", kwargs=kwargs) == [repr(kwargs), [*ARGUMENTS], os.getcwd()]
+
+
+def start_others(how: str, folder: str) -> None:
+    """Start two processes, one of them in a session of its own, and then end or not."""
+    for is_alone in (False, True):
+        process = subprocess.Popen([sys.executable, "-c", "input()"], start_new_session=is_alone, stdin=-1)
+        with open(f"{folder}/{process.pid}", "w"):
+            pass
+    if how == "hold":  # It keeps Python's lock for ever, so that no thread of this process runs.
+        with open(f"{folder}/{os.getpid()}", "w"):
+            pass
+        re.match(r"(a+)+$", "a" * 60 + "b")
+    if how == "refuse":
+        raise ConfigError("env.id", "x", "is wrong")
+
+
+def list_alive(folder: Path) -> list[psutil.Process]:
+    deadline = time.monotonic() + 10
+    while pids := [int(path.name) for path in folder.iterdir() if psutil.pid_exists(int(path.name))]:
+        alive = [process for process in map(psutil.Process, pids) if process.status() != psutil.STATUS_ZOMBIE]
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(0.1)
+    return []
+
+
+@pytest.mark.parametrize("how", ["answer", "refuse", "hold"])
+def test_what_the_process_has_started_ends_with_it(tmp_path: Path, how: str) -> None:
+    with contextlib.suppress(RltuneError):
+        call("start_others", how=how, folder=str(tmp_path), limit_s=2)
+    assert len([*tmp_path.iterdir()]) == 2 + (how == "hold")
+    assert list_alive(tmp_path) == []
+
+
+def test_a_killed_parent_leaves_no_process(tmp_path: Path) -> None:
+    code = "import sys; from tests.envs.test_child import call; call('start_others', how='hold', folder=sys.argv[1])"
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    deadline = time.monotonic() + 60
+    while len([*tmp_path.iterdir()]) < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert len([*tmp_path.iterdir()]) == 3
+    assert list_alive(tmp_path) == []
+
+
+def wait_twice() -> None:
+    with call_guest("make"):
+        time.sleep(1)
+    with call_guest("reset"):
+        time.sleep(1)
+
+
+def test_a_slow_call_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltune.envs.child.REMIND_S", 0.5)
+    seen = []
+    Child(()).call(f"{__name__}:wait_twice", {}, limit_s=60, remind=lambda name, elapsed_s: seen.append(name))
+    assert seen[-1] in ("make", "reset")
+
+
+def test_an_early_child_is_used_once() -> None:
+    begin_child()
+    begin_child()
+    first, second = acquire_child(), acquire_child()
+    assert first is not second
+    for child in (first, second):
+        child.close()
+        child.close()
+        assert not psutil.pid_exists(child.pid)

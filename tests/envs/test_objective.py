@@ -82,6 +82,13 @@ def test_a_missing_key_is_told_before_the_first_trial() -> None:
     check_env(spec())
 
 
+def test_the_check_imports_an_own_function() -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_env(spec(kind="nowhere:score", key=None))
+    assert (refused.value.key, refused.value.value) == ("objective.kind", "nowhere:score")
+    assert "PYTHONPATH" in refused.value.fix
+
+
 PLACE = {"vectorize": "auto", "several_agents": False}
 
 
@@ -93,7 +100,6 @@ PLACE = {"vectorize": "auto", "several_agents": False}
         ({"kind": "return"}, {}, "with objective.key=is_success", "objective.kind=info"),
         ({}, {"several_agents": True}, "several agents", "objective.kind=return"),
         ({}, {"vectorize": "vector_entry_point"}, "env.vectorize=vector_entry_point", "env.vectorize=sync"),
-        ({"kind": "nowhere:score", "key": None}, {}, "cannot be imported", "PYTHONPATH"),
     ],
 )
 def test_what_cannot_be_had_is_refused_with_what_to_type(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import warnings
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import few_copies
 import gymnasium
@@ -13,7 +18,7 @@ import numpy as np
 import pytest
 
 from rltune.envs.spec import EnvSpec
-from rltune.envs.validation import check_env, check_rewards
+from rltune.envs.validation import check_env, check_rewards, examine_env, qualify_id, refuse_program
 from rltune.errors import ConfigError, GuestError, RltuneError
 
 SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
@@ -205,6 +210,16 @@ def test_a_choice_outside_its_space_is_refused():
     assert refused.value.allowed.startswith("3 to 4")
 
 
+class Spaceless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(2)
+
+
+def test_a_missing_space_is_named():
+    with pytest.raises(ConfigError, match="action_space") as refused:
+        check_room((0.0,), made=lambda values: Spaceless())
+    assert (refused.value.key, refused.value.value) == ("env.id", "Room-v0")
+
+
 @pytest.mark.parametrize("reward", [math.nan, math.inf, np.float32("-inf")])
 def test_a_reward_that_is_no_number_is_refused(reward):
     with pytest.raises(ConfigError, match=f"step 3: .* {float(reward)}\n"):
@@ -337,8 +352,8 @@ def test_rewards_are_shaped_where_there_are_single_copies():
         ({"rewards": {"scale": 0.0}}, "env.rewards"),
     ],
 )
-def test_a_check_makes_one_copy_and_closes_it(settings, key, monkeypatch):
-    monkeypatch.setattr(few_copies, "STARTED", [])
+def test_a_check_makes_one_copy_and_closes_it(settings, key):
+    few_copies.forget()
     with pytest.raises(ConfigError) if key else contextlib.nullcontext() as refused:
         check_env(EnvSpec("FewCopies-v0", **settings))
     if refused:
@@ -354,3 +369,136 @@ def test_a_check_learns_what_is_known_without_a_copy():
     assert facts.observation_space.shape == (4,)
     assert facts.metadata["render_fps"] == 50
     assert check_env(EnvSpec("Taxi-v3")).has_mask
+
+
+GUEST = """import os, sys, time, gymnasium
+class Guest(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, call="make", how="work"):
+        self.at = call, how
+        self.reach("make")
+    def reach(self, call):
+        if call == self.at[0]:
+            reach(self.at[1])
+    def reset(self, *, seed=None, options=None):
+        self.reach("reset")
+        return self.observation_space.sample() * 0, {}
+    def step(self, action):
+        self.reach("step")
+        return self.observation_space.sample() * 0, 0.0, False, False, {}
+    def close(self):
+        self.reach("close")
+def reach(how):
+    print("licence: none left")
+    if how == "exit":
+        sys.exit(0)
+    if how == "die":
+        os._exit(0)
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "hang":
+        time.sleep(600)
+    if how == "move":
+        os.chdir("/")
+    if how == "read":
+        import argparse
+        argparse.ArgumentParser().parse_args()
+    if how == "number":
+        int(sys.argv[1])
+gymnasium.register("Guest-v0", Guest)
+if "IMPORT" in os.environ:
+    reach(os.environ["IMPORT"])
+"""
+ENDS = [("reset", "exit"), ("import of guest", "hang"), ("step 1", "die"), ("import of guest", "read")]
+MORE_ENDS = [
+    ("import of guest", "exit"), ("make", "exit"), ("step 1", "exit"), ("close", "exit"), ("make", "die"),
+    ("make", "interrupt"), ("reset", "hang"), ("step 1", "hang"), ("close", "hang"), ("import of guest", "number"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user's in the working folder."""
+    (tmp_path / "guest.py").write_text(GUEST)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("guest")
+@pytest.mark.parametrize(
+    ("call", "how"), [*ENDS, *(pytest.param(*each, marks=pytest.mark.nightly) for each in MORE_ENDS)]
+)
+def test_whatever_a_guest_does_is_a_wrong_request(call: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_import = call.startswith("import")
+    if is_import:
+        monkeypatch.setenv("IMPORT", how)
+    kwargs = {} if is_import else {"call": call.split()[0], "how": how}
+    with pytest.raises(RltuneError) as refused:
+        examine_env(EnvSpec("guest:Guest-v0", kwargs), stall_s=2.0)
+    error = refused.value
+    assert (error.key, error.value, error.exit_code) == ("env.id", "guest:Guest-v0", 2)
+    assert isinstance(error, GuestError)
+    assert error.call == call
+    assert "licence: none left" in error.what
+    assert ("__main__" in error.fix) == (how in ("read", "number"))
+
+
+@pytest.mark.usefixtures("guest")
+def test_a_guest_moves_and_prints_in_its_own_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rltune.envs.child.REMIND_S", 0.0)
+    facts = examine_env(EnvSpec("guest:Guest-v0", {"how": "move"}), stall_s=60.0)
+    assert facts.action_space == gymnasium.spaces.Discrete(2)
+    assert Path.cwd() == tmp_path
+    assert "guest" not in sys.modules
+    out = capfd.readouterr().out
+    assert "licence" not in out
+    assert "failures.stall_s=60" in out
+
+
+@pytest.mark.parametrize(
+    ("point", "qualified"),
+    [
+        (type("Mine", (gymnasium.Env,), {"__module__": "my_project.walk"}), "my_project.walk:Program-v0"),
+        (functools.partial(type("Mine", (gymnasium.Env,), {"__module__": "walk"}), 3), "walk:Program-v0"),
+        ("my_project.walk:Mine", "my_project.walk:Program-v0"),
+        ("gymnasium.envs.classic_control:CartPoleEnv", "Program-v0"),
+        (type("Mine", (gymnasium.Env,), {"__module__": "__main__"}), "__main__:Program-v0"),
+        (None, "Program-v0"),
+    ],
+)
+def test_an_id_of_the_program_gets_its_module(point: Any, qualified: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if point is not None:
+        monkeypatch.setitem(gymnasium.registry, "Program-v0", gymnasium.envs.registration.EnvSpec("Program-v0", point))
+    assert qualify_id("Program-v0") == qualified
+
+
+@pytest.mark.parametrize(
+    ("spec", "key"),
+    [
+        (EnvSpec("__main__:Own-v0"), "env.id"),
+        (EnvSpec("CartPole-v1", wrappers=({"entry_point": "__main__:Own"},)), "env.wrappers[0]"),
+        (EnvSpec("CartPole-v1", objective={"kind": "__main__:score", "direction": "max"}), "objective.kind"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("file", "run_as", "module"),
+    [
+        ("/a/my_sweep.py", None, "my_sweep"),
+        ("/a/b.py", "a.b", "a.b"),
+        (None, None, "my_env"),
+        ("/bin/rltune", None, "my_env"),
+    ],
+)
+def test_what_the_program_defines_is_refused(
+    spec: EnvSpec, key: str, file: str | None, run_as: str | None, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = ModuleType("__main__")
+    main.__file__, main.__spec__ = file, ModuleSpec(run_as, None) if run_as else None
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with pytest.raises(ConfigError) as refused:
+        refuse_program(spec)
+    assert refused.value.key == key
+    assert f"{key}={module}:" in refused.value.fix

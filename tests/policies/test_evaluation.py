@@ -213,16 +213,16 @@ def test_episodes_do_not_depend_on_the_number_of_copies(tmp_path):
 
 
 @pytest.mark.parametrize(("trained", "copies", "opened"), [(1, None, 1), (2, None, 2), (4, 3, 3), (None, None, 5)])
-def test_as_many_copies_play_as_the_training_had(tmp_path, monkeypatch, trained, copies, opened):
-    monkeypatch.setattr(few_copies, "STARTED", [])
+def test_as_many_copies_play_as_the_training_had(tmp_path, trained, copies, opened):
+    few_copies.forget()
     policy = load_few(tmp_path, opened, **({"copies": trained} if trained else {}))
     assert len(evaluate(policy, 5, copies=copies).returns) == 5
     assert list(range(1, opened + 1)) == few_copies.STARTED, "the first that plays is the one that is looked at"
     assert not few_copies.OPEN
 
 
-def test_several_evaluations_share_their_copies(tmp_path, monkeypatch):
-    monkeypatch.setattr(few_copies, "STARTED", [])
+def test_several_evaluations_share_their_copies(tmp_path):
+    few_copies.forget()
     policy = load_few(tmp_path)
     with Copies(1) as copies:
         shared = [evaluate(policy, 4, seed, copies=copies) for seed in (0, 9)]
@@ -232,6 +232,7 @@ def test_several_evaluations_share_their_copies(tmp_path, monkeypatch):
 
 
 def test_copies_are_closed_if_one_cannot_be_made(tmp_path):
+    few_copies.forget()
     policy = load_few(tmp_path, 2)
     with pytest.raises(GuestError):
         evaluate(policy, 5, copies=3)

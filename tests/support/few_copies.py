@@ -17,6 +17,12 @@ STARTED: list[int] = []
 """How many were open after each start in this process."""
 
 
+def forget() -> None:
+    """Begin anew in this process, as each test does."""
+    OPEN.clear()
+    STARTED.clear()
+
+
 class FewCopies(gymnasium.Env[Any, Any]):
     """An episode takes eight steps, of which each pays 1 for one of the actions.
 

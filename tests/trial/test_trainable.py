@@ -425,13 +425,15 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     build["algo"]["reporting"] |= {"min_sample_timesteps_per_iteration": 100, "min_time_s_per_iteration": 0}
     task = {"build": build, "env_steps": 300, "reports": 1, "engine": "fast", "params": {}, "kind": "certify"}
     task |= {"episodes": 5, "checkpoint_every_s": 1e9}
-    monkeypatch.setattr(few_copies, "STARTED", [])
+    few_copies.forget()
     trial = Trial(make_task(tmp_path, **task))
     assert few_copies.STARTED == [1]
 
     def end_early(done: int, total: int) -> None:
         raise SamplingEnded
 
+    trained = trial.step()
+    assert not trained["done"], trained.get("traceback")
     monkeypatch.setattr(trial, "_report_episode", end_early)
     report = trial.step()
     assert report.get("interrupted"), report.get("traceback")
@@ -445,3 +447,21 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     again.cleanup()
     assert few_copies.STARTED == [1] * 4
     assert not few_copies.OPEN
+
+
+def test_a_failed_evaluation_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of the whole budget comes before the episodes, from which the next attempt plays them again."""
+
+    def fail(*_: Any) -> list[float]:
+        raise ConnectionResetError("gone")
+
+    task = {"kind": "certify", "episodes": 3}
+    with monkeypatch.context() as patch:
+        patch.setattr(ToyTrial, "play", fail)
+        *_, trained, failed = run_trial(make_task(tmp_path, **task))
+    assert "gone" in failed["failed"]
+    latest = trained["records"]["latest"]
+    assert (latest["env_steps"], trained["nominal_steps"]) == (1000, 1000)
+    monkeypatch.setattr(ToyRunner, "train", fail)
+    (last,) = run_trial(make_task(tmp_path, **task, latest=latest, best=trained["records"].get("best")))
+    assert (last["nominal_steps"], last["returns"]) == (1000, [1.0] * 3)

@@ -111,6 +111,16 @@ def test_failures_of_one_kind_are_one_line(tmp_path: Path) -> None:
     assert failures.facts == [("trial 2, 3", expected)]
 
 
+def test_repairs_of_environments_are_counted_by_trial(tmp_path: Path) -> None:
+    view = load_view(write_sweep(tmp_path / "s"))
+    assert not [section for section in describe_sweep(view) if section.name == "repairs"]
+    trials = list(view.trials)
+    numbers = {**trials[1].record.numbers, "env_restarts": 9.0}
+    trials[1] = replace(trials[1], record=replace(trials[1].record, numbers=numbers))
+    (repairs,) = (each for each in describe_sweep(replace(view, trials=trials)) if each.name == "repairs")
+    assert repairs.facts == [(f"trial {view.trials[1].number}", "9 x")]
+
+
 def test_scores_are_explained_if_fresh_episodes_stand_beside_them(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "s", 2)
     assert not describe_sweep(load_view(folder))[-1].notes, "there is one number"

@@ -25,6 +25,7 @@ from rltune.config.schema import ProbeConfig, RunConfig
 from rltune.config.settings_file import load_settings
 from rltune.config.uris import conceal_setting
 from rltune.config.validation import parse_config
+from rltune.envs.child import begin_child
 from rltune.errors import ConfigError
 from rltune.formatting import format_count, format_number, spell_command
 
@@ -74,7 +75,15 @@ def check(jobs: Sequence[Job]) -> Answer:
     return Answer({"ok": True, "not_checked": [LATER], "sweeps": sweeps}, show)
 
 
-@command("run algo=ppo env=cartpole", RunConfig, ComposedCommand, prepare=run_composed, takes_jobs=True, check=check)
+@command(
+    "run algo=ppo env=cartpole",
+    RunConfig,
+    ComposedCommand,
+    prepare=run_composed,
+    takes_jobs=True,
+    begin=begin_child,
+    check=check,
+)
 def run(jobs: Sequence[Job]) -> Answer:
     """Run a sweep, certify its winner and register it."""
     configs = [read_request(job.settings, sys.argv[1:]) for job in jobs]
@@ -191,6 +200,7 @@ def resume(settings: ResumeConfig) -> Answer:
         return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     from rltune.cluster.fork_server import begin_fork_server
 
+    begin_child()
     begin_fork_server()
     from rltune.driver.run import resume_sweep
 
@@ -199,7 +209,7 @@ def resume(settings: ResumeConfig) -> Answer:
     return answer_outcome(outcome, ref.ledger_url)
 
 
-@command("probe algo=ppo env=cartpole", ProbeConfig, ComposedCommand)
+@command("probe algo=ppo env=cartpole", ProbeConfig, ComposedCommand, begin=begin_child)
 def probe(settings: ProbeConfig) -> Answer:
     """Measure how to use this machine best."""
     from rltune.probe import describe_results, run_probe

@@ -126,7 +126,7 @@ def _receive_head(connection: socket.socket) -> tuple[bytes, list[int]]:
     """Receive the first bytes of a request, with the streams of a worker; b"" if the client has disconnected."""
     connection.settimeout(REQUEST_S)
     try:
-        head, streams, _, _ = socket.recv_fds(connection, len(CALL) + 4, 3)
+        head, streams, _, _ = socket.recv_fds(connection, len(CALL) + 4, 4)
     except OSError:
         return b"", []
     return head, list(streams)
@@ -197,25 +197,20 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
 
 
 def _become_child(connection: socket.socket, streams: Sequence[int]) -> None:
-    """Call a function for the driver as an `rltune.envs.child.Child`: in a session that the driver can end.
+    """Become the supervising process of an `rltune.envs.child.Child`, in a session of its own, as if it were started.
 
-    The function runs in a process of its own below this one, which waits for it and sends how it has ended.
+    It ends with the driver, and not with the fork server.
     """
-    requests, output, answers = streams
+    lifeline, requests, output, answers = streams
     os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     forbid_auto_start()
-    for number, stream in enumerate((requests, output, output)):
+    for number, stream in enumerate((lifeline, output, output)):
         os.dup2(stream, number)
-    os.close(requests)
+    os.close(lifeline)
     os.close(output)
     connection.sendall(os.getpid().to_bytes(PID_BYTES))
     connection.close()
-    if pid := os.fork():
-        child.send_end(answers, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        os._exit(0)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    child.main(answers, ())
+    child.supervise(requests, answers)
 
 
 def _pickle_error(error: Exception) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -22,6 +23,7 @@ def adapt_tune(one_process: bool) -> Iterator[None]:
         stack.enter_context(survive_lost_processes())
         stack.enter_context(skip_callback_count())
         stack.enter_context(end_processes_first())
+        stack.enter_context(log_raylet())
         if one_process:
             stack.enter_context(use_warm_processes())
         yield
@@ -102,6 +104,21 @@ def survive_lost_processes() -> AbstractContextManager[None]:
         plain(manager, tracked_actor_task=tracked_actor_task, exception=exception)
 
     return replace_names(RayActorManager, _actor_task_failed=fail_task)
+
+
+def log_raylet() -> AbstractContextManager[None]:
+    """Write what the raylet says of dead workers to the sweep's log, and not to standard output.
+
+    What: ``ray._private.worker.print_to_stdstream``.
+    Why: Ray prints a thousand characters for each dead process, whatever its setting for logs, and so between a
+    command's own lines, which say it in one. Tested with Ray 2.60.
+    """
+    from ray._private import worker
+
+    def log(data: Any, ignore_prefix: bool) -> None:
+        logging.getLogger("ray.tune").warning("(%s) %s", data["pid"], "\n".join(data["lines"]))
+
+    return replace_names(worker, print_to_stdstream=log)
 
 
 def skip_callback_count() -> AbstractContextManager[None]:

@@ -59,7 +59,7 @@ from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
 from rltune.envs.spec import EnvSpec, spec_of, specify_env
-from rltune.envs.validation import check_env, check_rewards
+from rltune.envs.validation import check_rewards, examine_env, refuse_program
 from rltune.errors import ConfigError
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
@@ -320,7 +320,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     fitted, grid_notes = fit_sizes(config, space.count_points() if traits.is_grid else None)
     optional_notes = (
         *env_notes,
-        *(facts.notes if facts else ()),
+        *facts.notes,
         _describe_few_steps(config),
         _describe_late_episodes(config, facts, row),
         *portfolio_notes,
@@ -434,7 +434,8 @@ def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tup
     check_rewards(spec, vectorize)
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
-    facts = check_env(spec)
+    refuse_program(spec)
+    facts = examine_env(spec, config.failures.stall_s)
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
     spaces = facts.find_policy_spaces()

@@ -36,6 +36,7 @@ from rltune.driver.starting import (
     plan_begun,
     require_changeable,
 )
+from rltune.envs.validation import qualify_id
 from rltune.errors import StudyUnavailableError
 from rltune.ledger.disk_full import explain_full_disk
 from rltune.ledger.handover import fetch_sweep
@@ -70,6 +71,7 @@ def run_sweep(
         RltuneError: The request cannot be carried out; nothing was written.
     """
     began = time.monotonic()
+    config = replace(config, env=replace(config.env, id=qualify_id(config.env.id)))
     # Printed first, because the next imports and the start of Ray take seconds.
     _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy, build_own, take_copies
+from rltune.envs.guest import import_guest
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, resolve_variables, spec_of
-from rltune.errors import ABSENT, ConfigError, nearest
+from rltune.errors import ABSENT, ConfigError, GuestError, nearest
 
 if TYPE_CHECKING:
     import gymnasium
@@ -52,6 +52,8 @@ def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> 
     import gymnasium
 
     def make(copy: Copy) -> Any:
+        if module := spec.id.rpartition(":")[0]:
+            import_guest(module)  # Gymnasium imports it, too, but shows it the command line of this process.
         arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
         return gymnasium.make(spec.id, **{"disable_env_checker": True, **arguments})
 
@@ -199,8 +201,10 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
         raise ConfigError(key, wrapper, "is no wrapper", usage, "see gymnasium.wrappers for names")
     module, _, name = str(wrapper["entry_point"]).rpartition(":")
     try:
-        cls = getattr(importlib.import_module(module or "gymnasium.wrappers"), name)
-    except (ImportError, AttributeError):
+        cls = getattr(import_guest(module or "gymnasium.wrappers"), name)
+    except (GuestError, AttributeError) as error:
+        if isinstance(error, GuestError) and not isinstance(error.__cause__, ImportError):
+            raise
         close = nearest(name, [wrapper for wrapper in dir(gymnasium.wrappers) if wrapper[0].isupper()])
         raise ConfigError(
             key,
@@ -237,8 +241,11 @@ def import_env_module(module: str, env_id: str) -> None:
         ConfigError: It cannot be imported; names the extra, the nearest module, or where to put it.
     """
     try:
-        importlib.import_module(module)
-    except Exception as error:
+        import_guest(module)
+    except GuestError as fault:
+        error = fault.__cause__
+        if not isinstance(error, Exception):
+            raise
         package = module.split(".")[0]
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == package
         close = nearest(package, EXTRAS) if is_missing else None

@@ -1,20 +1,24 @@
 """Call a function in a plain process of its own that can be ended, and name an end without an answer.
 
 The user's code runs in such processes and never in the driver's or the service's: it may hang, call ``sys.exit``,
-change the folder, print, or break its process. The function gets and returns JSON, because a pickled answer would
-import the user's modules here. Unlike a call of the fork server it needs no Ray, so it works before and beside Ray's
-start, without our replacements, and on every platform.
+change the folder, print, or break its process. The function returns JSON, because a pickled answer would import the
+user's modules here. Unlike a call of the fork server it needs no Ray, so it works before and beside Ray's start,
+without our replacements, and on every platform.
 
-`Child` runs in the driver or the service, `main` in the process itself.
+There are two processes. The first one supervises: it runs no code of the user's, so that it notices at once when its
+parent closes it or is killed, and then ends the second one with all that this has started. The second one calls the
+function. `Child` runs in the driver or the service, `main` in the process itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import json
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -23,22 +27,27 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 from rltune import errors
-from rltune.envs.guest import RUNNING, make_stall
+from rltune.envs.guest import ARGUMENTS, RUNNING, make_fault, make_stall
 from rltune.errors import Cause, GuestError, RltuneError, UnexpectedError, describe_exception
+from rltune.formatting import find_start, use_start
 
-START_S = 300.0  # The shortest time limit until the first sign of life, because the imports before it take seconds.
 POLL_S = 0.1  # How often the caller is asked whether it still wants the answer.
-END_S = 5.0  # How long an ended process that is not a child of this one is waited for.
-MAX_OUTPUT = 4_000  # The last characters of what the process has printed, for the error if it dies.
+START_S = 300.0  # The shortest time limit until the first sign of life, because the imports before it take seconds.
+CLOSE_S = 5.0  # How long the supervising process may take to end the other one, before it is killed itself.
+REMIND_S = 5.0  # When the caller first hears what a slow call waits for, and then each time after four times as long.
+MAX_OUTPUT = 4_000  # The last characters of what the process has printed that are kept.
+MAX_LINES = 3  # The last of its lines that are part of an error.
+# The modules are found where the parent finds them, even if its program has changed the path.
+START = "import sys; sys.path[:] = sys.argv[4:]; from rltune.envs.child import main; main(*sys.argv[1:4])"
 _sending = threading.Lock()  # Several threads of an evaluation may report.
 Fork: TypeAlias = Callable[[Sequence[int]], int | None]
-"""Forks a process that calls `main` from one that has the imports done, such as `rltune.cluster.fork_server`'s.
+"""Forks a process that calls `supervise` from one that has the imports done, such as `rltune.cluster.fork_server`'s.
 
-It takes the descriptors of the requests, the output and the answers, and returns the id of a process that leads a
-session of its own and, at the end, sends how it has ended; None if it cannot.
+It takes the descriptors that `supervise` gets and returns the id of the process, which leads a session of its own; None
+if it cannot.
 """
 
 
@@ -52,33 +61,36 @@ class Child:
     Args:
         imports: Modules that it imports before it has got its request.
         fork: Forks the process, which is then ready at once. None, or if it cannot: the process is started anew.
-        print_output: Takes what the process prints. The last of it is also in the error if the process dies.
+        print_output: Takes what the process prints, and the traceback of an exception. None: the last lines that it has
+            printed become part of an error. Those of a process that has ended or hangs always do.
 
     Attributes:
-        pid: The id of the process, which leads a session of its own.
+        pid: The id of the supervising process, which leads a session of its own.
         call_name: The call into the user's code that began last.
     """
 
     def __init__(
         self,
-        imports: Sequence[str] = (),
+        imports: Sequence[str] = ("rltune.envs.validation",),
         fork: Fork | None = None,
-        print_output: Callable[[bytes], object] = lambda printed: None,
+        print_output: Callable[[bytes], object] | None = None,
     ) -> None:
+        lifeline, self._lifeline = os.pipe()
         requests, self._requests = os.pipe()
         self._printed, output = os.pipe()
         self._answers, answers = os.pipe()
-        theirs = requests, output, answers
+        self._open = {self._lifeline, self._requests, self._printed, self._answers}
+        theirs = lifeline, requests, output, answers
         self._process: subprocess.Popen[bytes] | None = None
         try:
             pid = fork(theirs) if fork else None
             if pid is None:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "rltune.envs.child", str(answers), *imports],
-                    stdin=requests,
+                    [sys.executable, "-c", START, str(requests), str(answers), ",".join(imports), *sys.path],
+                    stdin=lifeline,
                     stdout=output,
                     stderr=output,
-                    pass_fds=[answers],
+                    pass_fds=[requests, answers],
                     start_new_session=True,  # A terminal's Ctrl-C must reach only the driver, which ends this process.
                 )
                 pid = self._process.pid
@@ -88,9 +100,8 @@ class Child:
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
-        self.pid, self._is_closed = pid, False
-        self._output, self._print_output = b"", print_output
-        self.call_name = ""
+        self.pid, self._output, self._print_output = pid, b"", print_output
+        self.call_name, self._call_began = "", time.monotonic()
 
     def call(
         self,
@@ -100,169 +111,288 @@ class Child:
         limit_s: float,
         progress: Callable[[int, int], None] | None = None,
         is_given_up: Callable[[], bool] = lambda: False,
+        remind: Callable[[str, float], None] = lambda call, elapsed_s: None,
     ) -> Any:
         """Call a function, and return its answer. The process and all that it has started have ended then.
 
         Args:
-            function: ``module:function``. It gets ``progress`` as a keyword argument if the caller gives one.
-            arguments: Its other keyword arguments, as JSON has them.
+            function: As for `send`.
+            arguments: As for `send`.
+            limit_s: As for `receive`.
+            progress: As for `receive`.
+            is_given_up: As for `receive`.
+            remind: As for `receive`.
+        """
+        self.send(function, arguments, has_progress=progress is not None)
+        return self.receive(limit_s=limit_s, progress=progress, is_given_up=is_given_up, remind=remind)
+
+    def send(self, function: str, arguments: Mapping[str, Any], *, has_progress: bool = False) -> None:
+        """Send the request, which is carried out while this process does other work. `receive` or `close` must follow.
+
+        Args:
+            function: ``module:function``, whose answer is such as JSON has.
+            arguments: Its keyword arguments.
+            has_progress: Whether it takes ``progress``, a function, as a further keyword argument.
+        """
+        request = {"function": function, "arguments": dict(arguments), "progress": has_progress}
+        request |= {"path": sys.path, "start": find_start()}
+        self._open.discard(self._requests)
+        # A broken pipe means that it has died already, which `receive` reports.
+        with contextlib.suppress(BrokenPipeError), open(self._requests, "wb") as stream:
+            # It is pickled because JSON would turn the numbers among an argument's keys to text.
+            stream.write(pickle.dumps(request))
+
+    def receive(
+        self,
+        *,
+        limit_s: float,
+        progress: Callable[[int, int], None] | None = None,
+        is_given_up: Callable[[], bool] = lambda: False,
+        remind: Callable[[str, float], None] = lambda call, elapsed_s: None,
+    ) -> Any:
+        """Wait for the answer of the function, and end the process with all that it has started.
+
+        Args:
             limit_s: The longest time that it may take without a sign of life: a call into the user's code that begins
-                (`rltune.envs.guest.call_guest`), or progress. Before the first one it is at least `START_S`.
+                (`rltune.envs.guest.call_guest`), or progress.
             progress: Called with the number of finished parts and of all parts.
             is_given_up: Whether the answer is not wanted any more.
+            remind: Called with the name of the call that it waits for, and for how many seconds, after `REMIND_S`.
 
         Raises:
             RltuneError: What the function has raised, of our types; an `UnexpectedError` for any other exception.
             GuestError: The process has ended without an answer (LOST_PROCESS) or has not answered in time (STALLED).
             CallGivenUpError: `is_given_up` has said so.
         """
-        request = {"function": function, "arguments": arguments, "progress": progress is not None}
-        request |= {"path": sys.path, "argv": sys.argv, "limit_s": limit_s}
         try:
-            content = json.dumps(request).encode() + b"\n"
-            with contextlib.suppress(BrokenPipeError):  # It has died already, which reading its answer will say.
-                while content:
-                    content = content[os.write(self._requests, content) :]
-            answer = self._receive(limit_s, progress, is_given_up)
+            answer = self._wait(limit_s, progress or (lambda *made: None), is_given_up, remind)
+            output = self._describe_output()
+            if self._print_output and "refused" in answer:
+                self._print_output(answer["trace"].encode(errors="backslashreplace"))
         finally:
             self.close()
         if "refused" in answer:
-            raise _restore_error(answer)
+            raise _restore_error(answer, "" if self._print_output else output)
         return answer["answer"]
 
     def close(self) -> None:
-        """End the process with its whole session."""
-        if self._is_closed:
+        """End the process with all that it has started."""
+        if not self._open:
             return
-        self._is_closed = True
+        with contextlib.suppress(OSError):
+            os.write(self._lifeline, b"end")  # A process that was forked here meanwhile would keep a closed pipe open.
+        deadline = time.monotonic() + CLOSE_S
+        while self._is_running() and time.monotonic() < deadline:
+            time.sleep(0.01)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         if self._process:
-            self._process.kill()
             self._process.wait()
-        else:  # It is not a child of this process, which would be waited for.
-            deadline = time.monotonic() + END_S
-            while _is_running(self.pid) and time.monotonic() < deadline:
-                time.sleep(0.01)
         self._close_pipes()
 
     def _close_pipes(self) -> None:
-        for descriptor in (self._requests, self._printed, self._answers):
-            os.close(descriptor)
+        while self._open:
+            os.close(self._open.pop())
 
-    def _receive(
-        self, limit_s: float, progress: Callable[[int, int], None] | None, is_given_up: Callable[[], bool]
+    def _is_running(self) -> bool:
+        if self._process:
+            return self._process.poll() is None
+        try:
+            os.kill(self.pid, 0)
+        except OSError:  # There is none, or another user's process has got the id.
+            return False
+        return True
+
+    def _wait(
+        self,
+        limit_s: float,
+        progress: Callable[[int, int], None],
+        is_given_up: Callable[[], bool],
+        remind: Callable[[str, float], None],
     ) -> dict[str, Any]:
-        received, heard, streams = b"", time.monotonic(), [self._answers, self._printed]
-        current_limit_s = max(limit_s, START_S)
+        received, began = b"", time.monotonic()
+        heard, remind_s, is_ready = began, REMIND_S, False
         while True:
-            ready = select.select(streams, [], [], POLL_S)[0]
+            has_ended = not self._is_running()
+            ready = select.select([self._answers, self._printed], [], [], POLL_S)[0]
+            now = time.monotonic()
             if is_given_up():
                 raise CallGivenUpError
             if self._printed in ready:
-                if printed := os.read(self._printed, 65536):
-                    self._output = (self._output + printed)[-MAX_OUTPUT:]
-                    self._print_output(printed)
-                else:  # It has closed its output, and may go on nevertheless.
-                    streams.remove(self._printed)
-            if self._answers in ready:
-                content = os.read(self._answers, 65536)
-                if not content:
-                    raise self._make_death_error()
-                heard, current_limit_s = time.monotonic(), limit_s
+                self._read_output()
+            if self._answers in ready and (content := os.read(self._answers, 65536)):
+                heard = now
                 *lines, received = (received + content).split(b"\n")
-                for line in lines:
-                    message = json.loads(line)
-                    self.call_name = message.get("call", self.call_name)
-                    if "progress" in message and progress:
+                for message in map(json.loads, lines):
+                    is_ready = True
+                    if "call" in message:
+                        self.call_name, self._call_began = message["call"], now
+                    if "progress" in message:
                         progress(*message["progress"])
                     if "ended" in message:
                         raise self._make_death_error(message["ended"])
                     if "answer" in message or "refused" in message:
                         return cast(dict[str, Any], message)
-            elif self._process and self._process.poll() is not None:  # A process of its may keep the pipe open.
-                if not select.select([self._answers], [], [], 0)[0]:  # It may have answered since.
-                    raise self._make_death_error()
-            elif time.monotonic() - heard > current_limit_s:
-                raise make_stall(self.call_name, time.monotonic() - heard)
+            elif has_ended:
+                raise self._make_death_error(self._process.wait() if self._process else None)
+            elif now - heard > (limit_s if is_ready else max(limit_s, START_S)):
+                stall = make_stall(self.call_name, now - heard)
+                raise stall.rewrite(stall.problem + self._describe_output())
+            if now - began > remind_s:
+                remind(self.call_name, now - self._call_began)
+                remind_s *= 4
 
-    def _make_death_error(self, code: int | None = None) -> GuestError:
-        if self._process:  # It has closed its pipe, which the user's code may do that goes on.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(END_S)
+    def _read_output(self) -> None:
+        """Read what the process has printed since, without waiting for more."""
+        while select.select([self._printed], [], [], 0)[0] and (printed := os.read(self._printed, 65536)):
+            self._output = (self._output + printed)[-MAX_OUTPUT:]
+            if self._print_output:
+                self._print_output(printed)
+
+    def _make_death_error(self, code: int | None) -> GuestError:
         if code is None:
-            how = "has closed the pipe for its answer"
+            how = "has ended"
         else:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         during = f" in {self.call_name}" if self.call_name else ""
-        printed = self._output.decode(errors="backslashreplace").strip().splitlines()
-        last = f"; it printed: {printed[-1]}" if printed else ""
         return GuestError(
-            f"the environment's process {how}{during}{last}",
+            f"the environment's process {how}{during}{self._describe_output()}",
             "an environment that leaves its process alive",
             "look for os._exit, a crash in a library, or too little memory",
             cause=Cause.LOST_PROCESS,
             call=self.call_name,
         )
 
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # Another user's process has got the id.
-        return False
-    return True
+    def _describe_output(self) -> str:
+        """Return the last lines that were printed for an error's text: simulators often say there why they fail."""
+        self._read_output()
+        lines = self._output.decode(errors="backslashreplace").splitlines()
+        last = [line.strip() for line in lines if line.strip()][-MAX_LINES:]
+        return f"; it printed: {' / '.join(last)}" if last else ""
 
 
-def _restore_error(answer: Mapping[str, Any]) -> RltuneError:
-    error: RltuneError = getattr(errors, answer["type"]).from_dict(answer["refused"])
+def _restore_error(answer: Mapping[str, Any], output: str) -> RltuneError:
+    refused = answer["refused"]
+    error: RltuneError = getattr(errors, answer["type"]).from_dict({**refused, "error": refused["error"] + output})
     vars(error).update(answer["parts"])
     error.cause = Cause(answer["cause"])
     return error
 
 
-# -- Functions that run in the process itself -------------------------------------------------------------------------
+_early: list[Child] = []  # At most one child, started before the command's settings are composed.
 
 
-def main(answers: int, imports: Sequence[str]) -> None:
-    """Call the function that the parent names, and send it the answer."""
-    # The user's code and what it starts must neither read the request nor write into the answers.
-    requests = os.dup(0)
+def begin_child() -> None:
+    """Start the child of a check early, so that its imports are done when `acquire_child` needs it.
+
+    If no check follows, then it ends with this process.
+    """
+    if not _early:
+        _early.append(Child())
+
+
+def acquire_child() -> Child:
+    """Return the child that was started early, or start one."""
+    return _early.pop() if _early else Child()
+
+
+# -- Functions that run in the supervising process ---------------------------------------------------------------------
+
+
+def main(requests: str, answers: str, imports: str) -> NoReturn:
+    """Be the supervising process, with descriptors and the names of modules as they come on a command line."""
+    supervise(int(requests), int(answers), imports.split(",") if imports else [])
+
+
+def supervise(requests: int, answers: int, imports: Sequence[str] = ()) -> NoReturn:
+    """Start the process that carries out the request, and end it with all that it has started when the parent says so.
+
+    Standard input is a pipe that says so: it closes when the parent ends, too.
+
+    Args:
+        requests: The descriptor of the pipe that the request comes from.
+        answers: The descriptor of the pipe for the answer.
+        imports: Modules that the process imports before it reads the request.
+    """
+    # Forked before anything else is imported: a process with the threads of a library does not survive it everywhere.
+    guest = os.fork()
+    with contextlib.suppress(OSError):  # Both of the two do it, because either may come first.
+        os.setpgid(guest, guest)
+    if not guest:
+        _serve(requests, answers, imports)
+    os.close(requests)
+    while not select.select([0], [], [], POLL_S)[0]:
+        pid, status = os.waitpid(guest, os.WNOHANG)
+        if pid:
+            _send(answers, {"ended": os.waitstatus_to_exitcode(status)})
+            break
+    _end_guest(guest)
+    os._exit(0)
+
+
+def _end_guest(guest: int) -> None:
+    """Kill a process, its process group, and the descendants that have left the group."""
+    import psutil
+
+    descendants: list[Any] = []
+    with contextlib.suppress(psutil.Error):
+        descendants = psutil.Process(guest).children(recursive=True)
+    with contextlib.suppress(OSError):
+        os.killpg(guest, signal.SIGKILL)
+    for process in descendants:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(guest, 0)
+
+
+# -- Functions that run in the process that calls the function ---------------------------------------------------------
+
+
+def _serve(requests: int, answers: int, imports: Sequence[str]) -> NoReturn:
+    """Carry out the request and send the answer; then wait to be ended."""
+    # The user's code and what it starts must neither keep the pipes open nor write into the answers.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.set_inheritable(answers, False)
+    for descriptor in (requests, answers):
+        os.set_inheritable(descriptor, False)
     for module in imports:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
     with open(requests, "rb") as stream:
-        request = json.loads(stream.readline() or b"null")
-        if request is None:
-            os._exit(0)
-        threading.Thread(target=_end_with_parent, args=(stream,), daemon=True).start()
-        sys.path[:], sys.argv = request["path"], request["argv"]
-        RUNNING.on_begin = lambda call: _send(answers, {"call": call})
-        try:
-            module, _, name = request["function"].partition(":")
-            report = functools.partial(_report_progress, answers)
-            named = {"progress": report} if request["progress"] else {}
-            message = {"answer": getattr(importlib.import_module(module), name)(**request["arguments"], **named)}
-            json.dumps(message)
-        except BaseException as error:
-            message = _describe_error(error)
-        _send(answers, message)
-        os._exit(0)  # The user's threads and exit handlers may hang.
+        request = pickle.load(stream)  # noqa: S301 - from the parent, through a pipe
+        _send(answers, _answer(request, answers))
+    # The supervising process finds what was started here only while this process lives. Exit handlers may hang.
+    while True:
+        signal.pause()
 
 
-def send_end(answers: int, code: int) -> None:
-    """Send how a process has ended that was forked, for its parent, which is not the driver; useless after an answer.
+def _answer(request: Mapping[str, Any], answers: int) -> dict[str, Any]:
+    sys.path[:], sys.argv = request["path"], [*ARGUMENTS]
+    use_start(request["start"])
+    call_names = [""]
 
-    Args:
-        answers: The descriptor of the answers.
-        code: Its exit code, or the negative number of the signal.
-    """
-    with contextlib.suppress(OSError):  # After an answer nobody reads any more.
-        _send(answers, {"ended": code})
+    def report(call: str) -> None:
+        call_names.append(call)
+        _send(answers, {"call": call})
+
+    RUNNING.on_begin = report
+    try:
+        module, _, name = request["function"].partition(":")
+        named = {"progress": functools.partial(_report_progress, answers)} if request["progress"] else {}
+        function = getattr(importlib.import_module(module), name)
+        report("")  # The imports, which have a time limit of their own, are done.
+        message = {"answer": function(**request["arguments"], **named)}
+        json.dumps(message)
+    except Exception as error:
+        message = _describe_error(error)
+    except BaseException as error:  # No signal reaches this process, so that it is the user's code that has raised it.
+        message = _describe_error(make_fault(error, call_names[-1]))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # The user's code may have replaced or closed it.
+            stream.flush()
+    with contextlib.suppress(Exception):
+        ctypes.CDLL(None).fflush(None)  # What libraries have printed, which Python's own buffers do not have.
+    return message
 
 
 def _report_progress(answers: int, *made: int) -> None:
@@ -271,19 +401,14 @@ def _report_progress(answers: int, *made: int) -> None:
 
 def _send(answers: int, message: Mapping[str, Any]) -> None:
     content = json.dumps(message).encode() + b"\n"
-    with _sending:
+    with _sending, contextlib.suppress(BrokenPipeError):  # The parent has ended, and so will this process.
         while content:
             content = content[os.write(answers, content) :]
 
 
-def _end_with_parent(stream: Any) -> None:
-    stream.read()
-    os._exit(1)
-
-
-def _describe_error(error: BaseException) -> dict[str, Any]:
-    if error.__cause__ or not isinstance(error, RltuneError):  # Its traceback belongs to the output.
-        traceback.print_exception(error)
+def _describe_error(error: Exception) -> dict[str, Any]:
+    is_explained = isinstance(error, RltuneError) and not error.__cause__
+    trace = "" if is_explained else "".join(traceback.format_exception(error))
     refusal = (
         error
         if isinstance(error, RltuneError)
@@ -291,8 +416,10 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
     )
     known_type = next(base for base in type(refusal).__mro__ if base.__module__ == errors.__name__)
     parts = {name: vars(refusal)[name] for name in ("call", "place", "elapsed_s") if name in vars(refusal)}
-    return {"refused": refusal.to_dict(), "type": known_type.__name__, "cause": refusal.cause, "parts": parts}
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    return {
+        "refused": refusal.to_dict(),
+        "type": known_type.__name__,
+        "cause": refusal.cause,
+        "parts": parts,
+        "trace": trace,
+    }

@@ -448,44 +448,46 @@ def make_limit_error(spec: EnvSpec, count: int, what: str, is_fewer_enough: bool
 
 
 class ReleasingClose:
-    """The ``close`` of a numbered copy: it closes the environment and then frees its number.
-
-    The number is also freed when the environment is garbage or the process ends. It refuses to be pickled or copied
-    with the environment, as the copy itself does.
+    """The ``close`` of an environment that is a numbered copy: it closes the environment, and then frees the number.
 
     Args:
-        env: The environment with all of its wrappers.
+        close: The environment's own.
         copy: The copy that it is.
     """
 
-    def __init__(self, env: Any, copy: Copy) -> None:
-        self._env = weakref.ref(env)  # A strong reference would keep the environment alive until a garbage collection.
-        self._close = vars(env).get("close") or type(env).close
-        self._is_bound = "close" in vars(env)
-        self._release = weakref.finalize(env, copy.release)
+    def __init__(self, close: Callable[[], None], copy: Copy) -> None:
+        self._close, self._copy = close, copy
 
     def __call__(self) -> None:
         """Close the environment, and free the number whether or not that raises."""
-        env = self._env()
         try:
-            self._close() if self._is_bound else self._close(env)
+            self._close()
         finally:
-            self._release()
+            self._copy.release()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Refuse."""
+        """Refuse to be pickled or copied with the environment, as the copy itself does."""
         raise pickle.PicklingError(NOT_MOVED)
 
 
 def release_on_close(env: Any, copy: Copy) -> Any:
-    """Return an environment, changed so that its ``close`` also frees the copy's number, if it has one.
+    """Return an environment that frees the copy's number, if it has one, when it is closed or garbage.
 
     Args:
         env: An environment of one or of several agents, with all of its wrappers.
         copy: The copy that it is.
     """
-    if copy.spec.is_numbered:
-        env.close = ReleasingClose(env, copy)
+    if not copy.spec.is_numbered:
+        return env
+    if copy.spec.policies is None:
+        import gymnasium
+
+        # Were its own ``close`` replaced, the environment would refer to itself, and be garbage only when Python looks.
+        env = gymnasium.Wrapper(env)
+        env.close = ReleasingClose(env.env.close, copy)
+    else:
+        env.close = ReleasingClose(env.close, copy)
+    weakref.finalize(env, copy.release)
     return env
 
 

@@ -12,13 +12,15 @@ Runs wherever the user's code runs, which is never the driver's process.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from types import ModuleType
+from typing import Any, NoReturn
 
 from rltune.errors import Cause, GuestError, RltuneError, describe_exception
 
@@ -45,6 +47,53 @@ class RunningCall:
 
 
 RUNNING = RunningCall()
+
+ARGUMENTS = ("rltune", "--this-module-is-imported-as-an-environment")
+"""The command line that modules of the user's see, which is the same in the check, in trials and in evaluations. A
+module that reads it when it is imported refuses it, or finds no option of its own."""
+
+
+class _CommandLine(list[str]):
+    """A command line that knows whether its arguments were read."""
+
+    was_read = False
+
+    def __getitem__(self, index: Any) -> Any:
+        self.was_read |= index != 0
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[str]:
+        self.was_read = True
+        return super().__iter__()
+
+
+def import_guest(name: str) -> ModuleType:
+    """Import a module of the user's through the door.
+
+    Raises:
+        GuestError: It cannot be imported; names a command line that it reads, as training scripts do.
+    """
+    if (module := sys.modules.get(name)) is not None:
+        return module
+    typed, line = sys.argv, _CommandLine(ARGUMENTS)
+    sys.argv = line
+    try:
+        with call_guest(f"import of {name}"):
+            return importlib.import_module(name)
+    except GuestError as fault:
+        if not line.was_read or isinstance(fault.__cause__, ImportError):
+            raise
+        raise GuestError(
+            f"the module {name} reads a command line when it is imported: {fault.problem}",
+            "a module that only defines things when it is imported",
+            'put what reads the command line below if __name__ == "__main__":',
+            call=fault.call,
+            place=fault.place,
+            elapsed_s=fault.elapsed_s,
+        ) from None
+    finally:
+        if sys.argv is line:
+            sys.argv = typed
 
 
 @contextlib.contextmanager

@@ -5,13 +5,13 @@ Training, evaluation and certification score by the same function, so that the s
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rltune.errors import ConfigError, choices, describe_exception
+from rltune.envs.guest import import_guest
+from rltune.errors import ConfigError, GuestError, choices, describe_exception
 from rltune.records import Direction
 
 Score = Callable[[float, int, Mapping[str, Any]], float]
@@ -92,7 +92,6 @@ def check_objective(objective: Mapping[str, Any], *, vectorize: str, several_age
             "objective.key, a key of the last step's info, with objective.kind=info and only there",
             "objective.kind=info objective.key=is_success",
         )
-    make_score(objective)
     if several_agents:
         raise ConfigError(
             "objective.kind",
@@ -114,12 +113,14 @@ def check_objective(objective: Mapping[str, Any], *, vectorize: str, several_age
 def _import_function(kind: str) -> Callable[..., Any]:
     module, _, name = kind.partition(":")
     try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except Exception as error:  # The import runs a user's module, which may raise any exception.
+        function: Callable[..., Any] = getattr(import_guest(module), name)
+    except (GuestError, AttributeError) as error:
+        if isinstance(error, GuestError) and not isinstance(error.__cause__, Exception):
+            raise
         raise ConfigError(
             "objective.kind",
             kind,
-            f"cannot be imported: {describe_exception(error)}",
+            f"cannot be imported: {describe_exception(error.__cause__ or error)}",
             USAGE,
             "install its package, or put its folder on PYTHONPATH",
         ) from None

@@ -17,6 +17,7 @@ from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import describe_excess, describe_unseeded, find_difference
+from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.inspection import digest_sources
 from rltune.envs.spaces import (
     check_observation,
@@ -29,7 +30,7 @@ from rltune.envs.spaces import (
 )
 from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.envs.step_count import read_reward
-from rltune.errors import ABSENT, ConfigError, choices, describe_exception
+from rltune.errors import ABSENT, ConfigError, GuestError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
 # A PettingZoo module has a function of one of these names that builds its environment.
@@ -79,9 +80,12 @@ def _import_module(env_id: str) -> Any:
         )
     try:
         importlib.import_module("pettingzoo")
-        return importlib.import_module(env_id)
+        return import_guest(env_id)
     # The import may fail in any way, for example with an ImportError or AttributeError if a package is missing.
-    except Exception as error:
+    except (ImportError, GuestError) as fault:
+        error = fault.__cause__ if isinstance(fault, GuestError) else fault
+        if not isinstance(error, Exception):
+            raise
         package = env_id.partition(".")[0]
         advice = f"put {package}.py into this folder, or install its package"
         fix = EXTRA if package in ("pettingzoo", "mpe2") else advice
@@ -210,19 +214,22 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
     env = None
     try:
         try:
-            env = make_parallel_env(spec)
-            first = copy.deepcopy(env.reset(seed=0)[0])
-            again = copy.deepcopy(env.reset(seed=0)[0])
-            drawn = {agent: env.action_space(agent) for agent in env.agents}
-            then, rewards, *_ = env.step({agent: to_python(space, space.sample()) for agent, space in drawn.items()})
+            with call_guest("make"):
+                env = make_parallel_env(spec)
+            with call_guest("reset"):
+                first = copy.deepcopy(env.reset(seed=0)[0])
+                again = copy.deepcopy(env.reset(seed=0)[0])
+            with call_guest("step 1"):
+                drawn = {agent: to_python(space := env.action_space(agent), space.sample()) for agent in env.agents}
+                then, rewards, *_ = env.step(drawn)
             spaces = spaces_by_agent(env)
-        except ConfigError:
-            raise
-        except Exception as error:  # The environment is a user's code, which may raise any exception.
+        except GuestError as fault:
+            if not isinstance(fault.__cause__, Exception):
+                raise
             raise ConfigError(
                 "env.id",
                 spec.id,
-                f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
+                f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(fault.__cause__)}",
                 "arguments that the environment takes",
                 "env.kwargs={}",
             ) from None
@@ -252,7 +259,8 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         )
     finally:
         if env is not None:
-            close_env(env)
+            with call_guest("close"):
+                close_env(env)
 
 
 def policy_spaces(spec: EnvSpec, spaces: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

@@ -3,20 +3,115 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
+from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import check_first_steps
+from rltune.envs.guest import call_guest
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
+from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import find_network_spaces, name_setting
-from rltune.envs.spec import EnvSpec
-from rltune.errors import ABSENT, ConfigError, describe_exception, nearest
+from rltune.envs.spec import EnvSpec, spec_of
+from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest
+
+
+def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts:
+    """Check an environment by `check_env` in a process of its own, which has ended then.
+
+    Args:
+        spec: The environment.
+        stall_s: How long a call into it may take, in seconds.
+
+    Returns:
+        What was learned about it.
+
+    Raises:
+        RltuneError: It cannot be built, stepped or learned from, it does not answer, or its process has ended.
+    """
+    remind = functools.partial(_remind, spec.id, stall_s)
+    try:
+        answer = acquire_child().call(
+            f"{__name__}:describe_env", {"spec": spec.to_dict()}, limit_s=stall_s, remind=remind
+        )
+    except GuestError as fault:
+        raise fault if fault.key else fault.rewrite(f": {fault.problem}", "env.id", spec.id) from None
+    return EnvFacts.from_dict(answer)
+
+
+def qualify_id(env_id: str) -> str:
+    """Return an environment's id with its module, if only the program that runs a sweep has registered the id.
+
+    Trials run in other processes. These know what Gymnasium and the installed plug-ins register, and what the module
+    before the colon does.
+    """
+    gymnasium = sys.modules.get("gymnasium")
+    entry = gymnasium.registry.get(env_id) if gymnasium else None
+    point = entry.entry_point if entry else None
+    # An entry point may be a text, a class, a function, or arguments bound to one.
+    module = (
+        point.partition(":")[0] if isinstance(point, str) else getattr(getattr(point, "func", point), "__module__", "")
+    )
+    plugins = {plugin.value.partition(".")[0] for plugin in entry_points(group="gymnasium.envs")} if module else ()
+    return env_id if module.partition(".")[0] in ("", "gymnasium", *plugins) else f"{module}:{env_id}"
+
+
+def refuse_program(spec: EnvSpec) -> None:
+    """Refuse what only the program or notebook defines that runs a sweep, because trials run in other processes.
+
+    Raises:
+        ConfigError: An id, a wrapper or the objective lies in ``__main__``.
+    """
+    named = [("env.id", spec.id)]
+    named += [
+        (f"env.wrappers[{index}]", str(wrap["entry_point"]))
+        for index, wrap in enumerate(spec.wrappers)
+        if "entry_point" in wrap
+    ]
+    named.append(("objective.kind", str(spec.objective.get("kind", ""))))
+    for key, value in named:
+        module, _, name = value.rpartition(":")
+        if module != "__main__":
+            continue
+        main = sys.modules["__main__"]
+        file, run_as = Path(getattr(main, "__file__", None) or ""), getattr(main, "__spec__", None)
+        importable = run_as.name if run_as else file.stem if file.suffix == ".py" else ""
+        guard = ', with what starts the sweep below if __name__ == "__main__"'
+        if not importable or importable.startswith("rltune"):
+            importable, guard = "my_env", ", with its definition in a file my_env.py of this folder"
+        raise ConfigError(
+            key,
+            value,
+            "is defined by the running program or notebook, which the processes of trials cannot import",
+            "a module that they can import, module:Name",
+            f"{key}={importable}:{name}{guard}",
+        )
+
+
+def _remind(env_id: str, stall_s: float, call: str, elapsed_s: float) -> None:
+    """Print what a slow check waits for."""
+    what = f"{call} has taken {elapsed_s:.0f} s" if call else "its process starts"
+    print(f"checking {env_id}: {what}; failures.stall_s={stall_s:g} limits each call", flush=True)
+
+
+def describe_env(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Check an environment by `check_env`, and return what was learned about it as JSON values.
+
+    Args:
+        spec: The environment as `EnvSpec.to_dict` describes it.
+    """
+    warnings.simplefilter("ignore")  # What the process prints becomes part of an error.
+    return check_env(spec_of(spec)).to_dict()
 
 
 def check_env(spec: EnvSpec) -> EnvFacts:
@@ -40,29 +135,63 @@ def check_env(spec: EnvSpec) -> EnvFacts:
     _check_shaping(spec)
     if module:
         import_env_module(module, spec.id)
+    make_score(spec.objective)
     env = _make_bare_env(spec)
     try:
         try:
             for wrap in import_wrappers(spec):
-                env = wrap(env)
+                with call_guest("make of a wrapper"):
+                    env = wrap(env)
+            _check_spaces(env)
             spaces = env.observation_space, env.action_space
             find_network_spaces(*spaces)
         except ConfigError as error:
             raise name_setting(error, "env.id", spec.id) from None
-        except Exception as error:  # The wrappers may be a user's code, which may raise any exception.
+        except GuestError as fault:
+            if not isinstance(fault.__cause__, Exception):
+                raise
             raise ConfigError(
                 "env.wrappers",
                 ABSENT,
-                f"of {spec.id}: {describe_exception(error)}",
+                f"of {spec.id}: {describe_exception(fault.__cause__)}",
                 "arguments that the wrappers take",
                 "env.wrappers=[]",
             ) from None
         check_normalising(env, spec)
         has_mask, notes = check_first_steps(env, spec)
         metadata, sources = select_json(env.metadata if isinstance(env.metadata, dict) else {}), digest_sources(env)
-        return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
-    finally:
-        close_env(env)
+    except Exception:
+        with call_guest("close"):
+            close_env(env)
+        raise
+    notes += check_close(env)
+    return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
+
+
+def check_close(env: Any) -> list[str]:
+    """Close an environment, and return a note if its ``close`` raises, which does no harm to episodes.
+
+    Raises:
+        GuestError: It calls ``sys.exit``.
+    """
+    try:
+        with call_guest("close"):
+            env.close()
+    except GuestError as fault:
+        if isinstance(fault.__cause__, SystemExit):
+            raise
+        return [f"{fault.problem}; the episodes that were played count"]
+    return []
+
+
+def _check_spaces(env: Any) -> None:
+    """Refuse an environment that lacks one of its spaces."""
+    from gymnasium import Space
+
+    for name in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, name, None), Space):
+            allowed = "an environment that has both of its spaces once it is made"
+            raise ConfigError("", ABSENT, f"it has no {name}", allowed, f"self.{name} = ... in its constructor")
 
 
 def _check_shaping(spec: EnvSpec) -> None:
@@ -80,10 +209,20 @@ def _check_shaping(spec: EnvSpec) -> None:
 
 def _make_bare_env(spec: EnvSpec) -> Any:
     """Build the environment without wrappers, and turn any exception into a ConfigError."""
+    try:
+        with call_guest("make"):
+            return make_bare_env(spec)
+    except GuestError as fault:
+        if not isinstance(fault.__cause__, Exception):
+            raise
+        _explain_failed_make(spec, fault.__cause__)
+
+
+def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
     import gymnasium
 
     try:
-        return make_bare_env(spec)
+        raise exception
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(
             "env.id", spec.id, f"needs a package: {error}", "its extra installed", _suggest_install(spec.id)
@@ -103,7 +242,7 @@ def _make_bare_env(spec: EnvSpec) -> Any:
             "the packages that the environment imports, installed",
             f"pip install the package that has the module {error.name}",
         ) from None
-    except Exception as error:  # The environment may be a user's code, which may raise any exception.
+    except Exception as error:
         lacking = next((name for name in spec.per_copy if f"argument '{name}'" in str(error)), None)
         if isinstance(error, TypeError) and lacking is not None:
             raise ConfigError(
@@ -139,8 +278,9 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             _list_registered(module) or "a registered id, module:Name-v0",
             f"gymnasium.register('{name}-v0', entry_point={name}) in {module}, then env.id={module}:{name}-v0",
         )
+    source = _find_registering_module(name)
     close = nearest(name, registry, 0.75)
-    if close:
+    if close and not source:
         return ConfigError(
             "env.id",
             env_id,
@@ -154,15 +294,19 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             env_id,
             f": {reason}",
             _list_registered(module) or f"an id that {module} registers, and it registers none",
-            f"gymnasium.register(id='{name}', entry_point=...) in {module}",
+            f"env.id={source}:{name}" if source else f"gymnasium.register(id='{name}', entry_point=...) in {module}",
         )
-    source = _find_registering_module(name)
+    source = source or "my_module"
+    # Names of RLlib's `register_env` have no version.
+    register = (
+        "" if re.search(r"-v[0-9]+$", name) else f"gymnasium.register('{name}', entry_point=...) in {source}, then "
+    )
     return ConfigError(
         "env.id",
         env_id,
         f": {reason}",
         "a registered Gymnasium id; an environment of yours needs its module, module:Name-v0",
-        f"env.id={source or 'my_module'}:{name}",
+        f"{register}env.id={source}:{name}",
     )
 
 

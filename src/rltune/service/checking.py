@@ -6,27 +6,23 @@ since is read again, and one that hangs or ends its process harms nobody.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import multiprocessing
-import os
+import importlib
 import re
-import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from rltune import errors
 from rltune.compose.composing import change_settings, compose_settings, read_request
 from rltune.compose.explaining import split_word
 from rltune.compose.overrides import spell_value
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import dump_settings, flatten_settings
 from rltune.config.uris import refuse_secret, refuse_typed_secrets
-from rltune.errors import ConfigError, RltuneError, describe_exception
+from rltune.envs.child import CallGivenUpError, Child, begin_child
+from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
 
 LIMIT_S = 50.0  # The time limit of a check, less than the 60 s that clients wait for a response.
@@ -54,7 +50,7 @@ class CheckedSweep:
 
 
 def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s: float = LIMIT_S) -> CheckedSweep:
-    """Run a check in a child process, and kill the process with its descendants afterwards.
+    """Run a check in a child process, which has ended with its descendants afterwards.
 
     Args:
         check: `check_submission` or `check_change`.
@@ -64,53 +60,32 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
     Raises:
         RltuneError: The sweep cannot be run, or the check does not end in time.
     """
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_send_result, args=(sender, check, arguments))
-    with receiver:
-        with sender:  # The parent closes its copy of the pipe's sending end, so that it notices if the child dies.
-            child.start()
-        try:
-            if not receiver.poll(limit_s):
-                raise RltuneError(
-                    f"checking the settings took more than {limit_s:g} s",
-                    "modules that are imported, and an environment that is reset and stepped, within seconds",
-                    TRY_ALONE,
-                )
-            answer = json.loads(receiver.recv_bytes())
-        except (EOFError, OSError):
-            raise _make_error("its process ended") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(cast(int, child.pid), signal.SIGKILL)
-            child.kill()  # The child may not have called setsid yet, and then killpg misses it.
-            child.join()
-    if "refused" in answer:
-        raise getattr(errors, answer["type"]).from_dict(answer["refused"])
+    request = {"check": f"{check.__module__}:{check.__qualname__}", "arguments": arguments}
+    deadline = time.monotonic() + limit_s
+    child = Child((check.__module__,), print_output=lambda printed: None)
+    try:
+        child.send(f"{__name__}:call_check", request)
+        answer = child.receive(limit_s=limit_s, is_given_up=lambda: time.monotonic() > deadline)
+    except CallGivenUpError:
+        raise RltuneError(
+            f"checking the settings took more than {limit_s:g} s",
+            "modules that are imported, and an environment that is reset and stepped, within seconds",
+            TRY_ALONE,
+        ) from None
     return CheckedSweep(answer["name"], tuple(answer["overrides"]), answer["settings"])
 
 
-def _send_result(sender: Connection, check: Callable[..., CheckedSweep], arguments: Sequence[object]) -> None:
-    """Run a check in the child process, and send its result or its error to the parent as JSON.
+def call_check(check: str, arguments: Sequence[object]) -> dict[str, Any]:
+    """Run a check in the child process, and return its result as JSON has it.
 
-    It is sent as JSON, because unpickling an error of a user's class would import the user's module in the service.
-    The child leads a session of its own without output, and also ends if the service is killed.
+    Args:
+        check: ``module:function``.
+        arguments: The arguments of the check.
     """
-    os.setsid()
-    signal.alarm(round(LIMIT_S) + 10)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-    os.dup2(1, 2)
-    try:
-        answer = asdict(check(*arguments))
-    except BaseException as error:
-        refusal = error if isinstance(error, RltuneError) else _make_error(describe_exception(error))
-        known_type = next(base for base in type(refusal).__mro__ if base.__module__ == errors.__name__)
-        answer = {"refused": refusal.to_dict(), "type": known_type.__name__}
-    sender.send_bytes(json.dumps(answer).encode())
-
-
-def _make_error(problem: str) -> RltuneError:
-    return RltuneError(f"checking the settings failed: {problem}", "modules that only define things", TRY_ALONE)
+    begin_child()
+    module, _, name = check.partition(":")
+    checked: CheckedSweep = getattr(importlib.import_module(module), name)(*arguments)
+    return asdict(checked)
 
 
 def check_submission(overrides: Sequence[str], output_dir: str, name: str | None = None) -> CheckedSweep:

@@ -27,6 +27,7 @@ from rltune.formatting import (
 from rltune.ledger.outcome import Outcome, explain_no_winner
 from rltune.policies.acting import describe_acting
 from rltune.records import BASELINE, Direction
+from rltune.trial.metrics import RESTARTS
 from rltune.views.analysis import build_space
 from rltune.views.sweep_view import ORIGINS, SweepView
 
@@ -74,7 +75,12 @@ def describe_sweep(view: SweepView, outcome: Outcome | None = None, max_trials: 
     if certification := view.certification:
         notes = [f"baseline: {describe_baseline(view)}", *explain_table(certification, view.objective)]
         sections.append(Section("certification", "Certified on fresh seeds", make_table(certification), notes=notes))
-    sections += [*_describe_failures(view), *_describe_cost(view, outcome), *_describe_files(view)]
+    sections += [
+        *_describe_failures(view),
+        *_describe_repairs(view),
+        *_describe_cost(view, outcome),
+        *_describe_files(view),
+    ]
     return [*sections, *_describe_verdict(view)]
 
 
@@ -128,6 +134,19 @@ def _describe_failures(view: SweepView) -> Iterator[Section]:
         facts.append((f"trial {', '.join(numbers[:MAX_NAMED])}{more}", f"{len(numbers)} x {described}"))
     if facts:
         yield Section("failures", "Failed", facts=facts)
+
+
+def _describe_repairs(view: SweepView) -> Iterator[Section]:
+    """Describe the trials that have made failed copies of their environment again, and how often."""
+    counts = {trial.number: int(trial.record.numbers.get(RESTARTS, 0)) for trial in view.trials}
+    if not any(counts.values()):
+        return
+    facts = [(f"trial {number}", f"{count} x") for number, count in counts.items() if count]
+    notes = [f"{len(facts) - MAX_NAMED} more"] if len(facts) > MAX_NAMED else []
+    notes.append(
+        "failed copies of the environment that were made again (env.restarts); their episodes count in no score"
+    )
+    yield Section("repairs", "Repairs", facts=facts[:MAX_NAMED], notes=notes)
 
 
 def _describe_cost(view: SweepView, outcome: Outcome | None) -> Iterator[Section]:

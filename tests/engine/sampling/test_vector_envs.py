@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import few_copies
+import living_copies
 import numpy as np
 import pytest
 from ray.tune import register_env
 
 from rltune.algorithms.rllib_env import register_for_rllib
 from rltune.engine.sampling.vector_envs import SyncEnvs, VectorEnvs, make_envs
+from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import Cause, GuestError, RewardError
@@ -170,6 +172,7 @@ def test_a_failed_build_closes_the_copies_it_made() -> None:
 
 
 def test_copies_that_are_too_many_are_closed_and_counted() -> None:
+    few_copies.forget()
     config = ppo_config("FewCopies-v0", envs=4).environment(env_config={"most": 2})
     with pytest.raises(GuestError) as refused:
         make_envs(config)
@@ -181,6 +184,7 @@ def test_copies_that_are_too_many_are_closed_and_counted() -> None:
 def test_copies_in_other_processes_are_not_looked_at(tmp_path: Path) -> None:
     """Gymnasium would make one more, in the process that steps them."""
     spec = EnvSpec("FewCopies-v0", {"log": str(tmp_path / "log")}, ({"entry_point": "FlattenObservation"},))
+    few_copies.forget()
     facts = check_env(spec)
     config = ppo_config(register_for_rllib(spec, facts), envs=2).env_runners(gym_env_vectorize_mode="async")
     (tmp_path / "log").unlink()
@@ -230,3 +234,34 @@ def test_a_late_reward_of_another_form_is_named(mode: str) -> None:
         make_collector(envs).collect(10)
     assert "return float(reward)" in refused.value.fix
     envs.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("is_stock", [False, True])
+def test_copies_have_numbers_and_places_of_their_own(mode, is_stock, tmp_path, monkeypatch):
+    """Of two vector environments that live side by side."""
+    monkeypatch.setenv("RLTUNE_COPIES", str(tmp_path))
+    kwargs = {"log": str(tmp_path / "log"), "env_config": {"length": 8}}
+    spec = EnvSpec("LivingCopies-v0", kwargs, per_copy={"number": "number", "workdir": "folder"})
+    config = ppo_config(envs=3).environment(register_for_rllib(spec, _facts_of(mode)))
+    config.env_runners(gym_env_vectorize_mode=mode)
+    both = [_make_stock(config) if is_stock else make_envs(config) for _ in range(2)]
+    copies = [getattr(envs, "env", envs) for envs in both]
+    numbers = [number for envs in copies for number in envs.get_attr("number")]
+    assert numbers == [0, 1, 2, 3, 4, 5]
+    assert [place for envs in copies for place in envs.get_attr("place")] == [(0, 0), (0, 1), (0, 2)] * 2
+    for envs in both:
+        envs.close()
+    assert living_copies.count_most_alive(tmp_path / "log") == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["locks", "log"]
+
+
+def _make_stock(config: Any) -> Any:
+    from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+    return SingleAgentEnvRunner(config=config, worker_index=0, num_workers=0).env
+
+
+def _facts_of(mode: str) -> Any:
+    kind = living_copies.LivingCopies
+    return EnvFacts(kind.observation_space, kind.action_space) if mode == "async" else None

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.cli.application.answer import JSON, Answer, take_switch, wants_json
-from rltune.cli.application.command import Command
+from rltune.cli.application.command import COMPLETION, Command
 from rltune.cli.application.multirun import Job, collect_job, run_jobs
 from rltune.compose.composing import check_options, conf_dir, spell_words, store_schema, use_own_dir
 from rltune.compose.explaining import explain, refuse_flags
@@ -35,10 +35,12 @@ class ComposedCommand(Command):
     Attributes:
         takes_jobs: Whether ``work`` takes the list of `Job` instead of an instance of the schema. Without it, each job
             of ``-m`` runs in a process of its own.
+        begin: Called first, also with ``check=true``, to start what the command needs later.
         check: What ``check=true`` does with the jobs instead of ``work``; None if the command has nothing to check.
     """
 
     takes_jobs: bool = False
+    begin: Callable[[], None] = lambda: None
     check: Callable[[Sequence[Job]], Answer] | None = None
 
     def wants_help(self, words: Sequence[str]) -> bool:
@@ -50,6 +52,8 @@ class ComposedCommand(Command):
         from hydra.errors import HydraException
 
         checks = False
+        if not {*COMPLETION} & {*words}:
+            self.begin()
         if self.check is not None:
             checks, words = take_switch(CHECK, words)
         prepared = words if checks else self.prepare([*words])

@@ -12,6 +12,7 @@ from rltune.cli.run import spell_run
 from rltune.compose.composing import compose_settings, read_request
 from rltune.compose.overrides import spell_settings
 from rltune.config.schema import RunConfig
+from rltune.envs.child import begin_child
 from rltune.errors import RltuneError
 
 
@@ -34,6 +35,7 @@ def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) ->
     Raises:
         RltuneError: The request cannot be carried out; nothing was written.
     """
+    begin_child()
     from rltune.driver.run import run_sweep
 
     typed = [*_check_words(words), *spell_settings(settings)]
