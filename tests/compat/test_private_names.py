@@ -51,6 +51,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray.tune.execution.tune_controller:TuneController._schedule_trial_task": ("method_name", "on_result", "on_error"),
     "ray.tune.trainable:Trainable.stop": (),
     "atexit:_run_exitfuncs": (),
+    "sys:_current_frames": (),
     "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed": ("tracked_actor_task", "exception"),
     "ray.air._internal.usage:tag_callbacks": ("callbacks",),
     "ray.rllib.connectors.connector_v2:inspect.stack": (),
@@ -97,7 +98,7 @@ FIELDS = {
     ),
     "ray.rllib.env.single_agent_env_runner:SingleAgentEnvRunner": ("_env_to_module",),
     "ray.rllib.utils.schedules.scheduler:Scheduler": ("_schedule",),
-    "ray.tune.execution.tune_controller:TuneController": ("_actor_manager", "_resetting_trials", "_trial_to_actor"),
+    "ray.tune.execution.tune_controller:TuneController": ("_actor_manager", "_resetting_trials", "_stopping_actors", "_trial_to_actor"),
 }
 
 # What we use of MLflow besides its documented functions: `tracking.model_registry` logs a model without global state.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -120,7 +121,9 @@ def test_after_a_signal_no_late_process_is_waited_for(is_urgent, monkeypatch):
     assert killed == (["process"] if is_urgent else [])
 
 
-def test_what_the_raylet_says_is_logged(capsys, caplog):
+def test_what_the_raylet_says_is_logged(capsys, caplog, monkeypatch):
+    for name in ("ray", "ray.tune"):  # Ray and a sweep turn it off.
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     with log_raylet():
         ray._private.worker.print_to_stdstream({"lines": ["died"], "pid": "raylet", "is_err": False}, False)
     assert "(raylet) died" in caplog.text

@@ -20,7 +20,7 @@ from opened import plan_of
 from rltune.checkpoints.clients import StoreUnavailableError, make_address
 from rltune.driver import folder as folder_module
 from rltune.driver import run as run_module
-from rltune.driver.folder import RedactingFormatter, hold_sweep, open_folder
+from rltune.driver.folder import RedactingFormatter, _log_to_file, hold_sweep, open_folder
 from rltune.driver.plan import Plan, make_plan
 from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError
@@ -226,3 +226,9 @@ def test_two_machines_that_begin_at_once_do_not_both_go_on(
         drive("a", "name=race")
     assert refused.value.key == "sweep"
     assert drive("b", "name=race") == [0, 1, 2], "nothing of the late one's went into the storage"
+
+
+def test_a_log_takes_any_text(tmp_path: Path) -> None:
+    with _log_to_file(tmp_path / "sweep.log"):
+        logging.getLogger("rltune").error("a lone surrogate: \ud800")
+    assert "\\ud800" in (tmp_path / "sweep.log").read_text()

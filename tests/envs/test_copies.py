@@ -15,17 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import pytest
 
 from rltune.envs import copies
-from rltune.envs.build import is_plain, make_env, make_vector_env
+from rltune.envs.build import is_plain, make_env, make_training_env, make_vector_env
 from rltune.envs.copies import Copy
 from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import ConfigError, UnavailableError
+from rltune.policies.evaluation import Copies
 
 PORTS = {"port": ["port", 5005], "worker_id": "number", "workdir": "folder", "server": ["one_of", "a:1", "b:1"]}
 
@@ -371,3 +373,24 @@ def test_classes_for_rllib_get_a_context_with_their_place():
     assert (context["length"], context.worker_index, context.vector_index) == (8, 2, 3)
     envs = make_vector_env(spec, 3)
     assert [arguments_of(env)["env_config"].vector_index for env in envs.envs] == [0, 1, 2]  # type: ignore[attr-defined]
+
+
+def test_a_failed_copy_that_is_made_again_keeps_its_number(monkeypatch):
+    spec = specify(PORTS, restarts=2)
+    first, second = (make_training_env(spec, None, None, Copy(spec)) for _ in range(2))
+    first.reset(seed=0)
+    monkeypatch.setattr(Numbered, "step", lambda self, action: 1 / 0)
+    assert first.step(0)[3], "its episode is cut"
+    assert [arguments_of(env)["worker_id"] for env in (first, second)] == [0, 1]
+
+
+def test_an_evaluation_plays_with_the_copies_that_are_free():
+    spec = specify(max_copies=2)
+    held = Copy(spec)
+    assert held.number == 0
+    policy = SimpleNamespace(info={}, observation_space=Numbered.observation_space, action_space=Numbered.action_space)
+    with Copies(5) as shared:
+        assert len(shared.take(policy, spec.to_dict(), 5, lambda: None)) == 1
+        held.release()
+        assert len(shared.take(policy, spec.to_dict(), 5, lambda: None)) == 2
+    assert len(copies.take_copies(spec, 2)) == 2

@@ -452,7 +452,7 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     assert not trained["done"], trained.get("traceback")
     monkeypatch.setattr(trial, "_report_episode", end_early)
     report = trial.step()
-    assert report["interrupted"], report.get("traceback")
+    assert report.get("interrupted"), report.get("traceback")
     trial.cleanup()
     assert few_copies.STARTED == [1, 1]
     assert not few_copies.OPEN

@@ -120,7 +120,7 @@ def open_folder(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> Ite
 
 @contextlib.contextmanager
 def _log_to_file(path: Path) -> Iterator[None]:
-    handler = logging.FileHandler(path)
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = logger, logging.getLogger(SWEEP_LOGGER), logging.getLogger("ray.tune")
     for each in loggers:

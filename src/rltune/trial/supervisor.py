@@ -12,10 +12,8 @@ import contextlib
 import faulthandler
 import math
 import os
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FrameType
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import Store
 from rltune.compat.ray_store import delete_value, read_values, write_value
+from rltune.compat.threads import list_frames
 from rltune.envs.guest import RUNNING, make_stall
 from rltune.envs.step_count import STEPS
 
@@ -184,8 +183,7 @@ class Supervisor:
         if (file := self._open_stacks()) is None:
             return
         with file:
-            frame = sys._current_frames().get(self._main)
-            if call := RUNNING.name or (find_loop_call(traceback.walk_stack(frame)) if frame else ""):
+            if call := RUNNING.name or find_loop_call(list_frames(self._main)):
                 file.seek(0)
                 file.write(f"{make_stall(call, elapsed_s).what} (failures.stall_s={self._stall_s:g})\n")
                 file.flush()
@@ -193,15 +191,15 @@ class Supervisor:
         self._store.publish([self._stack_file])
 
 
-def find_loop_call(frames: Iterable[tuple[FrameType, int]]) -> str:
+def find_loop_call(frames: Iterable[FrameType]) -> str:
     """Name the call that a hot loop is in, which `SyncEnvs` knows by its local variable; empty if none is.
 
     The loop itself does not set `rltune.envs.guest.RUNNING`, because that would slow each step.
 
     Args:
-        frames: What `traceback.walk_stack` or `traceback.walk_tb` returns.
+        frames: Those of a running thread or of a traceback.
     """
-    for frame, _ in frames:
+    for frame in frames:
         variables = frame.f_locals
         if frame.f_code.co_name == "step" and "index" in variables and hasattr(variables.get("self"), "name_call"):
             return str(variables["self"].name_call(variables["index"]))

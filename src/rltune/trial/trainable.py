@@ -147,7 +147,8 @@ class Trial(tune.Trainable):
             if is_termination(error):
                 raise
             if not isinstance(error, Exception):  # No interrupt reaches a worker: the user's code raises it.
-                error = make_fault(error, find_loop_call(traceback.walk_tb(error.__traceback__)))
+                frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+                error = make_fault(error, find_loop_call(frames))
             self._failure = describe_failure(error, self._count_steps_of_each_seed(), self.task.build.get("gpus", 0.0))
 
     def step(self) -> dict[str, Any]:

@@ -53,7 +53,9 @@ def test_an_asynchronous_copy_may_start_a_process() -> None:
     register_env("parent", lambda config: Parent())
     envs = make_envs(ppo_config("parent", envs=2).env_runners(gym_env_vectorize_mode="async"))
     make_collector(envs).collect(8)
-    children = [child for worker in psutil.Process().children() for child in worker.children(recursive=True)]
+    children = [
+        child for worker in multiprocessing.active_children() for child in psutil.Process(worker.pid).children()
+    ]
     assert children
     envs.close()
     assert not psutil.wait_procs(children, 10)[1]

@@ -43,11 +43,7 @@ class ProcessCopy(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; the first one makes the environment."""
         with _carry_error():
-            if self._env is None:
-                # Gymnasium's processes are daemons, which may not start a process, as simulators do.
-                multiprocessing.current_process().daemon = False
-                with call_guest(f"make of {self._copy}"):
-                    self._env = PlainNumbers(self._make(self._index))
+            self._make_once()
             self._steps = 0
             with call_guest(f"reset of {self._copy}"):
                 obs, info = self._env.reset(seed=seed, options=options)
@@ -63,6 +59,23 @@ class ProcessCopy(gym.Env[Any, Any]):
             except GUEST_FAULTS as error:
                 raise_fault(error, f"step {self._steps} of {self._copy}")
         return obs, reward, terminated, truncated, info
+
+    def _make_once(self) -> None:
+        if self._env is None:
+            # Gymnasium's processes are daemons, which may not start a process, as simulators do.
+            multiprocessing.current_process().daemon = False
+            with call_guest(f"make of {self._copy}"):
+                self._env = PlainNumbers(self._make(self._index))
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Return an attribute of the environment or its wrappers."""
+        with _carry_error():
+            self._make_once()
+            return self._env.get_wrapper_attr(name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute of the environment or its wrappers."""
+        return bool(self._env.set_wrapper_attr(name, value, force=force))
 
     def close(self) -> None:
         """Close the environment if it was made."""
