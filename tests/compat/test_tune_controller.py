@@ -122,8 +122,7 @@ def test_after_a_signal_no_late_process_is_waited_for(is_urgent, monkeypatch):
 
 
 def test_what_the_raylet_says_is_logged(capsys, caplog, monkeypatch):
-    for name in ("ray", "ray.tune"):  # Ray and a sweep turn it off.
-        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("ray.tune"), "propagate", True)  # A sweep turns it off.
     with log_raylet():
         ray._private.worker.print_to_stdstream({"lines": ["died"], "pid": "raylet", "is_err": False}, False)
     assert "(raylet) died" in caplog.text
