@@ -98,7 +98,12 @@ FIELDS = {
     ),
     "ray.rllib.env.single_agent_env_runner:SingleAgentEnvRunner": ("_env_to_module",),
     "ray.rllib.utils.schedules.scheduler:Scheduler": ("_schedule",),
-    "ray.tune.execution.tune_controller:TuneController": ("_actor_manager", "_resetting_trials", "_stopping_actors", "_trial_to_actor"),
+    "ray.tune.execution.tune_controller:TuneController": (
+        "_actor_manager",
+        "_resetting_trials",
+        "_stopping_actors",
+        "_trial_to_actor",
+    ),
 }
 
 # What we use of MLflow besides its documented functions: `tracking.model_registry` logs a model without global state.
