@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import faulthandler
 import math
@@ -27,7 +28,7 @@ from rltune.errors import Cause, ConfigError, GuestError, NonFiniteError, Reward
 from rltune.records import CheckpointRecord
 from rltune.trial import trainable
 from rltune.trial.supervisor import STOP_FILE
-from rltune.trial.trainable import Trial, describe_exception
+from rltune.trial.trainable import Trial, describe_failure
 
 
 def run_trial(config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -71,6 +72,21 @@ def test_a_process_that_leaves_closes_everything_in_time(tmp_path: Path, monkeyp
     trial = ToyTrial(make_task(tmp_path))
     trial.leave()
     assert done == [trainable.LEAVE_S, "closed", "exit handlers"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, SystemExit])
+def test_no_exception_of_the_users_ends_a_worker(
+    kind: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the trial would count as lost, and be tried again and again."""
+
+    def train(runner: ToyRunner) -> Any:
+        raise kind
+
+    monkeypatch.setattr(ToyRunner, "train", train)
+    result = run_trial(make_task(tmp_path))[-1]
+    assert (result["cause"], result["done"]) == ("environment", True)
+    assert kind.__name__ in result["failed"] or "sys.exit" in result["failed"]
 
 
 def test_nothing_comes_between_reports_while_no_checkpoint_is_due(tmp_path: Path) -> None:
@@ -408,11 +424,11 @@ def _raise_from(outer: BaseException, inner: BaseException) -> BaseException:
     ],
 )
 def test_a_workers_report_has_the_cause_of_its_failure(error: BaseException, cause: Cause) -> None:
-    assert describe_exception(error, 100)["cause"] == cause
+    assert describe_failure(error, 100)["cause"] == cause
 
 
 def test_unknown_bytes_break_no_workers_report() -> None:
-    described = describe_exception(ValueError("no file \udcff"), 100)
+    described = describe_failure(ValueError("no file \udcff"), 100)
     assert "udcff" in str(described).encode().decode()
 
 

@@ -23,7 +23,7 @@ from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import find_network_spaces, name_setting
 from rltune.envs.spec import EnvSpec, spec_of
-from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest
+from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
 
 
 def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts:
@@ -243,7 +243,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:
-        lacking = next((name for name in spec.per_copy if f"argument '{name}'" in str(error)), None)
+        lacking = next((name for name in spec.per_copy if f"argument '{name}'" in read_text(error)), None)
         if isinstance(error, TypeError) and lacking is not None:
             raise ConfigError(
                 f"env.per_copy.{lacking}",

@@ -26,10 +26,10 @@ from rltune.checkpoints.clients import UnsharedStoreError
 from rltune.checkpoints.store import open_store
 from rltune.compat.ray_start import run_exit_handlers
 from rltune.envs.copies import wait_for_copies
-from rltune.envs.guest import find_root
+from rltune.envs.guest import find_root, is_termination, make_fault
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
-from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError
+from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError, describe_exception
 from rltune.ledger.disk_full import is_disk_full
 from rltune.policies.acting import choose_acting, describe_acting, save_acting
 from rltune.trial.assignment import Assignment
@@ -39,7 +39,7 @@ from rltune.trial.metrics import CPU, MEMORY, RESTARTS, merge_seeds
 from rltune.trial.recent_episodes import read_training_scores
 from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
-from rltune.trial.supervisor import STACK_FILE, Supervisor
+from rltune.trial.supervisor import STACK_FILE, Supervisor, find_loop_call
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Copies
@@ -141,10 +141,15 @@ class Trial(tune.Trainable):
         try:
             with self._supervisor.watch():
                 work()
-        except Exception as error:
-            self._failure = describe_exception(
-                error, self._count_steps_of_each_seed(), self.task.build.get("gpus", 0.0)
-            )
+        except SamplingEnded:
+            raise
+        except BaseException as error:
+            if is_termination(error):
+                raise
+            if not isinstance(error, Exception):  # No interrupt reaches a worker: the user's code raises it.
+                frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+                error = make_fault(error, find_loop_call(frames))
+            self._failure = describe_failure(error, self._count_steps_of_each_seed(), self.task.build.get("gpus", 0.0))
 
     def step(self) -> dict[str, Any]:
         """Continue training until the next report is due, and return the report to Tune.
@@ -323,7 +328,7 @@ class Trial(tune.Trainable):
         return report
 
 
-def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:
+def describe_failure(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:
     """Describe a trial's failure for the driver: a reason in one line, its cause and call, and the traceback's end.
 
     Args:
@@ -333,10 +338,7 @@ def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) 
     """
     root = find_root(error)  # Ray, RLlib and Gymnasium wrap what the environment has raised.
     cause = find_cause(root)
-    text = str(root).strip().splitlines()
-    reason = f"{type(root).__name__}: {text[0] if text else ''}"
-    if isinstance(root, GuestError | NonFiniteError):
-        reason = root.what
+    reason = root.what if isinstance(root, GuestError | NonFiniteError) else describe_exception(root)
     # This error tells the user how to repair the node, so all of its lines are kept.
     if isinstance(root, UnsharedStoreError):
         reason = "; ".join(filter(None, str(root).splitlines()))
