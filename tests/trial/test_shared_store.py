@@ -103,7 +103,7 @@ def test_a_trial_on_a_bad_node_fails_its_attempt_and_names_node_path_and_remedy(
     trial = ToyTrial(make_task(tmp_path, token=name_token("now")))
     result = trial.step()
     trial.stop()
-    assert (result["done"], result["diverged"], result["out_of_memory"]) == (True, False, False)
+    assert (result["done"], result["cause"]) == (True, "outage")
     for part in (f"output_dir={tmp_path.parent}", result["node"], "output_dir=/shared/outputs"):
         assert part in result["failed"]
     assert UnsharedStoreError.__name__ in result["traceback"]
