@@ -50,6 +50,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray.tune.execution.tune_controller:TuneController._schedule_trial_task": ("method_name", "on_result", "on_error"),
     "ray.tune.trainable:Trainable.stop": (),
     "atexit:_run_exitfuncs": (),
+    "sys:_current_frames": (),
     "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed": ("tracked_actor_task", "exception"),
     "ray.air._internal.usage:tag_callbacks": ("callbacks",),
     "ray.rllib.connectors.connector_v2:inspect.stack": (),

@@ -21,7 +21,7 @@ from rltune.algorithms.rllib_env import Creator
 from rltune.engine import build_algorithm
 from rltune.engine.sampling.observation_filter import normalise_observations
 from rltune.envs.spec import EnvSpec
-from rltune.errors import NonFiniteError
+from rltune.errors import Cause, GuestError, NonFiniteError
 from tests.engine.engine_toy import CONFIGS, CountEnv, ppo_config
 
 STOCK = {"PPO": PPO, "DQN": DQN, "SAC": SAC}
@@ -242,8 +242,9 @@ def test_observations_that_are_no_numbers_end_the_trial(name: str, normalise: bo
     register_env("broken", lambda config: BrokenEnv(is_continuous=name == "SAC"))
     config = CONFIGS[name]("broken")
     algorithm = build_algorithm(normalise_observations(config) if normalise else config)
-    with pytest.raises(NonFiniteError):
+    with pytest.raises(GuestError, match="observation") as refused:
         algorithm.train()
+    assert refused.value.cause == Cause.OBSERVATION
     algorithm.stop()
 
 

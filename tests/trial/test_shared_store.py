@@ -14,6 +14,7 @@ from toy import ToyTrial, make_task
 from rltune.checkpoints import clients
 from rltune.checkpoints.clients import Client, StoreUnavailableError, UnsharedStoreError, make_address
 from rltune.checkpoints.store import Store, open_store
+from rltune.errors import Cause
 from rltune.trial import shared_store
 from rltune.trial.shared_store import check_node, leave_token, name_token
 
@@ -103,7 +104,7 @@ def test_a_trial_on_a_bad_node_fails_its_attempt_and_names_node_path_and_remedy(
     trial = ToyTrial(make_task(tmp_path, token=name_token("now")))
     result = trial.step()
     trial.stop()
-    assert (result["done"], result["cause"]) == (True, "outage")
+    assert (result["done"], result["cause"]) == (True, Cause.OUTAGE)
     for part in (f"output_dir={tmp_path.parent}", result["node"], "output_dir=/shared/outputs"):
         assert part in result["failed"]
     assert UnsharedStoreError.__name__ in result["traceback"]

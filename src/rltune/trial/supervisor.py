@@ -12,7 +12,6 @@ import contextlib
 import faulthandler
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -21,6 +20,7 @@ from typing import Any
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import Store
 from rltune.compat.ray_store import delete_value, read_values, write_value
+from rltune.compat.threads import list_frames
 from rltune.envs.guest import RUNNING, make_stall
 from rltune.envs.step_count import STEPS
 
@@ -195,10 +195,8 @@ def find_loop_call(thread: int) -> str:
 
     The loop itself does not set `rltune.envs.guest.RUNNING`, because that would slow each step.
     """
-    frame = sys._current_frames().get(thread)
-    while frame is not None:
+    for frame in list_frames(thread):
         variables = frame.f_locals
         if frame.f_code.co_name == "step" and "index" in variables and hasattr(variables.get("self"), "name_call"):
             return str(variables["self"].name_call(variables["index"]))
-        frame = frame.f_back
     return ""
