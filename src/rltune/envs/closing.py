@@ -21,6 +21,9 @@ COPIES = "algo.env_runners.num_envs_per_env_runner"
 
 CLOSE_S = 30.0
 """How long closing an environment may take. Some simulators need half of that, and some that have failed never end."""
+NEXT_CLOSE_S = 1.0
+"""The same in a process in which one has hung."""
+_hangs: list[float] = []  # The limits that were reached in this process.
 
 logger = logging.getLogger(__name__)
 
@@ -71,13 +74,13 @@ def limit_close() -> Iterator[None]:
     def end(*_: object) -> None:
         raise _CloseEnded
 
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, CLOSE_S)
+    before, limit_s = signal.signal(signal.SIGALRM, end), NEXT_CLOSE_S if _hangs else CLOSE_S
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     except _CloseEnded:
-        problem = f"close has not returned for {CLOSE_S:.0f} s"
-        allowed = f"a close that returns within {CLOSE_S:.0f} s"
+        _hangs.append(limit_s)
+        problem, allowed = f"close has not returned for {limit_s:.0f} s", f"a close that returns within {CLOSE_S:.0f} s"
         raise GuestError(problem, allowed, "find out where it hangs", cause=Cause.STALLED, call="close") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
