@@ -446,6 +446,7 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     assert few_copies.STARTED == [1]
 
     def end_early(done: int, total: int) -> None:
+        monkeypatch.setattr(STEPS, "is_ending", True)
         raise SamplingEnded
 
     trained = trial.step()
@@ -463,6 +464,38 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     again.cleanup()
     assert few_copies.STARTED == [1] * 4
     assert not few_copies.OPEN
+
+
+def test_a_trial_that_has_failed_saves_early_and_ever_less_often(tmp_path: Path) -> None:
+    task = make_task(tmp_path, checkpoint_every_s=600.0, env_steps=3000, reports=1, saves_early=True)
+    saved = [result["env_steps"] for result in run_trial(task) if "nominal_steps" not in result]
+    assert saved == [200, 500, 1100, 2200]
+
+
+@pytest.mark.parametrize("batch", [512, 4096])
+def test_a_trial_gets_on_though_each_attempt_fails_early(
+    batch: int, request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    """However long its iterations are: what an unfinished one has sampled is kept, in any environment."""
+    words = ["env.id=failing:Failing-v0", "algo.env_runners.num_envs_per_env_runner=1", "+env.kwargs={fail_at: 400}"]
+    build = make_plan(request_of(*words)).assignment_build()
+    params = {"train_batch_size_per_learner": batch, "minibatch_size": 64, "num_epochs": 1, "normalise": ["rewards"]}
+    task = {"build": build, "env_steps": 900, "reports": 1, "engine": "fast", "params": params}
+    latest, reached = None, []
+    for _ in range(4):
+        trial = Trial(make_task(tmp_path, **task, checkpoint_every_s=600.0, saves_early=True, latest=latest))
+        results = [trial.step()]
+        while not results[-1].get("done"):
+            results.append(trial.step())
+        trial.stop()
+        records = [result["records"]["latest"] for result in results if result.get("records", {}).get("latest")]
+        latest = records[-1]
+        reached.append(latest["env_steps"])
+        if "failed" not in results[-1]:
+            break
+        assert results[-1]["cause"] == "environment", results[-1]["traceback"]
+    assert reached == sorted(set(reached)), "each attempt has brought more"
+    assert reached[-1] >= 900 or batch > 900
 
 
 def test_a_failed_evaluation_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

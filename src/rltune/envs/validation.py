@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
 from rltune.envs.child import acquire_child
-from rltune.envs.closing import close_env
+from rltune.envs.closing import close_env, limit_close
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import check_first_steps
 from rltune.envs.guest import call_guest
@@ -175,7 +175,7 @@ def check_close(env: Any) -> list[str]:
         GuestError: It calls ``sys.exit``.
     """
     try:
-        with call_guest("close"):
+        with limit_close(), call_guest("close"):
             env.close()
     except GuestError as fault:
         if isinstance(fault.__cause__, SystemExit):

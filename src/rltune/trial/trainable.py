@@ -118,9 +118,11 @@ class Trial(tune.Trainable):
         with self._wait_for_copies() as waited_s:
             self._runners = [self.build_runner(seed) for seed in self.task.seeds]
             self._state = self._checkpoints.restore(self._runners)
+            kept = sum(runner.kept_steps for runner in self._runners)
         if waited_s >= NOTED_WAIT_S:
             self._checkpoints.notes.append(f"waited {waited_s:.0f} s for copies of the environment that others had")
-        self._mark_iteration()
+        self._mark_iteration(kept)
+        self._checkpoints.begin(self._count_steps_of_each_seed())
 
     def _wait_for_copies(self) -> contextlib.AbstractContextManager[float]:
         """Stand in the queue until the copies of all seeds are free; if the sweep ends, the wait ends, too."""
@@ -178,7 +180,7 @@ class Trial(tune.Trainable):
         try:
             return self._train_and_report()
         except SamplingEnded:
-            return self._hand_back(interrupted=True)
+            return self._hand_back(interrupted=STEPS.is_ending)
 
     def _train_and_report(self) -> dict[str, Any]:
         """Train all seeds up to the budget's next mark, and return the report.
@@ -290,12 +292,15 @@ class Trial(tune.Trainable):
         while progress[index].env_steps < target:
             if self._supervisor.is_stop_requested():
                 return STOP_REQUESTED
+            left = self._checkpoints.due_at - self._count_steps_of_each_seed()
+            STEPS.pause_at = STEPS.steps + left * len(self.task.seeds)
             began, before, restarts = time.perf_counter(), progress[index].env_steps, progress[index].env_restarts
             try:
                 progress[index] = runner.train()
                 progress[index].require_finite_returns()
             finally:
                 self._state.train_s += time.perf_counter() - began
+                STEPS.pause_at = math.inf
             self._mark_iteration()
             if progress[index].env_restarts and not restarts:
                 note = f"has made a failed copy of its environment again ({progress[index].fault})"
@@ -303,7 +308,7 @@ class Trial(tune.Trainable):
             if progress[index].env_steps > before:
                 stalled = 0
                 self._supervisor.report_progress()
-                if progress[index].env_steps < target and self._checkpoints.is_due():
+                if progress[index].env_steps < target and self._checkpoints.is_due(self._count_steps_of_each_seed()):
                     return SAVE_DUE
                 continue
             # If an env runner hangs, RLlib finishes the iteration without its samples, possibly without any step.
@@ -312,9 +317,13 @@ class Trial(tune.Trainable):
                 raise RuntimeError(f"no environment step in {stalled} iterations; are the env runners still alive?")
         return None
 
-    def _mark_iteration(self) -> None:
-        """Record the step counts after an iteration; one assignment, as the supervisor's thread reads them."""
-        self._counted = sum(seed.env_steps for seed in self._state.progress), STEPS.steps
+    def _mark_iteration(self, kept_steps: int = 0) -> None:
+        """Record the step counts after an iteration; one assignment, as the supervisor's thread reads them.
+
+        Args:
+            kept_steps: Those of unfinished iterations that a checkpoint has brought.
+        """
+        self._counted = sum(seed.env_steps for seed in self._state.progress) + kept_steps, STEPS.steps
 
     def _count_steps_of_each_seed(self) -> int:
         """Return the environment steps so far as a mean over the seeds, including those of the running iteration."""
