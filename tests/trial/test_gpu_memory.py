@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ def test_what_a_trial_kept_is_given_back_when_it_ends():
 
 
 def test_an_out_of_memory_error_is_known_by_its_type():
-    described = describe_failure(torch.cuda.OutOfMemoryError("unheard-of"), 100, gpus=0.5)
+    described = describe_failure(torch.cuda.OutOfMemoryError("unheard-of"), 100, Path(), gpus=0.5)
     assert described["cause"] == "out of memory"
     assert described["failed"].startswith(OUT_OF_MEMORY)
     assert described["failed"].endswith(" 0.5: unheard-of")

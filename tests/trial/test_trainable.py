@@ -412,7 +412,7 @@ def _raise_from(outer: BaseException, inner: BaseException) -> BaseException:
         (GuestError("step 3 fails", call="step 3"), Cause.ENVIRONMENT),
         (_raise_from(RuntimeError(), GuestError("step 3 fails", call="step 3")), Cause.ENVIRONMENT),
         (RuntimeError(RuntimeError(RewardError("the reward is None"))), Cause.REWARD),
-        (_raise_from(GuestError("step 3 fails"), OSError(errno.ENOSPC, "no")), Cause.DISK_FULL),
+        (_raise_from(GuestError("step 3 fails"), OSError(errno.ENOSPC, "no")), Cause.ENVIRONMENT),
         (NonFiniteError("total_loss is not finite"), Cause.DIVERGED),
         (OSError(errno.ENOSPC, "no"), Cause.DISK_FULL),
         (ValueError("mesh.stl: File too large"), Cause.UNKNOWN),
@@ -423,12 +423,20 @@ def _raise_from(outer: BaseException, inner: BaseException) -> BaseException:
         (NodeDiedError("gone"), Cause.LOST_NODE),
     ],
 )
-def test_a_workers_report_has_the_cause_of_its_failure(error: BaseException, cause: Cause) -> None:
-    assert describe_failure(error, 100)["cause"] == cause
+def test_a_workers_report_has_the_cause_of_its_failure(error: BaseException, cause: Cause, tmp_path: Path) -> None:
+    assert describe_failure(error, 100, tmp_path)["cause"] == cause
+
+
+def test_a_disk_that_is_full_for_the_sweep_is_no_fault_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rltune.ledger.disk_full.MIN_FREE_BYTES", math.inf)
+    error = _raise_from(GuestError("step 3 fails"), OSError(errno.ENOSPC, "no"))
+    assert describe_failure(error, 100, tmp_path)["cause"] == Cause.DISK_FULL
 
 
 def test_unknown_bytes_break_no_workers_report() -> None:
-    described = describe_failure(ValueError("no file \udcff"), 100)
+    described = describe_failure(ValueError("no file \udcff"), 100, Path())
     assert "udcff" in str(described).encode().decode()
 
 

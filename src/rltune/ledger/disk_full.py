@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from rltune.errors import RltuneError, StudyUnavailableError
 from rltune.ledger.sweep_folder import make_resume_command
 
 DISK_FULL = "no room is left on the disk"
+MIN_FREE_BYTES = 16_000_000  # With less, a disk counts as full.
 SQLITE_FULL = 13  # SQLite's primary result code, which its exceptions carry.
 POSTGRES_FULL = "53100"  # The SQLSTATE disk_full.
 
@@ -33,6 +35,12 @@ def is_disk_full(error: BaseException) -> bool:
         chain.append(cause)
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def has_no_room(folder: Path) -> bool:
+    """Return whether the disk of a folder is full; a few blocks may be left that were too few for a file."""
+    place = next((path for path in (folder, *folder.parents) if path.exists()), Path.cwd())
+    return shutil.disk_usage(place).free < MIN_FREE_BYTES
 
 
 def _has_full_code(error: BaseException) -> bool:

@@ -30,7 +30,7 @@ from rltune.envs.guest import find_root, is_termination, make_fault
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError, describe_exception
-from rltune.ledger.disk_full import is_disk_full
+from rltune.ledger.disk_full import has_no_room, is_disk_full
 from rltune.policies.acting import choose_acting, describe_acting, save_acting
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
@@ -151,7 +151,8 @@ class Trial(tune.Trainable):
             if not isinstance(error, Exception):  # No interrupt reaches a worker: the user's code raises it.
                 frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
                 error = make_fault(error, find_loop_call(frames))
-            self._failure = describe_failure(error, self._count_steps_of_each_seed(), self.task.build.get("gpus", 0.0))
+            steps, gpus = self._count_steps_of_each_seed(), self.task.build.get("gpus", 0.0)
+            self._failure = describe_failure(error, steps, self._store.folder, gpus)
 
     def step(self) -> dict[str, Any]:
         """Continue training until the next report is due, and return the report to Tune.
@@ -337,16 +338,17 @@ class Trial(tune.Trainable):
         return report
 
 
-def describe_failure(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:
+def describe_failure(error: BaseException, env_steps: int, folder: Path, gpus: float = 0.0) -> dict[str, Any]:
     """Describe a trial's failure for the driver: a reason in one line, its cause and call, and the traceback's end.
 
     Args:
         error: What was raised.
         env_steps: Environment steps of each seed by then.
+        folder: As for `find_cause`.
         gpus: The trial's part of a GPU.
     """
     root = find_root(error)  # Ray, RLlib and Gymnasium wrap what the environment has raised.
-    cause = find_cause(root)
+    cause = find_cause(root, folder)
     reason = root.what if isinstance(root, GuestError | NonFiniteError) else describe_exception(root)
     # This error tells the user how to repair the node, so all of its lines are kept.
     if isinstance(root, UnsharedStoreError):
@@ -360,9 +362,15 @@ def describe_failure(error: BaseException, env_steps: int, gpus: float = 0.0) ->
     return {name: value.encode(errors="backslashreplace").decode() for name, value in about.items()}
 
 
-def find_cause(error: BaseException) -> Cause:
-    """Return the cause of an exception: its own if it is one of ours, and otherwise by its type and its number."""
-    if is_disk_full(error):
+def find_cause(error: BaseException, folder: Path) -> Cause:
+    """Return the cause of an exception: its own if it is one of ours, and otherwise by its type and its number.
+
+    Args:
+        error: What was raised.
+        folder: The sweep's folder here. What is full for the environment may be another disk, or the kernel's table of
+            watched files.
+    """
+    if is_disk_full(error) and (not isinstance(error, GuestError) or has_no_room(folder)):
         return Cause.DISK_FULL
     if isinstance(error, RltuneError):
         return error.cause

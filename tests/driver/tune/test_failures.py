@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -56,7 +57,7 @@ def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, 
 def test_what_ray_wraps_is_told_as_it_was_raised():
     error = ValueError("a network of size 0")
     wrapped = RayTaskError("learn", "Traceback ...", error).as_instanceof_cause()
-    assert describe_failure(wrapped, 0)["failed"] == f"ValueError: {error}"
+    assert describe_failure(wrapped, 0, Path())["failed"] == f"ValueError: {error}"
 
 
 @pytest.mark.parametrize(
