@@ -17,6 +17,12 @@ from rltune.errors import GuestError, RltuneError
 COPIES = "algo.env_runners.num_envs_per_env_runner"
 """The setting for the number of copies that a process has at once."""
 
+APART = (
+    "'++env.per_copy.port=[port,5005]' for an argument port if each copy needs one of its own (number, folder and "
+    "one_of likewise), or env.max_copies=N if only N may live on a machine"
+)
+"""What else helps where one copy can be made, but not beside another."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -28,7 +34,7 @@ def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
         count: Their number.
 
     Raises:
-        GuestError: One cannot be made; names it, and the setting for their number.
+        GuestError: One cannot be made; names it, and the settings for their number and for what each has of its own.
     """
     copies: list[Any] = []
     with contextlib.ExitStack() as made:
@@ -40,7 +46,8 @@ def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
                 if index == 0:
                     raise
                 problem = f"{error.problem}; {COPIES}={count} opens so many at once in a process"
-                allowed, fix = f"an environment of which {count} copies can be open at once", f"{COPIES}={index}"
+                allowed = f"an environment of which {count} copies can be open at once"
+                fix = f"{COPIES}={index}, or {APART}"
                 raise GuestError(problem, allowed, fix, call=error.call, place=error.place) from error.__cause__
             made.callback(close_env, copies[-1])
         made.pop_all()
