@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import signal
+import time
 from functools import partial
 from typing import Any
 
@@ -119,3 +122,22 @@ def test_the_check_of_an_address_in_use_advises_per_copy(env_id: str, monkeypatc
     with pytest.raises(ConfigError) as refused:
         check_env(EnvSpec(env_id))
     assert "env.per_copy" in refused.value.fix
+
+
+def test_a_close_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Also one that suppresses exceptions; the handler of the timer is as before."""
+
+    class Hanging:
+        def close(self) -> None:
+            with contextlib.suppress(Exception):
+                time.sleep(60)
+
+    monkeypatch.setattr(closing, "CLOSE_S", 0.05)
+    monkeypatch.setattr(closing, "_hangs", [])
+    monkeypatch.setattr(signal, "getitimer", lambda which: (0.0, 0.0))  # The tests' own time limit uses the timer.
+    began, handler = time.monotonic(), signal.getsignal(signal.SIGALRM)
+    closing.close_env(Hanging())
+    assert time.monotonic() - began < 10
+    assert "close" in caplog.text
+    assert signal.getsignal(signal.SIGALRM) == handler
+    assert closing._hangs == [0.05], "those after it get less"

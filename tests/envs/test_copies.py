@@ -27,7 +27,7 @@ from rltune.envs.copies import Copy
 from rltune.envs.facts import EnvFacts
 from rltune.envs.guest import RUNNING
 from rltune.envs.spec import EnvSpec, spec_of
-from rltune.errors import ConfigError, UnavailableError
+from rltune.errors import ConfigError, GuestError, UnavailableError
 from rltune.policies.evaluation import Copies
 
 PORTS = {"port": ["port", 5005], "worker_id": "number", "workdir": "folder", "server": ["one_of", "a:1", "b:1"]}
@@ -418,3 +418,13 @@ def test_an_evaluation_plays_with_the_copies_that_are_free():
         held.release()
         assert len(shared.take(policy, spec.to_dict(), 5, lambda: None)) == 2
     assert len(copies.take_copies(spec, 2)) == 2
+
+
+def test_an_evaluation_whose_second_copy_fails_names_per_copy(monkeypatch):
+    policy = SimpleNamespace(info={}, observation_space=Numbered.observation_space, action_space=Numbered.action_space)
+    with Copies(2) as shared:
+        shared.take(policy, specify().to_dict(), 1, lambda: None)
+        monkeypatch.setattr(Numbered, "__init__", lambda self, **kwargs: 1 / 0)
+        with pytest.raises(GuestError) as failed:
+            shared.take(policy, specify().to_dict(), 2, lambda: None)
+    assert "env.per_copy" in failed.value.fix

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rltune.config.schema import EnvConfig
-from rltune.envs.closing import close_env
+from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
 from rltune.envs.guest import call_guest
@@ -290,7 +290,7 @@ class Copies:
             copy = Copy(spec_of(spec), vector_index=len(self._envs))
             if self._envs and not copy.take_if_free():
                 break
-            with call_guest(f"make of copy {len(self._envs) + 1} of {wanted}"):
+            with call_make(f"make of copy {len(self._envs) + 1} of {wanted}", len(self._envs)):
                 self._envs.append(build_own(copy, lambda copy: _make_copy(spec, copy, is_flat)))
             _check_spaces(policy, self._envs[0], spec)
             report()
