@@ -34,8 +34,11 @@ class Flaky(CartPoleEnv):
             Path({slow!r}).touch()  # The next trial takes minutes, so that requests come in time on any machine.
             Path({broken!r}).unlink()
             raise RuntimeError("the simulator's licence has run out")
-        if STEPS[0] == 4600:  # In a new process since the failure: the next trial and the first request have ended.
-            Path({slow!r}).touch()
+        if STEPS[0] == 300:  # In the third process since the failure: the next trial and the first request have ended.
+            with Path({counted!r}).open("a") as file:
+                file.write(".")
+            if Path({counted!r}).stat().st_size == 3:
+                Path({slow!r}).touch()
         if Path({slow!r}).exists():
             time.sleep(0.05)
         return super().step(action)
@@ -127,7 +130,7 @@ def server() -> Iterator[Listener]:
 def requested(tmp_path_factory: pytest.TempPathFactory, server: Listener) -> Requested:
     folder = tmp_path_factory.mktemp("asked")
     project, broken, slow, notified = Project(folder), folder / "broken", folder / "slow", folder / "told.txt"
-    (folder / "flaky.py").write_text(ENV.format(broken=str(broken), slow=str(slow)))
+    (folder / "flaky.py").write_text(ENV.format(broken=str(broken), slow=str(slow), counted=str(folder / "counted")))
     (folder / "own_code.py").write_text(OWN_CODE.format(notified=str(notified)))
     broken.touch()
     run = project.start("-m", "sweeps.run", *SWEEP, f"notify=http://{server.host}/")
