@@ -55,6 +55,7 @@ def test_the_key_that_was_meant_is_found(key, meant):
         ("mode", "maximize", "objective.direction=max"),
         ("env_config", "{size: 4}", "'+env.kwargs={size: 4}'"),
         ("env.speed", "4", "+env.kwargs.speed=4, if the environment takes it"),
+        ("env.per_copy.port", "[port,5005]", "'+env.per_copy.port=[port,5005]'"),
         ("storage_path", "/sweeps", "output_dir=/sweeps"),
         ("storage_path", "s3://bucket/sweeps", "storage=s3://bucket/sweeps"),
         ("verbose", "1", "leave verbose out"),

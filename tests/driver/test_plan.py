@@ -379,22 +379,22 @@ def test_few_steps_for_copies_without_a_time_limit_are_noted(env, steps, is_note
 
 
 COPIES = "algo.env_runners.num_envs_per_env_runner"
+RUNNERS = "algo.env_runners.num_env_runners"
 
 
 @pytest.mark.parametrize(
     ("overrides", "key", "fix"),
     [
         ((f"{COPIES}=4", "env.max_copies=3"), "env.max_copies", f"{COPIES}=3, or env.max_copies=4"),
-        ((f"{COPIES}=4", "env.max_copies=7", "replicates=2"), "env.max_copies", "env.max_copies=8"),
-        (
-            (f"{COPIES}=4", "env.max_copies=7", "algo.env_runners.num_env_runners=2"),
-            "env.max_copies",
-            "env.max_copies=8",
-        ),
+        ((f"{COPIES}=4", "env.max_copies=7", "replicates=2"), "env.max_copies", f"{COPIES}=3, or env.max_copies=8"),
+        ((f"{COPIES}=4", "env.max_copies=7", f"{RUNNERS}=2"), "env.max_copies", f"{COPIES}=3, or env.max_copies=8"),
+        ((f"{COPIES}=1", "env.max_copies=2", f"{RUNNERS}=4"), "env.max_copies", f"{RUNNERS}=2, or env.max_copies=4"),
+        ((f"{COPIES}=8", "env.max_copies=2", f"{RUNNERS}=4"), "env.max_copies", f"{COPIES}=1 {RUNNERS}=2, or "),
         ((f"{COPIES}=3", "+env.per_copy.server=[one_of,a,b]"), "env.per_copy.server", f"{COPIES}=2, or "),
         (("+env.per_copy.server=number", "+env.kwargs.server=2"), "env.kwargs.server", "~env.kwargs.server"),
         (("+env.per_copy.server=number",), "env.per_copy.server", "~env.per_copy.server"),
-        (("+env.per_copy.port=[ports,5005]",), "env.per_copy.port", "env.per_copy.port=number"),
+        (("+env.per_copy.port=[ports,5005]",), "env.per_copy.port", "'++env.per_copy.port=[port,5005]'"),
+        (("+env.per_copy.workdir=folders",), "env.per_copy.workdir", "++env.per_copy.workdir=folder"),
         (("env.max_copies=0",), "env.max_copies", "env.max_copies=4"),
         (("env.max_copies=9", "env.vectorize=vector_entry_point"), "env.vectorize", "env.vectorize=sync"),
     ],

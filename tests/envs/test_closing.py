@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 import time
 from functools import partial
@@ -16,6 +17,7 @@ from rltune.envs import closing
 from rltune.envs.closing import close_env
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
+from rltune.errors import ConfigError, GuestError
 from rltune.policies.evaluation import Copies, _play
 
 
@@ -94,6 +96,32 @@ def test_an_evaluation_keeps_its_episodes() -> None:
 def test_a_close_that_ends_the_program_does_not_end_ours(caplog: pytest.LogCaptureFixture) -> None:
     close_env(Leaves())
     assert "close of Leaves" in caplog.text
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("index", "error"), [(1, RuntimeError("no licence")), (0, OSError(errno.EADDRINUSE, "taken"))])
+def test_a_copy_beside_others_that_fails_names_per_copy(index: int, error: Exception) -> None:
+    def make(number: int) -> NoWindow:
+        if number == index:
+            raise error
+        return NoWindow()
+
+    with pytest.raises(GuestError) as failed:
+        closing.make_copies(make, 3)
+    assert "env.per_copy" in failed.value.fix
+    assert "env.max_copies" in failed.value.fix
+    assert (f"{closing.COPIES}=1" in failed.value.fix) == (index == 1)
+
+
+@pytest.mark.fast
+def test_the_check_of_an_address_in_use_advises_per_copy(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Any) -> None:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(NoWindow, "__init__", fail)
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec(env_id))
+    assert "env.per_copy" in refused.value.fix
 
 
 def test_a_close_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

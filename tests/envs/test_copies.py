@@ -25,8 +25,9 @@ from rltune.envs import copies
 from rltune.envs.build import is_plain, make_env, make_training_env, make_vector_env
 from rltune.envs.copies import Copy
 from rltune.envs.facts import EnvFacts
+from rltune.envs.guest import RUNNING
 from rltune.envs.spec import EnvSpec, spec_of
-from rltune.errors import ConfigError, UnavailableError
+from rltune.errors import ConfigError, GuestError, UnavailableError
 from rltune.policies.evaluation import Copies
 
 PORTS = {"port": ["port", 5005], "worker_id": "number", "workdir": "folder", "server": ["one_of", "a:1", "b:1"]}
@@ -268,10 +269,10 @@ with wait_for_copies(spec_of({"id": "Numbered-v0", "max_copies": 1}), 1, 60.0, l
 
 def test_a_list_bounds_copies_whatever_numbers_others_have():
     others = copies.take_copies(specify(), 3)
-    listed = specify({"server": ["one_of", "a", "b", "b"]})
+    listed = specify({"server": ["one_of", "a", "b", "d"]})
     made = copies.take_copies(listed, 3)
     assert [copy.number for copy in made] == [3, 4, 5]
-    assert [copy.make_arguments()["server"] for copy in made] == ["a", "b", "b"], "an element twice serves two"
+    assert [copy.make_arguments()["server"] for copy in made] == ["a", "b", "d"]
     assert not Copy(listed).take_if_free()
     overlapping = Copy(specify({"host": ["one_of", "b", "c"]}))
     assert overlapping.make_arguments()["host"] == "c", "no two copies share an element of two lists"
@@ -286,6 +287,26 @@ def test_ranges_of_ports_that_overlap_never_meet():
     held = [Copy(spec) for _ in range(6)]
     ports = [port for copy in held for port in copy.make_arguments().values()]
     assert len(set(ports)) == 12
+
+
+def test_all_copies_that_the_limit_allows_can_be_had_at_once():
+    spec = specify({"first": ["port", 65530], "second": ["port", 65531]})
+    assert spec.copy_limit == ("env.per_copy.second", 3)
+    assert len(copies.take_copies(spec, 3)) == 3
+    with pytest.raises(ConfigError) as refused:
+        copies.take_copies(spec, 4)
+    assert refused.value.key == "env.per_copy.second"
+
+
+def test_a_wait_is_one_call_that_began_when_it_began(monkeypatch):
+    begun: list[float] = []
+    monkeypatch.setattr(RUNNING, "on_begin", lambda call: begun.append(RUNNING.since))
+    held = Copy(specify(max_copies=1))
+    assert held.number == 0
+    with pytest.raises(UnavailableError):
+        copies.take_copies(specify(max_copies=1), 1)
+    assert len(begun) > 1
+    assert len(set(begun)) == 1
 
 
 def test_a_copy_that_is_made_again_keeps_its_number():
@@ -346,6 +367,9 @@ def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
         ({"server": 3}, {}, "env.per_copy.server"),
         ({"server": None}, {}, "env.per_copy.server"),
         ({"index": "number"}, {"index": 3}, "env.kwargs.index"),
+        ({"port": ["port", 5005], "prot": ["port", 5005]}, {}, "env.per_copy.prot"),
+        ({"port": ["one_of", 5005, 5005]}, {}, "env.per_copy.port"),
+        ({"server": ["one_of", "a", "b"], "other": ["one_of", "c", "b"]}, {}, "env.per_copy.other"),
     ],
 )
 def test_a_wrong_form_is_refused_with_its_key(per_copy, kwargs, key):
@@ -394,3 +418,13 @@ def test_an_evaluation_plays_with_the_copies_that_are_free():
         held.release()
         assert len(shared.take(policy, spec.to_dict(), 5, lambda: None)) == 2
     assert len(copies.take_copies(spec, 2)) == 2
+
+
+def test_an_evaluation_whose_second_copy_fails_names_per_copy(monkeypatch):
+    policy = SimpleNamespace(info={}, observation_space=Numbered.observation_space, action_space=Numbered.action_space)
+    with Copies(2) as shared:
+        shared.take(policy, specify().to_dict(), 1, lambda: None)
+        monkeypatch.setattr(Numbered, "__init__", lambda self, **kwargs: 1 / 0)
+        with pytest.raises(GuestError) as failed:
+            shared.take(policy, specify().to_dict(), 2, lambda: None)
+    assert "env.per_copy" in failed.value.fix

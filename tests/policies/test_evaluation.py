@@ -16,7 +16,7 @@ from failing import Failing
 
 from rltune.envs.facts import describe_space
 from rltune.errors import GuestError, PolicyError
-from rltune.policies.evaluation import Copies, evaluate, evaluate_checkpoint
+from rltune.policies.evaluation import Copies, environment_of, evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
 from rltune.records import EVALUATION_STEPS
 from tests.policies.bundles import BOX, write_linear
@@ -181,6 +181,17 @@ def test_a_cut_episode_without_a_score_names_the_limit(tmp_path):
     with pytest.raises(PolicyError, match="max_episode_steps") as refused:
         evaluate(policy, 1)
     assert "is_success" in refused.value.what
+
+
+@pytest.mark.fast
+def test_per_copy_is_added_to_that_of_the_training(tmp_path):
+    trained = {"port": ["port", 5005], "workdir": "folder", "pay": "number"}
+    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Endless-v0", "kwargs": {"size": 3}, "per_copy": trained}))
+    env = {"kwargs": {"pay": 2}, "per_copy": {"port": ["port", 6005], "size": "number"}}
+    spec = environment_of(policy, env)
+    assert spec["per_copy"] == {"port": ["port", 6005], "workdir": "folder", "size": "number"}
+    assert spec["kwargs"] == {"pay": 2}
+    assert environment_of(policy, {"id": "Other-v0", "per_copy": {"a": "number"}})["per_copy"] == {"a": "number"}
 
 
 def test_changes_of_the_environment_leave_the_rest_of_it(tmp_path):

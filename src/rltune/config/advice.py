@@ -13,7 +13,7 @@ from rltune.config.schema import RunConfig
 from rltune.errors import choices, nearest, spell
 from rltune.other_tools import Answer, find_answer
 
-FREE = ("env.kwargs", "env.wrappers")  # Arguments of a user's environment may have any name.
+FREE = ("env.kwargs", "env.wrappers", "env.per_copy")  # Arguments of an environment may have any name.
 
 
 def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]:
@@ -36,6 +36,8 @@ def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]
     allowed = choices(last, siblings, meant and meant.removeprefix(f"{group}."))
     if answer is not None and answer.names and answer.note:
         allowed = answer.note
+    if group == "env.per_copy":
+        return "arguments of the environment's constructor, which + adds", f"'+{key}={spell(value)}'"
     if not meant and key.startswith("env."):
         return allowed, f"+env.kwargs.{last}={value}, if the environment takes it"
     return allowed, translate(meant, value) if meant else ""

@@ -408,7 +408,12 @@ def _check_copies(config: RunConfig, space: Space, row: Capabilities | None) -> 
     needed = math.prod(factors.values())
     if spec.copy_limit is not None and needed > spec.copy_limit[1]:
         settings = [f"{key}={count}" for key, count in factors.items() if count > 1]
-        raise make_limit_error(spec, needed, f"of one trial with {' and '.join(settings)}", len(settings) == 1)
+        left, fewer = spec.copy_limit[1], list[str]()
+        for key, count in reversed(factors.items()):  # The number of copies of a process is the first to be reduced.
+            if count > left:
+                fewer.insert(0, f"{key}={left}")
+            left //= min(count, left)
+        raise make_limit_error(spec, needed, f"of one trial with {' and '.join(settings)}", " ".join(fewer))
     return copies * config.replicates
 
 

@@ -239,7 +239,8 @@ class Child:
                 for message in map(json.loads, lines):
                     is_ready = True
                     if "call" in message:
-                        self.call_name, self._call_began = message["call"], now
+                        self.call_name = message["call"]
+                        self._call_began = now - message.get("elapsed_s", 0.0)
                     if "progress" in message:
                         progress(*message["progress"])
                     if "ended" in message:
@@ -394,7 +395,7 @@ def _answer(request: Mapping[str, Any], answers: int) -> dict[str, Any]:
 
     def report(call: str) -> None:
         call_names.append(call)
-        _send(answers, {"call": call})
+        _send(answers, {"call": call, "elapsed_s": time.monotonic() - RUNNING.since if call else 0.0})
 
     RUNNING.on_begin = report
     try:

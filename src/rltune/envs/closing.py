@@ -19,6 +19,11 @@ from rltune.errors import Cause, GuestError, RltuneError
 COPIES = "algo.env_runners.num_envs_per_env_runner"
 """The setting for the number of copies that a process has at once."""
 
+APART = (
+    "'++env.per_copy.port=[port,5005]' for an argument port if each copy needs one of its own (number, folder and "
+    "one_of likewise), or env.max_copies=N if only N may live on a machine"
+)
+"""What else helps where one copy can be made, but not beside another."""
 CLOSE_S = 30.0
 """How long closing an environment may take. Some simulators need half of that, and some that have failed never end."""
 NEXT_CLOSE_S = 1.0
@@ -26,6 +31,31 @@ NEXT_CLOSE_S = 1.0
 _hangs: list[float] = []  # The limits that were reached in this process.
 
 logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def call_make(call: str, index: int, setting: str = "") -> Iterator[None]:
+    """Make a copy of an environment in the ``with`` block; if it cannot live beside others, the error says what helps.
+
+    Args:
+        call: The call's name.
+        index: How many copies were made before it.
+        setting: The setting for their number, if there is one.
+
+    Raises:
+        GuestError: It cannot be made.
+    """
+    try:
+        with call_guest(call):
+            yield
+    except GuestError as error:
+        if index == 0:
+            raise
+        problem = f"{error.problem}; {setting or 'the number of copies'} opens more than {index} at once"
+        allowed = f"an environment of which {index + 1} copies can be open at once"
+        fix = f"{setting}={index}, or {APART}" if setting else APART
+        parts = {name: vars(error)[name] for name in ("cause", "call", "place", "elapsed_s")}
+        raise GuestError(problem, allowed, fix, **parts) from error.__cause__
 
 
 def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
@@ -36,20 +66,13 @@ def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
         count: Their number.
 
     Raises:
-        GuestError: One cannot be made; names it, and the setting for their number.
+        GuestError: One cannot be made; names it, and the settings for their number and for what each has of its own.
     """
     copies: list[Any] = []
     with contextlib.ExitStack() as made:
         for index in range(count):
-            try:
-                with call_guest(f"make of copy {index + 1} of {count}"):
-                    copies.append(make(index))
-            except GuestError as error:
-                if index == 0:
-                    raise
-                problem = f"{error.problem}; {COPIES}={count} opens so many at once in a process"
-                allowed, fix = f"an environment of which {count} copies can be open at once", f"{COPIES}={index}"
-                raise GuestError(problem, allowed, fix, call=error.call, place=error.place) from error.__cause__
+            with call_make(f"make of copy {index + 1} of {count}", index, COPIES):
+                copies.append(make(index))
             made.callback(close_env, copies[-1])
         made.pop_all()
     return copies

@@ -19,7 +19,6 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import pickle
@@ -29,14 +28,13 @@ import sys
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rltune.envs.guest import call_guest
-from rltune.envs.spec import CONTEXTS, MAX_PORT, EnvSpec
+from rltune.envs.spec import CONTEXTS, MAX_NUMBERS, MAX_PORT, EnvSpec, spell_element
 from rltune.errors import ConfigError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +44,6 @@ VARIABLE = "RLTUNE_COPIES"
 
 WAIT_S = 300.0  # A check, an evaluation or a script waits for a free copy at most this long; a trial waits on.
 POLL_S = 0.2
-MAX_NUMBERS = 10_000  # More copies than a machine can have at once.
 NOT_MOVED = "each copy has a number of its own (env.per_copy, env.max_copies)"
 # The bytes of the file of locks, by what they stand for. A byte need not exist to be locked.
 PORTS, SLOTS, ELEMENTS, QUEUE = 2**20, 2**21, 2**40, 2**50
@@ -185,12 +182,9 @@ def _list_pools(spec: EnvSpec) -> dict[str, list[tuple[int, Any]]]:
         pools["env.max_copies"] = [(SLOTS + slot, None) for slot in reversed(range(spec.max_copies))]
     for name, form in spec.per_copy.items():
         if isinstance(form, Sequence) and form[0] == "one_of":
-            counts: Counter[str] = Counter()  # An element that is listed twice serves two copies.
             pool = pools[f"env.per_copy.{name}"] = []
             for element in form[1:]:
-                text = json.dumps(element, sort_keys=True, default=str)
-                digest = hashlib.sha256(f"{counts[text]} {text}".encode()).digest()
-                counts[text] += 1
+                digest = hashlib.sha256(spell_element(element).encode()).digest()
                 pool.append((ELEMENTS + int.from_bytes(digest[:5], "big"), element))
     return pools
 
@@ -424,27 +418,27 @@ class _Wait:
                 value=limit,
             )
         self._on_pause()
-        with call_guest("wait for a free copy"):  # Each such call is a sign of life.
+        with call_guest("wait for a free copy", self._began):  # Each such call is a sign of life.
             time.sleep(POLL_S)
 
 
-def make_limit_error(spec: EnvSpec, count: int, what: str, is_fewer_enough: bool = False) -> ConfigError:
+def make_limit_error(spec: EnvSpec, count: int, what: str, fewer: str = "") -> ConfigError:
     """Make the error for more copies than a machine may ever have at once.
 
     Args:
         spec: The environment, whose copies are bounded.
         count: How many are wanted.
         what: What they are, with the settings that say how many.
-        is_fewer_enough: Whether a smaller ``num_envs_per_env_runner`` alone mends it.
+        fewer: Smaller values of these settings that fit together.
     """
     key, limit = spec.copy_limit or ("env.max_copies", 0)
     if key == "env.max_copies":
         value, fix = limit, f"{key}={count}"
     else:
-        value, fix = spec.per_copy[key.rpartition(".")[2]], f"{key}=[...] with {count} of them"
-    fewer = f"algo.env_runners.num_envs_per_env_runner={limit}, or " if is_fewer_enough else ""
+        value = spec.per_copy[key.rpartition(".")[2]]
+        fix = f"'++{key}=[port,5005]'" if value[0] == "port" else f"'++{key}=[one_of,...]' with {count} elements"
     problem = f"allows {limit} copies at once, which is less than the {count} {what}"
-    return ConfigError(key, value, problem, f"at least {count}", fewer + fix)
+    return ConfigError(key, value, problem, f"at least {count}", f"{fewer}, or {fix}" if fewer else fix)
 
 
 class ReleasingClose:

@@ -12,6 +12,7 @@ Runs wherever the user's code runs, which is never the driver's process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import sys
 import sysconfig
@@ -26,6 +27,13 @@ from rltune.errors import Cause, GuestError, RltuneError, describe_exception, re
 
 GUEST_FAULTS = (Exception, SystemExit)
 """What the user's code may raise. Interrupts and `rltune.envs.step_count.SamplingEnded` are others' and pass."""
+
+ONE_PORT_EACH = (
+    "a port for each copy that no other copy or program uses",
+    "'++env.per_copy.port=[port,5005]' for an argument port of the constructor, or env.max_copies=1 if only one copy "
+    "may live on a machine",
+)
+"""What is allowed, and what to type, where an address is in use."""
 
 STACK = ("rltune", "gymnasium", "pettingzoo", "ray", "torch", "numpy", "omegaconf")
 """Packages whose lines in a traceback are not the user's own."""
@@ -99,16 +107,17 @@ def import_guest(name: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def call_guest(call: str) -> Iterator[None]:
+def call_guest(call: str, since: float | None = None) -> Iterator[None]:
     """Run a call into the user's code in the ``with`` block.
 
     Args:
         call: The call's name, such as ``reset`` or ``import of my_project.walk``.
+        since: When what it goes on with began, on the monotonic clock; None: now.
 
     Raises:
         GuestError: The code has raised or called ``sys.exit``. An `RltuneError` of our own passes as it is.
     """
-    outer, began = (RUNNING.name, RUNNING.since), time.monotonic()
+    outer, began = (RUNNING.name, RUNNING.since), time.monotonic() if since is None else since
     RUNNING.name, RUNNING.since, RUNNING.count = call, began, RUNNING.count + 1
     RUNNING.on_begin(call)
     try:
@@ -142,6 +151,8 @@ def make_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> Rl
     else:
         what = f"fails with {describe_exception(error)}"
         allowed, fix = "an environment that is made, reset, stepped and closed without an exception", "correct it"
+        if is_address_in_use(error):
+            allowed, fix = ONE_PORT_EACH
     at = f" ({place})" if place else ""
     subject = call or "a call into the environment"
     return GuestError(f"{subject} {what}{at}", allowed, fix, call=call, place=place, elapsed_s=elapsed_s)
@@ -158,6 +169,18 @@ def raise_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> N
     root = find_root(error)
     fault = make_fault(root, call, elapsed_s=elapsed_s)
     raise fault from (fault.__cause__ if fault is root else root)
+
+
+def is_address_in_use(error: BaseException) -> bool:
+    """Return whether an exception says, itself or by what it follows from, that an address is already in use."""
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and not any(link is other for other in seen):
+        if isinstance(link, OSError) and link.errno == errno.EADDRINUSE:
+            return True
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+    return False
 
 
 def is_termination(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.errors import ConfigError, choices, describe_exception
+from rltune.errors import ConfigError, choices, describe_exception, nearest, spell
 from rltune.records import EVALUATION_STEPS
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
@@ -29,8 +30,10 @@ PLAIN_RETURN = {"kind": "return", "key": None, "direction": "max"}
 PER_COPY = ("number", "port", "folder", "one_of")
 """What an argument may be that differs between copies of an environment, see `rltune.envs.copies`."""
 
+PER_COPY_EXAMPLES = {"port": "[port,5005]", "one_of": "[one_of,host:5005,host:5006]"}
 PER_COPY_USAGE = "number, folder, [port, 5005], or [one_of, first, second, ...]"
 MAX_PORT = 65_535
+MAX_NUMBERS = 10_000  # More copies than a machine can have at once.
 
 CONTEXTS = ("env_config", "config")
 """Arguments that classes written for RLlib take; such a mapping becomes an RLlib ``EnvContext``."""
@@ -128,9 +131,10 @@ class EnvSpec:
     def copy_limit(self) -> tuple[str, int] | None:
         """The setting that bounds the copies on a machine most, and the most copies; None without a bound."""
         limits = {} if self.max_copies is None else {"env.max_copies": self.max_copies}
-        for name, form in self.per_copy.items():
-            if isinstance(form, list | tuple):
-                limits[f"env.per_copy.{name}"] = len(form) - 1 if form[0] == "one_of" else MAX_PORT + 1 - form[1]
+        lists = {name: form for name, form in self.per_copy.items() if not isinstance(form, str)}
+        limits |= {f"env.per_copy.{name}": len(form) - 1 for name, form in lists.items() if form[0] == "one_of"}
+        if firsts := {form[1]: name for name, form in lists.items() if form[0] == "port"}:
+            limits[f"env.per_copy.{firsts[max(firsts)]}"] = _count_numbers(tuple(firsts))
         return min(limits.items(), key=lambda item: item[1]) if limits else None
 
 
@@ -192,23 +196,75 @@ def _check_per_copy(per_copy: Mapping[str, Any], kwargs: Mapping[str, Any]) -> N
         key = f"env.per_copy.{name}"
         parts = form if isinstance(form, list | tuple) else [form]
         kind = parts[0] if parts else None
+        is_alone = len(parts) == 1
         if name in kwargs:
             value, fix = kwargs[name], f"~env.kwargs.{name}, or ~{key}"
             raise ConfigError(f"env.kwargs.{name}", value, f"is also set by {key}", "one of the two", fix)
         if kind not in PER_COPY:
-            fix = f"{key}=number, or '{key}=[port,5005]'"
+            close = nearest(str(kind), PER_COPY)
+            example = PER_COPY_EXAMPLES.get(close or "port")
+            if example and close and not is_alone:
+                example = spell([close, *parts[1:]])
+            typed = f"'++{key}={example}'" if example else f"++{key}={close}"
+            fix = typed if close else f"++{key}=number, or {typed}"
             raise ConfigError(key, form, "is unknown", f"{PER_COPY_USAGE}; {choices(str(kind), PER_COPY)}", fix)
-        is_alone = len(parts) == 1
         if kind in ("number", "folder") and (not is_alone or parts is form):
-            raise ConfigError(key, form, "is no list", PER_COPY_USAGE, f"{key}={kind}")
+            raise ConfigError(key, form, "is no list", PER_COPY_USAGE, f"++{key}={kind}")
         if kind == "port" and not (
             len(parts) == 2 and type(parts[1]) is int and 0 < parts[1] <= MAX_PORT and parts is form
         ):
             allowed = f"[port, FIRST] with a first port from 1 to {MAX_PORT}; the copy's number is added to it"
-            raise ConfigError(key, form, "names no first port", allowed, f"'{key}=[port,5005]'")
+            raise ConfigError(key, form, "names no first port", allowed, f"'++{key}={PER_COPY_EXAMPLES['port']}'")
         if kind == "one_of" and is_alone:
             allowed = "[one_of, first, second, ...], one for each copy"
-            raise ConfigError(key, form, "names nothing", allowed, f"'{key}=[one_of,host:5005,host:5006]'")
+            raise ConfigError(key, form, "names nothing", allowed, f"'++{key}={PER_COPY_EXAMPLES['one_of']}'")
+    _check_disjoint(per_copy)
+
+
+def _check_disjoint(per_copy: Mapping[str, Any]) -> None:
+    """Refuse arguments that ask for the same port or element: one copy, or as many as are listed, never get them.
+
+    Raises:
+        ConfigError: Names the later argument, and a value with which all of them can be had.
+    """
+    firsts: dict[int, str] = {}
+    owners: dict[str, str] = {}
+    for name, form in per_copy.items():
+        key = f"env.per_copy.{name}"
+        if form[0] == "port":
+            if form[1] in firsts:
+                others = (*range(form[1] + 1000, MAX_PORT, 1000), *range(form[1] - 1000, 0, -1000))
+                fix = f"'++{key}=[port,{next(port for port in others if port not in firsts)}]'"
+                problem = f"is the range of env.per_copy.{firsts[form[1]]}, which leads to one port for both"
+                raise ConfigError(key, form, problem, "another first port for each argument", fix)
+            firsts[form[1]] = name
+        elif form[0] == "one_of":
+            elements = {spell_element(element): element for element in form[1:]}
+            shared = next((owners[text] for text in elements if text in owners), None)
+            if shared or len(elements) < len(form) - 1:
+                left = [element for text, element in elements.items() if text not in owners]
+                fix = f"'++{key}={spell(['one_of', *left])}'" if left else f"~{key}"
+                problem = f"has an element of env.per_copy.{shared}" if shared else "has an element twice"
+                allowed = "elements that are listed once, as no two living copies share one"
+                raise ConfigError(key, form, problem, allowed, fix)
+            owners |= dict.fromkeys(elements, name)
+
+
+def spell_element(element: Any) -> str:
+    """Write an element of ``one_of`` so that equal ones, and only those, are written alike."""
+    return json.dumps(element, sort_keys=True, default=str)
+
+
+@functools.cache
+def _count_numbers(firsts: tuple[int, ...]) -> int:
+    """Count the copies that can live at once with ports of all these ranges, which may overlap."""
+    used: set[int] = set()
+    num_copies = 0
+    for number in range(min(MAX_NUMBERS, MAX_PORT + 1 - max(firsts))):
+        if used.isdisjoint(ports := [first + number for first in firsts]):
+            used.update(ports)
+            num_copies += 1
+    return num_copies
 
 
 def specify_env(env: Any, objective: Any) -> EnvSpec:

@@ -17,7 +17,7 @@ from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env, limit_close
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import check_first_steps
-from rltune.envs.guest import call_guest
+from rltune.envs.guest import ONE_PORT_EACH, call_guest, is_address_in_use
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
@@ -243,6 +243,9 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:
+        if is_address_in_use(error):
+            problem = f"cannot be made: {describe_exception(error)}"
+            raise ConfigError("env.id", spec.id, problem, *ONE_PORT_EACH) from None
         lacking = next((name for name in spec.per_copy if f"argument '{name}'" in read_text(error)), None)
         if isinstance(error, TypeError) and lacking is not None:
             raise ConfigError(

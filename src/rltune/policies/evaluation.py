@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rltune.config.schema import EnvConfig
-from rltune.envs.closing import close_env
+from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
 from rltune.envs.guest import call_guest
@@ -104,8 +104,8 @@ def evaluate(
         episodes: The number of episodes, at least 1.
         seed: The seed of the first episode. An episode's seed is also that of its sampled actions.
         env: What to change of the environment that the policy was trained in, to one with the same spaces: another id,
-            or keys as in conf/env. ``kwargs`` are added to the arguments of the same id, also in the place of those in
-            ``per_copy``; the wrappers stay unless ``wrappers`` names others.
+            or keys as in conf/env. ``kwargs`` and ``per_copy`` are added to the arguments of the same id, each also in
+            the place of the other's; the wrappers stay unless ``wrappers`` names others.
         deterministic: As for ``Policy.act``. None: as the policy acts by itself, that is deterministically unless
             sampling did better (`rltune.policies.acting`).
         progress: Called with the number of finished episodes and of all, after each, and every second meanwhile: long
@@ -206,10 +206,12 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     if not isinstance(steps, int) or steps < 1:
         raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
     is_same = changes.get("id", trained.get("id")) == trained.get("id")
-    kwargs = {**((trained.get("kwargs") or {}) if is_same else {}), **changes.get("kwargs", {})}
-    numbered = ((trained.get("per_copy") or {}) if is_same else {}).items()
-    per_copy = {name: form for name, form in numbered if name not in changes.get("kwargs", {})}
-    spec = {**trained, "per_copy": per_copy, **changes, "kwargs": kwargs}
+    arguments: dict[str, dict[str, Any]] = {}
+    for key, other in (("kwargs", "per_copy"), ("per_copy", "kwargs")):
+        kept = ((trained.get(key) or {}) if is_same else {}).items()
+        arguments[key] = {name: value for name, value in kept if name not in changes.get(other, {})}
+        arguments[key] |= changes.get(key, {})
+    spec = {**trained, **changes, **arguments}
     if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     # What the caller has named may be imported; what only the policy's files name is checked.
@@ -288,7 +290,7 @@ class Copies:
             copy = Copy(spec_of(spec), vector_index=len(self._envs))
             if self._envs and not copy.take_if_free():
                 break
-            with call_guest(f"make of copy {len(self._envs) + 1} of {wanted}"):
+            with call_make(f"make of copy {len(self._envs) + 1} of {wanted}", len(self._envs)):
                 self._envs.append(build_own(copy, lambda copy: _make_copy(spec, copy, is_flat)))
             _check_spaces(policy, self._envs[0], spec)
             report()

@@ -15,7 +15,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from rltune.envs.closing import close_env
+from rltune.envs.closing import COPIES, call_make, close_env
 from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
 from rltune.envs.spaces import PlainNumbers
 from rltune.envs.step_count import read_observation, read_rewards
@@ -64,7 +64,7 @@ class ProcessCopy(gym.Env[Any, Any]):
         if self._env is None:
             # Gymnasium's processes are daemons, which may not start a process, as simulators do.
             multiprocessing.current_process().daemon = False
-            with call_guest(f"make of {self._copy}"):
+            with call_make(f"make of {self._copy}", self._index, COPIES):
                 self._env = PlainNumbers(self._make(self._index))
 
     def get_wrapper_attr(self, name: str) -> Any:
