@@ -61,6 +61,7 @@ def test_evaluate_applies_or_refuses_each_word_about_env(tmp_path: Path) -> None
     assert play("env.id=walks:Walk-v0", "+env.kwargs.split=test") == (30, 15)
     assert play("+env.kwargs.max_episode_steps=10") == (20, 10)
     assert play("env.wrappers=[]") == (40, 40)
+    assert play("env.restarts=2") == (80, 40)
     for word in ("+env.nonsense=3", "+env.rewards=3", "+env.kwargs.nonsense=3"):
         code, answer = evaluate(word)
         assert code == 2

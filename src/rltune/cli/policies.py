@@ -23,7 +23,7 @@ from rltune.formatting import format_objective, spell_command
 if TYPE_CHECKING:
     from rltune.policies.policy import AnyPolicy
 
-EVALUATED = ("id", "kwargs", "wrappers", "per_copy", "max_copies", "evaluation_steps")
+EVALUATED = ("id", "kwargs", "wrappers", "per_copy", "max_copies", "restarts", "evaluation_steps")
 """The keys of an environment that an evaluation takes; only training reads the others."""
 
 
