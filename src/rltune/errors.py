@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
 from typing import Any, ClassVar, Final, Self
@@ -20,6 +21,9 @@ EXIT_FAULT = 1  # Exit code for faults, and for a sweep without a winner.
 EXIT_REQUEST = 2  # Exit code for a wrong request, which would fail again.
 EXIT_TRY_AGAIN = 75  # Exit code EX_TEMPFAIL of sysexits.h: the same command may succeed later.
 MAX_TEXT = 200  # The length to which a long value is cut in an error.
+MAX_EXCEPTION = 1_000  # The length to which the text of an exception is cut, which may be a whole array or frame.
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Absent(Enum):
@@ -121,8 +125,9 @@ class RltuneError(Exception):
 
 
 def _clean(text: str) -> str:
-    """Remove logins, and escape half characters, as of unknown bytes in a file's name, which nothing can print."""
-    return redact(text).encode("utf-8", "backslashreplace").decode()
+    """Remove logins and colours, and escape what changes a terminal or cannot be printed, such as unknown bytes."""
+    text = COLOURS.sub("", redact(text)).encode("utf-8", "backslashreplace").decode()
+    return CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
 
 
 def _restore(kind: type[RltuneError], args: tuple[Any, ...], state: Mapping[str, Any]) -> RltuneError:
@@ -168,8 +173,8 @@ def _spell_item(item: object) -> str:
     return repr(item) if isinstance(item, str) and any(mark in item for mark in " ,[]{}") else _spell(item)
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
+def _shorten(text: str, most: int = MAX_TEXT) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class UnexpectedError(RltuneError):
@@ -292,8 +297,17 @@ def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
 
 def describe_exception(error: BaseException) -> str:
     """Return the type of another library's exception and the first line of its message, without logins."""
-    lines = _clean(str(error)).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    lines = read_text(error).strip().splitlines()
+    line = _clean(lines[0][: 2 * MAX_EXCEPTION]) if lines else ""  # What is cut off may be the end of a login.
+    return f"{type(error).__name__}: {_shorten(line, MAX_EXCEPTION)}" if line else type(error).__name__
+
+
+def read_text(error: BaseException) -> str:
+    """Return an exception's own text; one of the user's may fail to say it, and then has none."""
+    try:
+        return str(error)
+    except (Exception, SystemExit):
+        return ""
 
 
 class NonFiniteError(RltuneError):

@@ -47,6 +47,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray.tune.execution.tune_controller:PlacementGroupResourceManager": (),
     "ray.tune.execution.tune_controller:_ActorClassCache.get": ("trainable_cls",),
     "ray.tune.execution.tune_controller:TuneController.stop_trial": ("trial",),
+    "ray.tune.execution.tune_controller:TuneController._cleanup_trials": (),
     "ray.tune.execution.tune_controller:TuneController._schedule_trial_task": ("method_name", "on_result", "on_error"),
     "ray.tune.trainable:Trainable.stop": (),
     "atexit:_run_exitfuncs": (),
@@ -97,7 +98,12 @@ FIELDS = {
     ),
     "ray.rllib.env.single_agent_env_runner:SingleAgentEnvRunner": ("_env_to_module",),
     "ray.rllib.utils.schedules.scheduler:Scheduler": ("_schedule",),
-    "ray.tune.execution.tune_controller:TuneController": ("_actor_manager", "_resetting_trials", "_trial_to_actor"),
+    "ray.tune.execution.tune_controller:TuneController": (
+        "_actor_manager",
+        "_resetting_trials",
+        "_stopping_actors",
+        "_trial_to_actor",
+    ),
 }
 
 # What we use of MLflow besides its documented functions: `tracking.model_registry` logs a model without global state.

@@ -17,6 +17,7 @@ from rltune.cluster.resources import Machine, count_slots
 from rltune.compat.tune_controller import (
     adapt_tune,
     end_processes_first,
+    kill_late_processes,
     log_raylet,
     make_resource_manager,
     survive_lost_processes,
@@ -105,6 +106,19 @@ def test_a_trial_ends_when_its_process_has_ended(how, monkeypatch):
             on_error(trial, RayActorError(error_msg="died"))
     assert ended == [trial]
     assert killed == (["process"] if how == "answers" else [])
+
+
+@pytest.mark.parametrize("is_urgent", [False, True])
+def test_after_a_signal_no_late_process_is_waited_for(is_urgent, monkeypatch):
+    killed, cleaned = [], []
+    monkeypatch.setattr(tune_controller.TuneController, "_cleanup_trials", cleaned.append)
+    controller = Controller({})
+    controller._stopping_actors = {"process": 0.0}
+    controller._actor_manager = SimpleNamespace(remove_actor=lambda actor, kill: killed.append(actor))
+    with kill_late_processes(lambda: is_urgent):
+        tune_controller.TuneController._cleanup_trials(controller)
+    assert cleaned == [controller]
+    assert killed == (["process"] if is_urgent else [])
 
 
 def test_what_the_raylet_says_is_logged(capsys, caplog, monkeypatch):

@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import functools
+import json
 import os
 import re
 import signal
@@ -65,7 +67,7 @@ def test_the_answer_comes_back_whatever_is_printed() -> None:
         ("raise", GuestError, Cause.ENVIRONMENT),
         ("refuse", ConfigError, Cause.REFUSED),
         ("interrupt", GuestError, Cause.ENVIRONMENT),
-        ("fault", UnexpectedError, Cause.UNKNOWN),
+        ("fault", GuestError, Cause.ENVIRONMENT),
         ("vanish", GuestError, Cause.LOST_PROCESS),
     ],
 )
@@ -73,6 +75,11 @@ def test_every_end_has_a_type_and_a_cause(how: str, kind: type[RltuneError], cau
     with pytest.raises(kind) as caught:
         call("leave", how=how)
     assert (type(caught.value), caught.value.cause) == (kind, cause)
+
+
+def test_a_fault_of_others_is_none_of_the_users() -> None:
+    with pytest.raises(UnexpectedError):
+        Child(()).call("json:loads", {"s": "{"}, limit_s=30)
 
 
 def test_a_hang_names_the_call_that_hangs() -> None:
@@ -131,11 +138,15 @@ def test_arguments_keep_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start_others(how: str, folder: str) -> None:
-    """Start two processes, one of them in a session of its own, and then end or not."""
+    """Start three processes, one of them in a session of its own, and one a daemon, and then end or not."""
     for is_alone in (False, True):
         process = subprocess.Popen([sys.executable, "-c", "input()"], start_new_session=is_alone, stdin=-1)
         with open(f"{folder}/{process.pid}", "w"):
             pass
+    code = "import os, sys, time; os.fork() and os._exit(0); open(f'{sys.argv[1]}/{os.getpid()}', 'w'); time.sleep(99)"
+    subprocess.run([sys.executable, "-c", code, folder], start_new_session=True, check=True)
+    while len(os.listdir(folder)) < 3:
+        time.sleep(0.01)
     if how == "hold":  # It keeps Python's lock for ever, so that no thread of this process runs.
         with open(f"{folder}/{os.getpid()}", "w"):
             pass
@@ -158,7 +169,7 @@ def list_alive(folder: Path) -> list[psutil.Process]:
 def test_what_the_process_has_started_ends_with_it(tmp_path: Path, how: str) -> None:
     with contextlib.suppress(RltuneError):
         call("start_others", how=how, folder=str(tmp_path), limit_s=2)
-    assert len([*tmp_path.iterdir()]) == 2 + (how == "hold")
+    assert len([*tmp_path.iterdir()]) == 3 + (how == "hold")
     assert list_alive(tmp_path) == []
 
 
@@ -166,12 +177,35 @@ def test_a_killed_parent_leaves_no_process(tmp_path: Path) -> None:
     code = "import sys; from tests.envs.test_child import call; call('start_others', how='hold', folder=sys.argv[1])"
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     deadline = time.monotonic() + 60
-    while len([*tmp_path.iterdir()]) < 3 and time.monotonic() < deadline:
+    while len([*tmp_path.iterdir()]) < 4 and time.monotonic() < deadline:
         time.sleep(0.1)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    assert len([*tmp_path.iterdir()]) == 3
+    assert len([*tmp_path.iterdir()]) == 4
     assert list_alive(tmp_path) == []
+
+
+def lose_supervisor(folder: str) -> None:
+    with open(f"{folder}/{os.getpid()}", "w"):
+        pass
+    os.kill(os.getppid(), signal.SIGKILL)  # As the kernel does where there is too little memory.
+    time.sleep(60)
+
+
+def test_a_process_ends_with_what_supervises_it(tmp_path: Path) -> None:
+    with pytest.raises(GuestError):
+        call("lose_supervisor", folder=str(tmp_path))
+    assert len([*tmp_path.iterdir()]) == 1
+    assert list_alive(tmp_path) == []
+
+
+def replace_json() -> str:
+    json.dumps = functools.partial(json.dumps, indent=2)
+    return "answer"
+
+
+def test_an_answer_needs_nothing_that_users_replace() -> None:
+    assert call("replace_json") == "answer"
 
 
 def wait_twice() -> None:
@@ -186,6 +220,14 @@ def test_a_slow_call_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     Child(()).call(f"{__name__}:wait_twice", {}, limit_s=60, remind=lambda name, elapsed_s: seen.append(name))
     assert seen[-1] in ("make", "reset")
+
+
+def test_a_program_that_is_imported_starts_no_sweep() -> None:
+    """Otherwise each check would import the program, which checks again."""
+    with call_guest("import of program"), pytest.raises(GuestError) as caught:
+        Child(())
+    assert caught.value.call == "import of program"
+    assert "__main__" in caught.value.fix
 
 
 def test_an_early_child_is_used_once() -> None:

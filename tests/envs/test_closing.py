@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import time
 from functools import partial
 from typing import Any
 
@@ -91,3 +94,22 @@ def test_an_evaluation_keeps_its_episodes() -> None:
 def test_a_close_that_ends_the_program_does_not_end_ours(caplog: pytest.LogCaptureFixture) -> None:
     close_env(Leaves())
     assert "close of Leaves" in caplog.text
+
+
+def test_a_close_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Also one that suppresses exceptions; the handler of the timer is as before."""
+
+    class Hanging:
+        def close(self) -> None:
+            with contextlib.suppress(Exception):
+                time.sleep(60)
+
+    monkeypatch.setattr(closing, "CLOSE_S", 0.05)
+    monkeypatch.setattr(closing, "_hangs", [])
+    monkeypatch.setattr(signal, "getitimer", lambda which: (0.0, 0.0))  # The tests' own time limit uses the timer.
+    began, handler = time.monotonic(), signal.getsignal(signal.SIGALRM)
+    closing.close_env(Hanging())
+    assert time.monotonic() - began < 10
+    assert "close" in caplog.text
+    assert signal.getsignal(signal.SIGALRM) == handler
+    assert closing._hangs == [0.05], "those after it get less"

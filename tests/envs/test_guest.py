@@ -2,7 +2,7 @@
 
 import pytest
 
-from rltune.envs.guest import RUNNING, call_guest
+from rltune.envs.guest import RUNNING, call_guest, find_root
 from rltune.errors import Cause, ConfigError, GuestError
 
 pytestmark = pytest.mark.fast
@@ -22,6 +22,24 @@ def test_an_exit_is_an_error_like_others() -> None:
     assert caught.value.call == "step 3"
 
 
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    @property
+    def cause(self) -> object:
+        raise SystemExit
+
+
+@pytest.mark.parametrize("error", [SilentError(), ValueError("x" * 1_000_000), ValueError("\udcff \x1b[31mred\x07")])
+def test_no_text_of_an_exception_breaks_its_error(error: Exception) -> None:
+    with pytest.raises(GuestError) as caught, call_guest("reset"):
+        raise error
+    assert caught.value.call == "reset"
+    assert len(str(caught.value)) < 2000
+    assert str(caught.value).replace("\n", "").isprintable()
+
+
 def test_our_own_errors_pass_the_door() -> None:
     with pytest.raises(ConfigError), call_guest("reset"):
         raise ConfigError("env.id", "x", "is wrong")
@@ -30,6 +48,18 @@ def test_our_own_errors_pass_the_door() -> None:
 def test_interrupts_pass_the_door() -> None:
     with pytest.raises(KeyboardInterrupt), call_guest("reset"):
         raise KeyboardInterrupt
+
+
+def test_a_signal_to_a_worker_passes_the_door() -> None:
+    end = compile("raise SystemExit(1)", "python/ray/_raylet.pyx", "exec")
+    with pytest.raises(SystemExit), call_guest("reset"):
+        exec(end)
+
+
+def test_what_fails_while_a_fault_is_handled_hides_no_fault() -> None:
+    fault, later = GuestError("step 3 fails"), TypeError("RLlib cannot copy the exception")
+    later.__context__ = fault
+    assert find_root(later) is fault
 
 
 def test_another_thread_can_read_the_running_call() -> None:

@@ -106,6 +106,11 @@ class ToyRunner:
         self.env_steps, self.resumed = json.loads((folder / "toy.json").read_text())["env_steps"], True
 
     @property
+    def kept_steps(self) -> int:
+        """None: an iteration of the toy is not interrupted."""
+        return 0
+
+    @property
     def replay_bytes(self) -> int:
         """A memory of a kilobyte a step, where the parameters ask for one."""
         return 1000 * self.env_steps if self.params.get("replay") else 0

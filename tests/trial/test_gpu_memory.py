@@ -18,7 +18,7 @@ from rltune.trial.gpu_memory import (
     read_gpu_use,
 )
 from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
-from rltune.trial.trainable import describe_exception
+from rltune.trial.trainable import describe_failure
 
 
 def fill(cuda, size=GIB // 16):
@@ -68,7 +68,7 @@ def test_what_a_trial_kept_is_given_back_when_it_ends():
 
 
 def test_an_out_of_memory_error_is_known_by_its_type():
-    described = describe_exception(torch.cuda.OutOfMemoryError("unheard-of"), 100, gpus=0.5)
+    described = describe_failure(torch.cuda.OutOfMemoryError("unheard-of"), 100, gpus=0.5)
     assert described["cause"] == "out of memory"
     assert described["failed"].startswith(OUT_OF_MEMORY)
     assert described["failed"].endswith(" 0.5: unheard-of")

@@ -27,6 +27,7 @@ def test_a_trial_trains_saves_restores_and_stops() -> None:
         "train",
         "save",
         "restore",
+        "kept_steps",
         "replay_bytes",
         "save_replay",
         "load_replay",

@@ -85,7 +85,7 @@ def test_an_earlier_attempts_stack_explains_no_later_end(tmp_path: Path) -> None
 class StalledRunner:
     """Behaves as RLlib does after its remote env runner hangs: iterations end, environment steps stand still."""
 
-    replay_bytes = 0
+    replay_bytes = kept_steps = 0
 
     def __init__(self, exits: list[int]) -> None:
         self.exits = exits

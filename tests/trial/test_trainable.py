@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import faulthandler
 import math
@@ -27,7 +28,7 @@ from rltune.errors import Cause, ConfigError, GuestError, NonFiniteError, Reward
 from rltune.records import CheckpointRecord
 from rltune.trial import trainable
 from rltune.trial.supervisor import STOP_FILE
-from rltune.trial.trainable import Trial, describe_exception
+from rltune.trial.trainable import Trial, describe_failure
 
 
 def run_trial(config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -71,6 +72,21 @@ def test_a_process_that_leaves_closes_everything_in_time(tmp_path: Path, monkeyp
     trial = ToyTrial(make_task(tmp_path))
     trial.leave()
     assert done == [trainable.LEAVE_S, "closed", "exit handlers"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, SystemExit])
+def test_no_exception_of_the_users_ends_a_worker(
+    kind: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the trial would count as lost, and be tried again and again."""
+
+    def train(runner: ToyRunner) -> Any:
+        raise kind
+
+    monkeypatch.setattr(ToyRunner, "train", train)
+    result = run_trial(make_task(tmp_path))[-1]
+    assert (result["cause"], result["done"]) == ("environment", True)
+    assert kind.__name__ in result["failed"] or "sys.exit" in result["failed"]
 
 
 def test_nothing_comes_between_reports_while_no_checkpoint_is_due(tmp_path: Path) -> None:
@@ -408,11 +424,11 @@ def _raise_from(outer: BaseException, inner: BaseException) -> BaseException:
     ],
 )
 def test_a_workers_report_has_the_cause_of_its_failure(error: BaseException, cause: Cause) -> None:
-    assert describe_exception(error, 100)["cause"] == cause
+    assert describe_failure(error, 100)["cause"] == cause
 
 
 def test_unknown_bytes_break_no_workers_report() -> None:
-    described = describe_exception(ValueError("no file \udcff"), 100)
+    described = describe_failure(ValueError("no file \udcff"), 100)
     assert "udcff" in str(described).encode().decode()
 
 
@@ -430,6 +446,7 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     assert few_copies.STARTED == [1]
 
     def end_early(done: int, total: int) -> None:
+        monkeypatch.setattr(STEPS, "is_ending", True)
         raise SamplingEnded
 
     trained = trial.step()
@@ -447,6 +464,38 @@ def test_a_simulator_of_one_copy_is_started_twice_in_a_trial(
     again.cleanup()
     assert few_copies.STARTED == [1] * 4
     assert not few_copies.OPEN
+
+
+def test_a_trial_that_has_failed_saves_early_and_ever_less_often(tmp_path: Path) -> None:
+    task = make_task(tmp_path, checkpoint_every_s=600.0, env_steps=3000, reports=1, saves_early=True)
+    saved = [result["env_steps"] for result in run_trial(task) if "nominal_steps" not in result]
+    assert saved == [200, 500, 1100, 2200]
+
+
+@pytest.mark.parametrize("batch", [512, 4096])
+def test_a_trial_gets_on_though_each_attempt_fails_early(
+    batch: int, request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    """However long its iterations are: what an unfinished one has sampled is kept, in any environment."""
+    words = ["env.id=failing:Failing-v0", "algo.env_runners.num_envs_per_env_runner=1", "+env.kwargs={fail_at: 400}"]
+    build = make_plan(request_of(*words)).assignment_build()
+    params = {"train_batch_size_per_learner": batch, "minibatch_size": 64, "num_epochs": 1, "normalise": ["rewards"]}
+    task = {"build": build, "env_steps": 900, "reports": 1, "engine": "fast", "params": params}
+    latest, reached = None, []
+    for _ in range(4):
+        trial = Trial(make_task(tmp_path, **task, checkpoint_every_s=600.0, saves_early=True, latest=latest))
+        results = [trial.step()]
+        while not results[-1].get("done"):
+            results.append(trial.step())
+        trial.stop()
+        records = [result["records"]["latest"] for result in results if result.get("records", {}).get("latest")]
+        latest = records[-1]
+        reached.append(latest["env_steps"])
+        if "failed" not in results[-1]:
+            break
+        assert results[-1]["cause"] == "environment", results[-1]["traceback"]
+    assert reached == sorted(set(reached)), "each attempt has brought more"
+    assert reached[-1] >= 900 or batch > 900
 
 
 def test_a_failed_evaluation_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -13,16 +13,18 @@ from rltune.compat.patching import replace_names, switched
 
 @switched(nullcontext)
 @contextmanager
-def adapt_tune(one_process: bool) -> Iterator[None]:
+def adapt_tune(one_process: bool, is_urgent: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Apply all replacements of this module while a `tune.Tuner` runs.
 
     Args:
         one_process: Whether each trial is a single process in our own Ray.
+        is_urgent: Whether the sweep has to end within seconds.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(survive_lost_processes())
         stack.enter_context(skip_callback_count())
         stack.enter_context(end_processes_first())
+        stack.enter_context(kill_late_processes(is_urgent))
         stack.enter_context(log_raylet())
         if one_process:
             stack.enter_context(use_warm_processes())
@@ -84,6 +86,27 @@ def end_processes_first() -> AbstractContextManager[None]:
             plain(controller, trial)
 
     return replace_names(TuneController, stop_trial=stop)
+
+
+def kill_late_processes(is_urgent: Callable[[], bool]) -> AbstractContextManager[None]:
+    """After a signal, kill the processes of trials that have not ended in the time that they had.
+
+    What: ``TuneController._cleanup_trials``. Why: Tune waits ten seconds more for a process that hangs in an
+    environment. Gains: Ctrl-C ends a sweep within ten seconds. Tested with Ray 2.60.
+
+    Args:
+        is_urgent: Whether the sweep has to end within seconds.
+    """
+    from ray.tune.execution.tune_controller import TuneController
+
+    plain = TuneController._cleanup_trials
+
+    def clean_up(controller: Any) -> None:
+        for actor in [*controller._stopping_actors] if is_urgent() else []:
+            controller._actor_manager.remove_actor(actor, kill=True)
+        plain(controller)
+
+    return replace_names(TuneController, _cleanup_trials=clean_up)
 
 
 def survive_lost_processes() -> AbstractContextManager[None]:

@@ -203,7 +203,9 @@ class FastAlgorithm(StockCheckpoint):
             self.training_step()
             sampled = self.counters["num_env_steps_sampled_lifetime"] - before
             enough = sampled >= (config.min_sample_timesteps_per_iteration or 0)
-            if STEPS.is_ending or (enough and time.perf_counter() - start >= (config.min_time_s_per_iteration or 0)):
+            if STEPS.is_ending or STEPS.steps >= STEPS.pause_at:
+                break
+            if enough and time.perf_counter() - start >= (config.min_time_s_per_iteration or 0):
                 break
         normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
         if normaliser is not None:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, cast
 
 from rltune import errors
-from rltune.envs.guest import ARGUMENTS, RUNNING, make_fault, make_stall
+from rltune.envs.guest import ARGUMENTS, RUNNING, find_place, make_fault, make_stall
 from rltune.errors import Cause, GuestError, RltuneError, UnexpectedError, describe_exception
 from rltune.formatting import find_start, use_start
 
@@ -42,6 +42,9 @@ MAX_OUTPUT = 4_000  # The last characters of what the process has printed that a
 MAX_LINES = 3  # The last of its lines that are part of an error.
 # The modules are found where the parent finds them, even if its program has changed the path.
 START = "import sys; sys.path[:] = sys.argv[4:]; from rltune.envs.child import main; main(*sys.argv[1:4])"
+PR_SET_PDEATHSIG = 1  # prctl's option for a signal that a process gets when its parent ends.
+PR_SET_CHILD_SUBREAPER = 36  # prctl's option to become the parent of descendants whose own parents end, as of daemons.
+_encode = json.JSONEncoder().encode  # The user's code may put another function in the place of json.dumps.
 _sending = threading.Lock()  # Several threads of an evaluation may report.
 Fork: TypeAlias = Callable[[Sequence[int]], int | None]
 """Forks a process that calls `supervise` from one that has the imports done, such as `rltune.cluster.fork_server`'s.
@@ -64,6 +67,9 @@ class Child:
         print_output: Takes what the process prints, and the traceback of an exception. None: the last lines that it has
             printed become part of an error. Those of a process that has ended or hangs always do.
 
+    Raises:
+        GuestError: The user's code starts it, as a program does that is imported and has no main guard.
+
     Attributes:
         pid: The id of the supervising process, which leads a session of its own.
         call_name: The call into the user's code that began last.
@@ -75,6 +81,13 @@ class Child:
         fork: Fork | None = None,
         print_output: Callable[[bytes], object] | None = None,
     ) -> None:
+        if RUNNING.name:  # The process would make the same call, and so on without end.
+            raise GuestError(
+                f"{RUNNING.name} starts a sweep or an evaluation",
+                "a module that only defines things when it is imported",
+                'put what starts it below if __name__ == "__main__":',
+                call=RUNNING.name,
+            )
         lifeline, self._lifeline = os.pipe()
         requests, self._requests = os.pipe()
         self._printed, output = os.pipe()
@@ -314,6 +327,7 @@ def supervise(requests: int, answers: int, imports: Sequence[str] = ()) -> NoRet
         answers: The descriptor of the pipe for the answer.
         imports: Modules that the process imports before it reads the request.
     """
+    _set_option(PR_SET_CHILD_SUBREAPER, 1)
     # Forked before anything else is imported: a process with the threads of a library does not survive it everywhere.
     guest = os.fork()
     with contextlib.suppress(OSError):  # Both of the two do it, because either may come first.
@@ -331,12 +345,12 @@ def supervise(requests: int, answers: int, imports: Sequence[str] = ()) -> NoRet
 
 
 def _end_guest(guest: int) -> None:
-    """Kill a process, its process group, and the descendants that have left the group."""
+    """Kill a process, its process group, and all descendants of this process, also those that the group has lost."""
     import psutil
 
     descendants: list[Any] = []
     with contextlib.suppress(psutil.Error):
-        descendants = psutil.Process(guest).children(recursive=True)
+        descendants = psutil.Process().children(recursive=True)
     with contextlib.suppress(OSError):
         os.killpg(guest, signal.SIGKILL)
     for process in descendants:
@@ -346,11 +360,18 @@ def _end_guest(guest: int) -> None:
         os.waitpid(guest, 0)
 
 
+def _set_option(option: int, value: int) -> None:
+    """Set an option of this process that Linux has."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(option, value)
+
+
 # -- Functions that run in the process that calls the function ---------------------------------------------------------
 
 
 def _serve(requests: int, answers: int, imports: Sequence[str]) -> NoReturn:
     """Carry out the request and send the answer; then wait to be ended."""
+    _set_option(PR_SET_PDEATHSIG, signal.SIGKILL)
     # The user's code and what it starts must neither keep the pipes open nor write into the answers.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor in (requests, answers):
@@ -382,11 +403,11 @@ def _answer(request: Mapping[str, Any], answers: int) -> dict[str, Any]:
         function = getattr(importlib.import_module(module), name)
         report("")  # The imports, which have a time limit of their own, are done.
         message = {"answer": function(**request["arguments"], **named)}
-        json.dumps(message)
-    except Exception as error:
-        message = _describe_error(error)
-    except BaseException as error:  # No signal reaches this process, so that it is the user's code that has raised it.
-        message = _describe_error(make_fault(error, call_names[-1]))
+        _encode(message)
+    except BaseException as error:
+        # Attributes are read outside of the door. No signal reaches this process, so the user's code interrupts it.
+        is_guests = find_place(error) or not isinstance(error, Exception)
+        message = _describe_error(make_fault(error, call_names[-1]) if is_guests else error)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # The user's code may have replaced or closed it.
             stream.flush()
@@ -400,13 +421,13 @@ def _report_progress(answers: int, *made: int) -> None:
 
 
 def _send(answers: int, message: Mapping[str, Any]) -> None:
-    content = json.dumps(message).encode() + b"\n"
+    content = _encode(message).encode() + b"\n"
     with _sending, contextlib.suppress(BrokenPipeError):  # The parent has ended, and so will this process.
         while content:
             content = content[os.write(answers, content) :]
 
 
-def _describe_error(error: Exception) -> dict[str, Any]:
+def _describe_error(error: BaseException) -> dict[str, Any]:
     is_explained = isinstance(error, RltuneError) and not error.__cause__
     trace = "" if is_explained else "".join(traceback.format_exception(error))
     refusal = (

@@ -8,14 +8,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rltune.envs.guest import call_guest
-from rltune.errors import GuestError, RltuneError
+from rltune.errors import Cause, GuestError, RltuneError
 
 COPIES = "algo.env_runners.num_envs_per_env_runner"
 """The setting for the number of copies that a process has at once."""
+
+CLOSE_S = 30.0
+"""How long closing an environment may take. Some simulators need half of that, and some that have failed never end."""
+NEXT_CLOSE_S = 1.0
+"""The same in a process in which one has hung."""
+_hangs: list[float] = []  # The limits that were reached in this process.
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +55,48 @@ def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
     return copies
 
 
+class _CloseEnded(BaseException):
+    """Raised in a ``close`` that has reached its limit; no `Exception`, which simulators suppress there."""
+
+
+@contextlib.contextmanager
+def limit_close() -> Iterator[None]:
+    """End a ``close`` in the ``with`` block after `CLOSE_S`, where Python can: in a main thread, not in foreign code.
+
+    Raises:
+        GuestError: It was ended. What it has left open ends with its process.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getitimer(signal.ITIMER_REAL)[0]:  # An outer limit holds, or the timer is the user's.
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise _CloseEnded
+
+    before, limit_s = signal.signal(signal.SIGALRM, end), NEXT_CLOSE_S if _hangs else CLOSE_S
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    except _CloseEnded:
+        _hangs.append(limit_s)
+        problem, allowed = f"close has not returned for {limit_s:.0f} s", f"a close that returns within {CLOSE_S:.0f} s"
+        raise GuestError(problem, allowed, "find out where it hangs", cause=Cause.STALLED, call="close") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def close_env(env: Any) -> None:
     """Close an environment; an exception of its ``close`` is logged as a warning, once for all its copies.
+
+    One that hangs is left after `CLOSE_S`.
 
     Args:
         env: An environment of any kind, also a vector environment or one of several agents.
     """
     try:
-        with call_guest(f"close of {type(getattr(env, 'unwrapped', env)).__name__}"):
+        with limit_close(), call_guest(f"close of {type(getattr(env, 'unwrapped', env)).__name__}"):
             env.close()
     except RltuneError as error:
         _warn(error.what)

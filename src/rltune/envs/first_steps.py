@@ -33,7 +33,7 @@ from rltune.envs.spaces import (
     unflatten_action,
 )
 from rltune.envs.spec import EnvSpec
-from rltune.errors import ABSENT, ConfigError, GuestError
+from rltune.errors import ABSENT, ConfigError, GuestError, read_text
 
 MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
 # The longest random episode on which the objective is checked; with a longer one it is not checked.
@@ -290,7 +290,7 @@ def _name_call(setting: Setting, call: str) -> Iterator[None]:
         except GuestError as fault:
             # If Gymnasium's own wrappers have failed to unpack the returned tuple, then the error is explained as ours
             # would be.
-            if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", str(fault.__cause__)):
+            if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", fault.problem):
                 read_returned(call, fault.__cause__)
             raise _name_fault(fault, setting) from fault.__cause__
     except ConfigError as refusal:
@@ -301,7 +301,7 @@ def _name_fault(fault: GuestError, setting: Setting) -> GuestError:
     """Return the error of a failed call with the setting, and with what to write if `reset` takes no seed."""
     key, value, place = setting
     cause = fault.__cause__
-    lacks_seed = isinstance(cause, TypeError) and "reset() got an unexpected keyword argument" in str(cause)
+    lacks_seed = isinstance(cause, TypeError) and "reset() got an unexpected keyword argument" in read_text(cause)
     allowed, fix = (RESET, "write it so, with super().reset(seed=seed)") if lacks_seed else (fault.allowed, fault.fix)
     named = GuestError(f"{place}: {fault.problem}", allowed, fix, key=key, value=value, cause=fault.cause)
     named.call, named.place, named.elapsed_s = fault.call, fault.place, fault.elapsed_s
@@ -325,7 +325,7 @@ def read_returned(call: str, returned: Any) -> tuple[Any, ...]:
         last = f", the last one a {type(returned[-1]).__name__}" if returned else ""
         what = f"returned a tuple of {len(returned)}{last}"
     else:
-        what = str(returned) if isinstance(returned, Exception) else f"returned one {type(returned).__name__}"
+        what = read_text(returned) if isinstance(returned, Exception) else f"returned one {type(returned).__name__}"
     if is_reset:
         allowed, fix = "a tuple of two: the observation, and the info, a dict", "return observation, {}"
     else:

@@ -22,13 +22,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rltune.errors import Cause, GuestError, RltuneError, describe_exception
+from rltune.errors import Cause, GuestError, RltuneError, describe_exception, read_text
 
 GUEST_FAULTS = (Exception, SystemExit)
 """What the user's code may raise. Interrupts and `rltune.envs.step_count.SamplingEnded` are others' and pass."""
 
 STACK = ("rltune", "gymnasium", "pettingzoo", "ray", "torch", "numpy", "omegaconf")
 """Packages whose lines in a traceback are not the user's own."""
+
+LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 
 
 class RunningCall:
@@ -141,35 +143,49 @@ def make_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> Rl
         what = f"fails with {describe_exception(error)}"
         allowed, fix = "an environment that is made, reset, stepped and closed without an exception", "correct it"
     at = f" ({place})" if place else ""
-    return GuestError(f"{call} {what}{at}", allowed, fix, call=call, place=place, elapsed_s=elapsed_s)
+    subject = call or "a call into the environment"
+    return GuestError(f"{subject} {what}{at}", allowed, fix, call=call, place=place, elapsed_s=elapsed_s)
 
 
 def raise_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> NoReturn:
     """Raise what `make_fault` makes of an exception, or of the one that it carries, for the traceback's sake from it.
 
-    An error of ours keeps its own cause: Tune (2.60) follows causes without end if one leads back to itself.
+    An error of ours keeps its own cause: Tune (2.60) follows causes without end if one leads back to itself. A signal
+    is none of the user's and passes.
     """
+    if is_termination(error):
+        raise error
     root = find_root(error)
     fault = make_fault(root, call, elapsed_s=elapsed_s)
     raise fault from (fault.__cause__ if fault is root else root)
 
 
+def is_termination(error: BaseException) -> bool:
+    """Return whether an exception is how a Ray worker ends on SIGTERM: its handler calls ``sys.exit`` (Ray 2.60)."""
+    frames = traceback.extract_tb(error.__traceback__) if isinstance(error, SystemExit) else []
+    return bool(frames) and Path(frames[-1].filename).name == "_raylet.pyx"
+
+
 def find_root(error: BaseException) -> BaseException:
     """Return the error of ours that an exception carries, or else the innermost one that others have only wrapped.
 
+    An exception that others raise while they handle one of ours is about it: RLlib (2.60) copies exceptions, and those
+    of some constructors cannot be copied.
     Ray gives what a remote process has raised as ``cause``, Gymnasium raises what a process has raised with the
     exception as its argument, and RLlib raises a RuntimeError without a text from an environment's exception.
     """
     chain, root = [error], error
     while (inner := _unwrap(chain[-1])) is not None and not any(inner is seen for seen in chain):
-        if root is chain[-1] and (inner is not root.__cause__ or not str(root).strip()):
+        if root is chain[-1] and (inner is not root.__cause__ or not read_text(root).strip()):
             root = inner
         chain.append(inner)
-    return next((link for link in chain if isinstance(link, RltuneError)), root)
+    context = error.__context__ and find_root(error.__context__)
+    ours = (link for link in [*chain, context] if isinstance(link, RltuneError))
+    return next(ours, root)
 
 
 def _unwrap(error: BaseException) -> BaseException | None:
-    inner = (getattr(error, "cause", None), *error.args[:1], error.__cause__)
+    inner = (vars(error).get("cause"), *error.args[:1], error.__cause__)
     return next((link for link in inner if isinstance(link, BaseException)), None)
 
 
@@ -183,14 +199,13 @@ def _is_of_stack(file: str) -> bool:
     """Return whether a file belongs to Python's standard library or to a package of `STACK`."""
     if file.startswith("<"):
         return True
-    library = Path(sysconfig.get_paths()["stdlib"])
     path = Path(file)
     for package in STACK:
         module = sys.modules.get(package)
         root = Path(module.__file__).parent if module is not None and module.__file__ else None
         if root is not None and path.is_relative_to(root):
             return True
-    return path.is_relative_to(library) and "site-packages" not in path.parts
+    return path.is_relative_to(LIBRARY) and "site-packages" not in path.parts
 
 
 def make_stall(call: str, elapsed_s: float, setting: str = "failures.stall_s") -> GuestError:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rltune.envs.closing import close_env
 from rltune.envs.episode import RECORD, EpisodeRecord
-from rltune.envs.guest import GUEST_FAULTS
+from rltune.envs.guest import GUEST_FAULTS, is_termination
 from rltune.errors import GuestError, RltuneError, describe_exception
 
 WINDOW_S = 600.0  # The limit on restarts holds for any ten minutes, so that a copy that always fails ends its trial.
@@ -108,7 +108,7 @@ class RestartingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         while self._times and self._times[0] <= now - WINDOW_S:
             self._times.popleft()
         is_ours = isinstance(error, RltuneError) and not isinstance(error, GuestError)
-        if is_ours or len(self._times) >= self._limit:
+        if is_ours or is_termination(error) or len(self._times) >= self._limit:
             raise error
         self._times.append(now)
         self._restarts += 1

@@ -35,12 +35,14 @@ class StepCount:
 
     Attributes:
         steps: The number of steps in all environments, including steps that only reset an environment.
-        is_ending: Whether sampling ends before its next step.
+        is_ending: Whether sampling ends before its next step, because the sweep ends.
+        pause_at: The number of steps at which sampling pauses, so that the trial saves its state.
     """
 
     def __init__(self) -> None:
         self.steps = 0
         self.is_ending = False
+        self.pause_at = math.inf
 
 
 STEPS = StepCount()

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
 from rltune.envs.child import acquire_child
-from rltune.envs.closing import close_env
+from rltune.envs.closing import close_env, limit_close
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import check_first_steps
 from rltune.envs.guest import call_guest
@@ -23,7 +23,7 @@ from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import find_network_spaces, name_setting
 from rltune.envs.spec import EnvSpec, spec_of
-from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest
+from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
 
 
 def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts:
@@ -175,7 +175,7 @@ def check_close(env: Any) -> list[str]:
         GuestError: It calls ``sys.exit``.
     """
     try:
-        with call_guest("close"):
+        with limit_close(), call_guest("close"):
             env.close()
     except GuestError as fault:
         if isinstance(fault.__cause__, SystemExit):
@@ -243,7 +243,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:
-        lacking = next((name for name in spec.per_copy if f"argument '{name}'" in str(error)), None)
+        lacking = next((name for name in spec.per_copy if f"argument '{name}'" in read_text(error)), None)
         if isinstance(error, TypeError) and lacking is not None:
             raise ConfigError(
                 f"env.per_copy.{lacking}",

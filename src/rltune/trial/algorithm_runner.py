@@ -235,6 +235,12 @@ class AlgorithmRunner:
             write_reward_moments(self.algorithm.env_runner.env, kept.get("reward_moments", []))
 
     @property
+    def kept_steps(self) -> int:
+        """The environment steps of an unfinished iteration, which the fast engine keeps."""
+        sampler = getattr(getattr(self.algorithm, "env_runner", None), "sampler", None)
+        return getattr(sampler, "kept_steps", 0)
+
+    @property
     def replay_bytes(self) -> int:
         """The size in bytes of the fast engine's replay memory as `save_replay` would write it; 0 without one."""
         replay = getattr(self.algorithm, "replay", None)

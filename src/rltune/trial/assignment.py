@@ -24,6 +24,7 @@ class Assignment:
         env_steps: The budget of each seed.
         reports: Reports over the whole budget.
         checkpoint_every_s: Seconds between two checkpoints of the latest state.
+        saves_early: Whether an attempt at the trial has failed, see `rltune.trial.checkpointing.FIRST_GAP`.
         replay_gb: Size up to which that state has the replay memories of all seeds.
         stall_s: Seconds without progress after which the worker ends.
         threads: Torch threads.
@@ -67,6 +68,7 @@ class Assignment:
     episodes: int = 0
     evaluation_seed: int = 0
     attempt: str = "first"
+    saves_early: bool = False
     folder: str = "."
 
     @property

@@ -21,6 +21,11 @@ from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
 from rltune.trial.runner import Runner
 
+FIRST_GAP = 128
+"""After a failed attempt the latest state is also saved after so many environment steps, then after twice as many, and
+so on. So an environment that fails again and again delays its trial and does not end it, and one that has failed once
+costs a few checkpoints."""
+
 
 @dataclass
 class TrialState:
@@ -50,6 +55,7 @@ class TrialCheckpoints:
 
     Attributes:
         best: The record of the checkpoint with the best objective; None without one.
+        due_at: The environment steps of each seed at which a latest checkpoint is due before its time.
         notes: Notes about the restore for the user; each goes on with a sentence that begins with the trial's name.
     """
 
@@ -58,6 +64,8 @@ class TrialCheckpoints:
         self._direction = Objective.from_settings(task.build["env"].get("objective")).direction
         self.best = CheckpointRecord(**task.best) if task.best else None
         self._saved_at = time.monotonic()
+        self._gap = FIRST_GAP if task.saves_early else math.inf
+        self.due_at = math.inf
         self._paths: set[str] = set()  # The paths of checkpoints that this attempt of the trial has already written.
         self.notes: list[str] = []
 
@@ -95,9 +103,22 @@ class TrialCheckpoints:
             self.best = None
         return None
 
-    def is_due(self) -> bool:
-        """Return whether the latest checkpoint is old enough to save a new one."""
-        return time.monotonic() - self._saved_at >= self._task.checkpoint_every_s
+    def begin(self, env_steps: int) -> None:
+        """Begin the gap before the next latest checkpoint.
+
+        Args:
+            env_steps: Environment steps of each seed so far.
+        """
+        self._saved_at = time.monotonic()
+        self.due_at, self._gap = env_steps + self._gap, 2 * self._gap
+
+    def is_due(self, env_steps: int) -> bool:
+        """Return whether the latest checkpoint is old enough to save a new one.
+
+        Args:
+            env_steps: Environment steps of each seed so far.
+        """
+        return env_steps >= self.due_at or time.monotonic() - self._saved_at >= self._task.checkpoint_every_s
 
     def save_if_due(self, state: TrialState, runners: Sequence[Runner], objective: float) -> dict[str, Any]:
         """Save a best checkpoint if the score improved, and a latest checkpoint if one is due.
@@ -114,12 +135,12 @@ class TrialCheckpoints:
         if self._is_best(objective):
             records["best"] = self._save("best", state, runners, objective)
             self.best = CheckpointRecord(**records["best"])
-        if self.is_due():
+        if self.is_due(state.env_steps):
             # If both are due, then one folder serves as best and latest checkpoint. But a replay memory is large and
             # only needed to continue, so a latest checkpoint with one gets its own folder, which is deleted sooner.
             shared = None if keeps_replay else records.get("best")
             records["latest"] = shared or self._save("latest", state, runners, objective, keeps_replay)
-            self._saved_at = time.monotonic()
+            self.begin(state.env_steps)
         return records
 
     def _is_best(self, objective: float) -> bool:
@@ -129,7 +150,7 @@ class TrialCheckpoints:
     def save_latest(self, state: TrialState, runners: Sequence[Runner]) -> dict[str, Any]:
         """Save a latest checkpoint between two reports, without a score, and return its record."""
         record = self._save("latest", state, runners, math.nan, self._keeps_replay(runners))
-        self._saved_at = time.monotonic()
+        self.begin(record["env_steps"])
         return {"latest": record}
 
     def _keeps_replay(self, runners: Sequence[Runner]) -> bool:
@@ -140,8 +161,10 @@ class TrialCheckpoints:
         self, kind: str, state: TrialState, runners: Sequence[Runner], objective: float, keeps_replay: bool = False
     ) -> dict[str, Any]:
         task = self._task
+        seeds = zip(state.progress, runners, strict=True)
+        env_steps = min(progress.env_steps + runner.kept_steps for progress, runner in seeds)
         content: dict[str, Any] = {
-            "env_steps": state.env_steps,
+            "env_steps": env_steps,
             "objective": objective if math.isfinite(objective) else None,  # JSON has no NaN, so it becomes None.
             "number": task.number,
             "params": dict(task.params),
@@ -151,7 +174,7 @@ class TrialCheckpoints:
             "replay_bytes": _measure_replay(runners),
             "progress": [dict(vars(seed)) for seed in state.progress],
         }
-        path = self._choose_path(kind, state.env_steps)
+        path = self._choose_path(kind, env_steps)
         with self._store.make_draft(path) as folder:
             for index, runner in enumerate(runners):
                 target = _seed_folder(folder, index)
@@ -165,7 +188,7 @@ class TrialCheckpoints:
                 content[REPLAY] = compute_digest(folder / REPLAY)
             (folder / "state.json").write_text(json.dumps(content))
             digest = self._store.save(folder, path)
-        return CheckpointRecord(path, state.env_steps, content["objective"], digest, replay=keeps_replay).to_dict()
+        return CheckpointRecord(path, env_steps, content["objective"], digest, replay=keeps_replay).to_dict()
 
     def _choose_path(self, kind: str, env_steps: int) -> str:
         """Choose a new path, because the ledger may name another checkpoint of this attempt from the same step."""

@@ -19,8 +19,12 @@ class Runner(Protocol):
         """Train one iteration, and return the progress after it.
 
         Raises:
-            SamplingEnded: `rltune.envs.step_count.STEPS` said that it was to end early.
+            SamplingEnded: `rltune.envs.step_count.STEPS` said that it was to end or pause early. The next call goes on.
         """
+
+    @property
+    def kept_steps(self) -> int:
+        """The environment steps of an unfinished iteration that `save` would write."""
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
         """Write the training state and the policy into an empty folder; ``info`` becomes the policy's metadata."""

@@ -14,7 +14,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 from rltune.checkpoints.clients import StoreError
@@ -182,7 +183,7 @@ class Supervisor:
         if (file := self._open_stacks()) is None:
             return
         with file:
-            if call := RUNNING.name or find_loop_call(self._main):
+            if call := RUNNING.name or find_loop_call(list_frames(self._main)):
                 file.seek(0)
                 file.write(f"{make_stall(call, elapsed_s).what} (failures.stall_s={self._stall_s:g})\n")
                 file.flush()
@@ -190,12 +191,15 @@ class Supervisor:
         self._store.publish([self._stack_file])
 
 
-def find_loop_call(thread: int) -> str:
-    """Name the call that a hot loop of a thread is in, which `SyncEnvs` knows by its local variable; empty if none is.
+def find_loop_call(frames: Iterable[FrameType]) -> str:
+    """Name the call that a hot loop is in, which `SyncEnvs` knows by its local variable; empty if none is.
 
     The loop itself does not set `rltune.envs.guest.RUNNING`, because that would slow each step.
+
+    Args:
+        frames: Those of a running thread or of a traceback.
     """
-    for frame in list_frames(thread):
+    for frame in frames:
         variables = frame.f_locals
         if frame.f_code.co_name == "step" and "index" in variables and hasattr(variables.get("self"), "name_call"):
             return str(variables["self"].name_call(variables["index"]))

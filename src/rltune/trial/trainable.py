@@ -26,10 +26,10 @@ from rltune.checkpoints.clients import UnsharedStoreError
 from rltune.checkpoints.store import open_store
 from rltune.compat.ray_start import run_exit_handlers
 from rltune.envs.copies import wait_for_copies
-from rltune.envs.guest import find_root
+from rltune.envs.guest import find_root, is_termination, make_fault
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
-from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError
+from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError, describe_exception
 from rltune.ledger.disk_full import is_disk_full
 from rltune.policies.acting import choose_acting, describe_acting, save_acting
 from rltune.trial.assignment import Assignment
@@ -39,7 +39,7 @@ from rltune.trial.metrics import CPU, MEMORY, RESTARTS, merge_seeds
 from rltune.trial.recent_episodes import read_training_scores
 from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
-from rltune.trial.supervisor import STACK_FILE, Supervisor
+from rltune.trial.supervisor import STACK_FILE, Supervisor, find_loop_call
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Copies
@@ -118,9 +118,11 @@ class Trial(tune.Trainable):
         with self._wait_for_copies() as waited_s:
             self._runners = [self.build_runner(seed) for seed in self.task.seeds]
             self._state = self._checkpoints.restore(self._runners)
+            kept = sum(runner.kept_steps for runner in self._runners)
         if waited_s >= NOTED_WAIT_S:
             self._checkpoints.notes.append(f"waited {waited_s:.0f} s for copies of the environment that others had")
-        self._mark_iteration()
+        self._mark_iteration(kept)
+        self._checkpoints.begin(self._count_steps_of_each_seed())
 
     def _wait_for_copies(self) -> contextlib.AbstractContextManager[float]:
         """Stand in the queue until the copies of all seeds are free; if the sweep ends, the wait ends, too."""
@@ -141,10 +143,15 @@ class Trial(tune.Trainable):
         try:
             with self._supervisor.watch():
                 work()
-        except Exception as error:
-            self._failure = describe_exception(
-                error, self._count_steps_of_each_seed(), self.task.build.get("gpus", 0.0)
-            )
+        except SamplingEnded:
+            raise
+        except BaseException as error:
+            if is_termination(error):
+                raise
+            if not isinstance(error, Exception):  # No interrupt reaches a worker: the user's code raises it.
+                frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+                error = make_fault(error, find_loop_call(frames))
+            self._failure = describe_failure(error, self._count_steps_of_each_seed(), self.task.build.get("gpus", 0.0))
 
     def step(self) -> dict[str, Any]:
         """Continue training until the next report is due, and return the report to Tune.
@@ -173,7 +180,7 @@ class Trial(tune.Trainable):
         try:
             return self._train_and_report()
         except SamplingEnded:
-            return self._hand_back(interrupted=True)
+            return self._hand_back(interrupted=STEPS.is_ending)
 
     def _train_and_report(self) -> dict[str, Any]:
         """Train all seeds up to the budget's next mark, and return the report.
@@ -285,12 +292,15 @@ class Trial(tune.Trainable):
         while progress[index].env_steps < target:
             if self._supervisor.is_stop_requested():
                 return STOP_REQUESTED
+            left = self._checkpoints.due_at - self._count_steps_of_each_seed()
+            STEPS.pause_at = STEPS.steps + left * len(self.task.seeds)
             began, before, restarts = time.perf_counter(), progress[index].env_steps, progress[index].env_restarts
             try:
                 progress[index] = runner.train()
                 progress[index].require_finite_returns()
             finally:
                 self._state.train_s += time.perf_counter() - began
+                STEPS.pause_at = math.inf
             self._mark_iteration()
             if progress[index].env_restarts and not restarts:
                 note = f"has made a failed copy of its environment again ({progress[index].fault})"
@@ -298,7 +308,7 @@ class Trial(tune.Trainable):
             if progress[index].env_steps > before:
                 stalled = 0
                 self._supervisor.report_progress()
-                if progress[index].env_steps < target and self._checkpoints.is_due():
+                if progress[index].env_steps < target and self._checkpoints.is_due(self._count_steps_of_each_seed()):
                     return SAVE_DUE
                 continue
             # If an env runner hangs, RLlib finishes the iteration without its samples, possibly without any step.
@@ -307,9 +317,13 @@ class Trial(tune.Trainable):
                 raise RuntimeError(f"no environment step in {stalled} iterations; are the env runners still alive?")
         return None
 
-    def _mark_iteration(self) -> None:
-        """Record the step counts after an iteration; one assignment, as the supervisor's thread reads them."""
-        self._counted = sum(seed.env_steps for seed in self._state.progress), STEPS.steps
+    def _mark_iteration(self, kept_steps: int = 0) -> None:
+        """Record the step counts after an iteration; one assignment, as the supervisor's thread reads them.
+
+        Args:
+            kept_steps: Those of unfinished iterations that a checkpoint has brought.
+        """
+        self._counted = sum(seed.env_steps for seed in self._state.progress) + kept_steps, STEPS.steps
 
     def _count_steps_of_each_seed(self) -> int:
         """Return the environment steps so far as a mean over the seeds, including those of the running iteration."""
@@ -323,7 +337,7 @@ class Trial(tune.Trainable):
         return report
 
 
-def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:
+def describe_failure(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:
     """Describe a trial's failure for the driver: a reason in one line, its cause and call, and the traceback's end.
 
     Args:
@@ -333,10 +347,7 @@ def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) 
     """
     root = find_root(error)  # Ray, RLlib and Gymnasium wrap what the environment has raised.
     cause = find_cause(root)
-    text = str(root).strip().splitlines()
-    reason = f"{type(root).__name__}: {text[0] if text else ''}"
-    if isinstance(root, GuestError | NonFiniteError):
-        reason = root.what
+    reason = root.what if isinstance(root, GuestError | NonFiniteError) else describe_exception(root)
     # This error tells the user how to repair the node, so all of its lines are kept.
     if isinstance(root, UnsharedStoreError):
         reason = "; ".join(filter(None, str(root).splitlines()))

@@ -16,7 +16,7 @@ from rltune.driver.tune.failures import explain_death, explain_report, read_last
 from rltune.errors import Cause
 from rltune.secrets import conceal
 from rltune.trial.supervisor import STACK_FILE, Supervisor
-from rltune.trial.trainable import describe_exception
+from rltune.trial.trainable import describe_failure
 
 DIED = """Traceback (most recent call last):
 ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
@@ -56,7 +56,7 @@ def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, 
 def test_what_ray_wraps_is_told_as_it_was_raised():
     error = ValueError("a network of size 0")
     wrapped = RayTaskError("learn", "Traceback ...", error).as_instanceof_cause()
-    assert describe_exception(wrapped, 0)["failed"] == f"ValueError: {error}"
+    assert describe_failure(wrapped, 0)["failed"] == f"ValueError: {error}"
 
 
 @pytest.mark.parametrize(

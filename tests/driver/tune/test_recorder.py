@@ -279,6 +279,14 @@ def test_an_exception_without_progress_counts_against_its_trial(trials):
     assert not trials.stopper.is_requested()
 
 
+def test_the_attempt_after_a_failed_one_saves_early(trials):
+    assignments = trials.recorder._assignments
+    trial = trials.begin()
+    assert not assignments.build(trials.ledger.trials.record(0)).saves_early
+    trials.end(trial, failed="ValueError: it broke", traceback="")
+    assert assignments.build(trials.ledger.trials.record(0)).saves_early
+
+
 @pytest.mark.parametrize("kind", ["trials", "certify"])
 def test_attempts_without_progress_interrupt_the_sweep(trials, kind):
     for number in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,28 @@ def test_records_of_an_interrupted_rollout_go_on(monkeypatch: pytest.MonkeyPatch
     target.envs = source.envs
     ended = target.collect(9).episodes
     assert [(episode.cut, episode.length) for episode in ended][:2] == [(True, 3), (True, 3)]
+
+
+@pytest.mark.parametrize("saved_at", [2, 3, 4, 5])
+def test_an_interrupted_rollout_outlives_its_environments(saved_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their running episodes end as at a time limit where it was saved, and count in no score."""
+    source = make_collector(SyncEnvs(lambda i: CountEnv(length=3), 2))
+    monkeypatch.setattr(STEPS, "pause_at", STEPS.steps + 2 * saved_at)
+    with pytest.raises(SamplingEnded):
+        source.collect(16)
+    monkeypatch.setattr(STEPS, "pause_at", math.inf)
+    state = source.state()
+    assert state is not None
+    target = make_collector(SyncEnvs(lambda i: CountEnv(length=3), 2))
+    target.load_rollout(state)
+    assert target.kept_steps == source.kept_steps
+    rollout = target.collect(16)
+    assert rollout.num_steps == 16
+    before = [1, 2, 3, 0, 1][:saved_at]
+    np.testing.assert_array_equal(rollout.rewards[: saved_at + 3, 0], [*before, 0, 1, 2])
+    np.testing.assert_array_equal(rollout.valid[: saved_at + 2, 0], [*map(bool, before), False, True])
+    # Steps 2 and 5 are in the midst of an episode, 3 ends one, and 4 has only reset.
+    assert rollout.truncated[saved_at - 1, 0] == (saved_at != 3)
+    assert {(episode.total, episode.length) for episode in rollout.episodes} == {(6.0, 3)}
+    chunks = find_chunks(rollout)
+    assert sorted(chunks.order_steps(2).tolist()) == np.flatnonzero(rollout.valid).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ray.rllib.algorithms.ppo import PPO
 from rltune.engine import build_algorithm
 from rltune.engine.sampling import remote
 from rltune.engine.sampling.observation_filter import normalise_observations
+from rltune.errors import GuestError
 from tests.engine.engine_toy import dqn_config, ppo_config, sac_config
 
 
@@ -96,3 +98,20 @@ def test_stock_rllib_and_we_open_each_others_checkpoints(tmp_path: Path) -> None
 def test_what_runners_are_asked_travels_by_name() -> None:
     """Pickled by value, a function that says "ray" took 9 ms for each runner and fragment."""
     assert len(ray.cloudpickle.dumps(remote._call_method)) < 100
+
+
+def test_an_env_runner_closes_what_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RLlib ends its process then, and a simulator's own processes would outlive it. A close that hangs is ended."""
+    done: list[object] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda limit_s, **options: done.append(limit_s))
+
+    class Runner:
+        def collect(self) -> None:
+            raise GuestError("step 3 fails")
+
+        def stop(self) -> None:
+            done.append("closed")
+
+    with pytest.raises(GuestError):
+        remote._call_method(Runner(), "collect")
+    assert done == [remote.CLOSE_S, "closed"]

@@ -29,6 +29,7 @@ class Assignments:
         # Parameter values that need a larger part of a GPU. Values and not trial numbers, as certification runs repeat
         # them.
         self._large: set[str] = set()
+        self._failed: set[tuple[str, int]] = set()
 
     def enlarge_share(self, record: TrialRecord, gpus: float) -> Share | None:
         """Double a trial's fraction of a GPU after it ran out of memory, once; None if it has no larger share.
@@ -44,6 +45,10 @@ class Assignments:
             return None
         self._large.add(_spell_values(record))
         return larger
+
+    def note_failure(self, record: TrialRecord) -> None:
+        """Let the next attempts at a trial save their states early, because an attempt has failed."""
+        self._failed.add((record.kind, record.number))
 
     def _choose_share(self, record: TrialRecord) -> Share:
         share = self._sweep.share
@@ -96,6 +101,7 @@ class Assignments:
             evaluation_seed=derive_run_seed(sweep.name, record.seed_index or 0, episodes) if episodes else 0,
             attempt=secrets.token_hex(4),
             folder=os.getcwd(),
+            saves_early=(record.kind, record.number) in self._failed,
         )
 
     def _choose_whole(self, record: TrialRecord) -> list[CheckpointRecord]:

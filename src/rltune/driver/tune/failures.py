@@ -88,8 +88,8 @@ def explain_ray_death(error: str) -> tuple[Cause, str]:
     if any(word in error for word in OUT_OF_MEMORY):
         return Cause.OUT_OF_MEMORY, "out of memory"
     detail = re.search(r"Worker exit detail: (.+)", error)
-    if CONNECTION_LOST in error:
-        return Cause.LOST_NODE if LOST_NODE in error else Cause.LOST_PROCESS, CRASHED
+    if CONNECTION_LOST in error and LOST_NODE not in error:
+        return Cause.LOST_PROCESS, CRASHED
     line = first_line(detail[1] if detail else next((line for line in error.splitlines() if "Error" in line), error))
     return Cause.LOST_NODE if LOST_NODE in error else Cause.LOST_PROCESS, line[:300]
 

@@ -89,7 +89,7 @@ def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
     # Tune's tracebacks go to the sweep's log, not to the terminal.
     logging.getLogger("ray.tune").propagate = False
     try:
-        with adapt_tune(one_process=not joined and len(sweep.share.bundles) == 1):
+        with adapt_tune(not joined and len(sweep.share.bundles) == 1, stopper.is_urgent):
             tuner.fit()
     except KeyboardInterrupt:
         stopper.request("interrupted at once", 2)

@@ -335,6 +335,7 @@ class Recorder(Callback):
             newest = choose_newest(filter(None, (record.latest, record.checkpoint)))
             start = f"{newest.env_steps:,} steps" if newest else "its beginning"
             self.sweep.console.note(f"{record.name}: {reason}; it continues from {start}")
+            self._assignments.note_failure(record)
             event.stage.retry(record)
 
 

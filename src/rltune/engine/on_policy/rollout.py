@@ -156,6 +156,11 @@ class Collector:
         records = [(*place, *record) for place, record in self._records.items()]
         return {"obs": obs, "over": over, **episodes, "part": part, "taken": self._taken, "records": records}
 
+    @property
+    def kept_steps(self) -> int:
+        """The environment steps so far of an interrupted rollout, which `state` has."""
+        return self._taken
+
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned; the environments themselves were restored before."""
         part = state["part"]
@@ -167,6 +172,24 @@ class Collector:
         for name, array in self._part().items():
             array[: self._row] = part[name]
         self._started, self._last = True, 0
+
+    def load_rollout(self, state: dict[str, Any]) -> None:
+        """Restore an interrupted rollout whose environments are gone: their episodes are cut where it was saved.
+
+        Its next row only resets, in all environments. The step before is bootstrapped, and the episodes that ran then
+        count in no score, as after a failure.
+        """
+        row = len(state["part"]["rewards"])
+        if not row:
+            return
+        self.load(state)
+        self._allocate(row + 2)
+        running = ~self._over[row]
+        self._truncated[row - 1, running] = True
+        self._records |= {(row, int(env)): EpisodeRecord(cut=True) for env in np.flatnonzero(running)}
+        self._over[row] = True
+        self._write(self.envs.reset(self.seeds), row + 1)
+        self._row = row + 1
 
     def _part(self) -> dict[str, Array]:
         """Return views of the buffers that a rollout fills row by row, for `state` and `load`."""
@@ -207,7 +230,7 @@ class Collector:
             self._last = 0
         row, taken = self._row, self._taken
         while taken < steps:
-            if STEPS.is_ending:
+            if STEPS.is_ending or STEPS.steps >= STEPS.pause_at:
                 self._row, self._taken = row, taken
                 raise SamplingEnded
             if row == self._rows:

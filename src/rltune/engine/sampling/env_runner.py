@@ -159,18 +159,20 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
     def sampling_state(self) -> dict[str, Any] | None:
         """Return random generators, environments and running episodes for a checkpoint; None without environments.
 
-        The random numbers, and the environments in the middle of their episodes, pickled, or why they cannot be.
+        The random numbers, an interrupted rollout with its running episodes, and the environments in the middle of
+        them, pickled, or why they cannot be.
         """
         if self.env is None:
             return None
         state: dict[str, Any] = {"rng": self._rng.bit_generator.state, "noise": self.actions.noise.state()}
+        state["episodes"] = self.sampler.state()
         if self._not_kept is None:
             try:
-                state |= {"envs": pickle_envs(self.env), "episodes": self.sampler.state()}
+                state["envs"] = pickle_envs(self.env)
             except pickle.PicklingError as error:
                 # Environments that could not be pickled once are not tried again at the next checkpoint.
                 self._not_kept = str(error)
-        return state | {"not_kept": self._not_kept}
+        return state | {"not_kept": self._not_kept, "num_envs": self.num_envs}
 
     def load_sampling_state(self, state: dict[str, Any], steps: int) -> str | None:
         """Restore what `sampling_state` returned, and so continue the episodes of the checkpoint if possible.
@@ -206,6 +208,8 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         self.restart(steps)
         if episodes is not None:
             self.sampler.load(episodes)
+        elif self._collector is not None and state.get("episodes") and state.get("num_envs") == self.num_envs:
+            self._collector.load_rollout(state["episodes"])
         self._rng.bit_generator.state = state["rng"]
         self.actions.noise.load(state["noise"])
         return reason

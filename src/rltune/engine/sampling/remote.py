@@ -5,6 +5,7 @@ RLlib sends lists of episode objects instead, which have to be pickled one by on
 
 from __future__ import annotations
 
+import faulthandler
 import math
 from typing import Any
 
@@ -12,6 +13,8 @@ import ray
 
 from rltune.engine.on_policy.rollout import Rollout
 from rltune.engine.sampling.observation_filter import Moments, merge_moments
+
+CLOSE_S = 10.0  # How long an env runner may take to close its environments after one of them has failed.
 
 
 def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
@@ -95,5 +98,13 @@ def _call_runners(algorithm: Any, method: str, **request: Any) -> list[Any]:
 
 
 def _call_method(runner: Any, method: str, **request: Any) -> Any:
-    """Call a method of an ``ArrayEnvRunner`` in its remote process."""
-    return getattr(runner, method)(**request)
+    """Call a method of an ``ArrayEnvRunner`` in its remote process, which RLlib ends at any exception.
+
+    The environments are closed before that, as they may have processes of their own.
+    """
+    try:
+        return getattr(runner, method)(**request)
+    except Exception:
+        faulthandler.dump_traceback_later(CLOSE_S, exit=True, file=2)
+        runner.stop()
+        raise
