@@ -254,6 +254,11 @@ class GuestError(RltuneError):
         super().__init__(problem, allowed, fix, key=key, value=value)
         self.cause, self.call, self.place, self.elapsed_s = cause, call, place, elapsed_s
 
+    @property
+    def is_chance(self) -> bool:
+        """Whether the same call may well succeed when it is made again: its process has died or hung."""
+        return self.cause in (Cause.LOST_PROCESS, Cause.STALLED)
+
     def rewrite(self, problem: str, key: str = "", value: object = ABSENT) -> GuestError:
         """Return the same error with another problem, and with the setting that names the code."""
         parts = {name: vars(self)[name] for name in ("cause", "call", "place", "elapsed_s")}

@@ -29,7 +29,7 @@ from rltune.checkpoints.store import open_store
 from rltune.envs.child import CallGivenUpError, Child
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective
-from rltune.errors import GuestError, RltuneError
+from rltune.errors import Cause, GuestError, RltuneError
 from rltune.policies.result import Evaluation
 from rltune.records import Direction, RunKey, TrialRecord
 from rltune.statistics import mean_interval
@@ -299,6 +299,40 @@ def test_whatever_an_evaluation_does_its_end_is_a_note(lines: list[str], functio
         assert player.finish(start(player, function), "playing", "trial 1") is None
     assert len(lines) == 1
     assert words in lines[0]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("deaths", "worth"), [(1, 5.0), (2, None)])
+def test_an_evaluation_whose_process_died_is_tried_again(
+    tmp_path: Path, lines: list[str], deaths: int, worth: float | None
+) -> None:
+    def call(folder: Path, episodes: int, *_: Any) -> Any:
+        calls.append(folder)
+        if len(calls) <= deaths:
+            raise GuestError("the environment's process was killed by SIGSEGV", cause=Cause.LOST_PROCESS)
+        return evaluation_of(5.0, episodes)
+
+    calls: list[Path] = []
+    player = make_player(call, notify=lines.append, max_retries=1)
+    with player.open(2):
+        evaluation = player.finish_evaluation(player.start_evaluation(tmp_path, 2), "playing", "trial 1", tmp_path)
+    assert (evaluation and evaluation.mean, len(calls)) == (worth, 2)
+    assert len(lines) == 1
+    assert "SIGSEGV" in lines[0]
+    assert (f"policy={tmp_path}" in lines[0]) == (worth is None), "a command that tries again"
+
+
+@pytest.mark.fast
+def test_an_environment_that_raises_is_not_evaluated_again(tmp_path: Path, lines: list[str]) -> None:
+    def call(*_: Any) -> Any:
+        calls.append(1)
+        raise GuestError("step 3 fails")
+
+    calls: list[int] = []
+    player = make_player(call, notify=lines.append, max_retries=1)
+    with player.open(2):
+        assert player.finish_evaluation(player.start_evaluation(tmp_path, 2), "playing", "trial 1") is None
+    assert (len(calls), len(lines)) == (1, 1)
 
 
 def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, lines: list[str], aside: Aside) -> None:

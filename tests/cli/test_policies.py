@@ -61,10 +61,81 @@ def test_evaluate_applies_or_refuses_each_word_about_env(tmp_path: Path) -> None
     assert play("env.id=walks:Walk-v0", "+env.kwargs.split=test") == (30, 15)
     assert play("+env.kwargs.max_episode_steps=10") == (20, 10)
     assert play("env.wrappers=[]") == (40, 40)
+    assert play("env.restarts=2") == (80, 40)
     for word in ("+env.nonsense=3", "+env.rewards=3", "+env.kwargs.nonsense=3"):
         code, answer = evaluate(word)
         assert code == 2
         assert word.lstrip("+").partition("=")[0].rpartition(".")[2] in str(answer["error"])
+
+
+FRAGILE = """
+import os, pathlib, signal, gymnasium, numpy
+
+class Fragile(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None, fault="", when=None):
+        self.render_mode, self.fault, self.when = render_mode, fault, when
+
+    def reset(self, *, seed=None, options=None):
+        self.steps, self.seed = 0, seed
+        return numpy.zeros(4, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 3 and self.render_mode == self.when and self.fault and not pathlib.Path("once").exists():
+            if "always" not in self.fault:
+                pathlib.Path("once").touch()
+            if "dies" in self.fault:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            raise ValueError("the simulator lost its licence")
+        return numpy.zeros(4, numpy.float32), 1.0, self.steps == 5, False, {}
+
+    def render(self):
+        return numpy.zeros((64, 64, 3), numpy.uint8)
+
+gymnasium.register("Fragile-v0", Fragile)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("words", "fault", "when", "restarts", "code", "num_films"),
+    [
+        (("evaluate", "video=true"), "raises", "rgb_array", 1, 0, 3),
+        (("evaluate", "video=true"), "raises always", "rgb_array", 1, 0, 0),
+        (("evaluate", "video=true"), "dies", "rgb_array", 0, 0, 3),
+        (("evaluate",), "dies", None, 0, 0, None),
+        (("evaluate",), "dies always", None, 0, 1, None),
+        (("record", "out=data.parquet"), "raises", None, 1, 0, None),
+        (("record", "out=data.parquet"), "raises", None, 0, 2, None),
+    ],
+)
+def test_a_fault_costs_no_finished_evaluation(
+    tmp_path: Path,
+    words: tuple[str, ...],
+    fault: str,
+    when: str | None,
+    restarts: int,
+    code: int,
+    num_films: int | None,
+) -> None:
+    (tmp_path / "fragile.py").write_text(FRAGILE)
+    env = {"id": "fragile:Fragile-v0", "kwargs": {"fault": fault, "when": when}, "restarts": restarts}
+    write_linear(tmp_path / "policy", BOX, env)
+    command = [sys.executable, "-m", f"sweeps.{words[0]}", "policy=policy", "trust=true", "episodes=3", "json=true"]
+    done = subprocess.run([*command, *words[1:]], cwd=tmp_path, capture_output=True, text=True)
+    answer = json.loads(done.stdout)
+    assert done.returncode == code, answer
+    if code == 0:
+        assert answer.get("mean", answer.get("return_mean")) == 5
+    elif code == 2:
+        assert "licence" in answer["error"]
+    if num_films is not None:
+        assert len(answer.get("films", ())) == num_films
+        assert ("film_error" in answer) == (num_films == 0)
 
 
 STUCK = """

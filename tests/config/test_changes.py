@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from composing import change_setting
 
-from rltune.config.changes import check_budgets, check_changes
+from rltune.config.changes import ENDURANCE, check_budgets, check_changes
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings, load_settings, redact_config
 from rltune.config.validation import parse_config, to_typed
@@ -48,6 +48,12 @@ def test_the_same_command_changes_nothing(composed):
         check(composed, known={"env.kwargs": {}}, env__kwargs={"gravity": 9})
     assert refused.value.key == "env.kwargs.gravity"
     assert "env.kwargs.gravity=null" in refused.value.what
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("key", ENDURANCE)
+def test_what_a_sweep_endures_may_change(composed, key):
+    assert check(composed, **{key.replace(".", "__"): 7}) is False
 
 
 YOUNGER = ("objective", "resume", "resources.trials_per_gpu", "precision")

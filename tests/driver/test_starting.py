@@ -39,6 +39,12 @@ def test_a_resume_changes_budgets_and_addresses_alone(tmp_path: Path) -> None:
     with pytest.raises(StudyError) as refused:
         starting.require_changeable(changes | {"seed": 3})
     assert refused.value.key == "seed"
+    endured = {"env": {"restarts": 50, "max_copies": None}, "failures": {"stall_s": 60.0}}
+    starting.require_changeable(endured)
+    assert starting.change_settings(folder, ref, endured).env.restarts == 50
+    with pytest.raises(StudyError) as refused:
+        starting.require_changeable({"env": {"restarts": 50, "id": "Other-v0"}})
+    assert refused.value.key == "env.id"
     file = folder / "config.yaml"  # An earlier version ignored the number beside an address.
     body = file.read_text().rpartition("# sha256")[0].replace("cluster:\n  address: null", "cluster:\n  address: auto")
     file.write_text(f"{body}# sha256: any\n")

@@ -16,7 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rltune.envs.build import make_restarting
 from rltune.envs.closing import close_env
+from rltune.envs.episode import was_cut
+from rltune.envs.guest import call_guest
 from rltune.envs.spaces import encode_observation, flatten_action, to_python
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import read_reward
@@ -31,7 +34,8 @@ COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "nex
 def record_episodes(policy: Any, path: Path, episodes: int, seed: int, deterministic: bool | None) -> dict[str, Any]:
     """Play episodes with a policy and write their steps to a Parquet file, a dataset for the offline algorithms.
 
-    An episode that does not end within `rltune.policies.evaluation.find_step_limit` steps is truncated there.
+    One in which the environment fails is played again from its seed, if ``env.restarts`` has its copy made again. One
+    that does not end within `rltune.policies.evaluation.find_step_limit` steps is truncated there.
 
     Args:
         policy: The policy, as `rltune.load_policy` returns it.
@@ -45,30 +49,28 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
 
     Raises:
         PolicyError: The file exists.
+        GuestError: The environment has raised, and may not be made again.
     """
     if path.exists():
         raise PolicyError(
             "exists", "a file of its own for each dataset", f"out={path.with_stem('data-2')}", key="out", value=path
         )
-    env = policy.env()
+    spec = spec_of(policy.info["env"])
+    with call_guest("make"):
+        env = make_restarting(spec, policy.env)
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    limit, cut = find_step_limit(env, spec_of(policy.info["env"]).step_limit), []
-    for episode in range(episodes):
-        obs, state, done, length = env.reset(seed=seed + episode)[0], None, False, 0
-        rng = make_generator(seed + episode)
-        while not done:
-            action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
-            following, reward, terminated, truncated, _ = env.step(to_python(env.action_space, action))
-            length += 1
-            if length >= limit and not (terminated or truncated):
-                truncated = True
-                cut.append(seed + episode)
-            seen, then = (np.ravel(encode_observation(env.observation_space, each)) for each in (obs, following))
-            chosen = np.ravel(flatten_action(env.action_space, action))
-            row = (episode, seen, chosen, read_reward(reward), terminated, truncated, then)
+    limit, cut, episode = find_step_limit(env, spec.step_limit), [], 0
+    while episode < episodes:
+        with call_guest(f"reset or step of the episode of seed {seed + episode}"):
+            rows, is_cut, is_whole = _play_episode(policy, env, episode, seed + episode, deterministic, limit)
+        if not is_whole:
+            continue
+        for row in rows:
             for name, value in zip(COLUMNS, row, strict=True):
                 columns[name].append(value)
-            obs, done = following, terminated or truncated
+        if is_cut:
+            cut.append(seed + episode)
+        episode += 1
     close_env(env)
     table = pa.table({name: np.array(columns[name]).tolist() for name in COLUMNS})
     metadata = {"env": policy.info.get("env"), "spaces": policy.spaces, "episodes": episodes}
@@ -81,6 +83,27 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
         "return_mean": sum(columns["reward"]) / episodes,
         "cut": explain_cut(cut, episodes, limit),
     }
+
+
+def _play_episode(
+    policy: Any, env: Any, episode: int, seed: int, deterministic: bool | None, limit: int
+) -> tuple[list[tuple[Any, ...]], bool, bool]:
+    """Play one episode; return its rows, whether it was cut at the limit, and whether no failure has cut it."""
+    rows: list[tuple[Any, ...]] = []
+    obs, state, done, is_cut = env.reset(seed=seed)[0], None, False, False
+    rng = make_generator(seed)
+    while not done:
+        action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
+        following, reward, terminated, truncated, info = env.step(to_python(env.action_space, action))
+        if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
+            return rows, False, False
+        if len(rows) + 1 >= limit and not (terminated or truncated):
+            truncated = is_cut = True
+        seen, then = (np.ravel(encode_observation(env.observation_space, each)) for each in (obs, following))
+        chosen = np.ravel(flatten_action(env.action_space, action))
+        rows.append((episode, seen, chosen, read_reward(reward), terminated, truncated, then))
+        obs, done = following, terminated or truncated
+    return rows, is_cut, True
 
 
 def check_dataset(path: str | Path) -> dict[str, Any]:

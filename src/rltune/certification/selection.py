@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -32,8 +33,8 @@ from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.checkpoints.store import Store
 from rltune.envs.child import CallGivenUpError, Child
 from rltune.envs.objective import Objective
-from rltune.errors import RltuneError, describe_exception
-from rltune.formatting import format_number, format_objective
+from rltune.errors import GuestError, RltuneError, describe_exception
+from rltune.formatting import format_number, format_objective, spell_command
 from rltune.policies import acting
 from rltune.policies.result import Evaluation
 from rltune.records import Direction, TrialRecord
@@ -55,6 +56,7 @@ class Player:
         is_urgent: Whether the sweep has to end within seconds.
         show: Shows the progress of the evaluations.
         notify: Shows the user a line.
+        max_retries: How often a function is called again whose process has died or hung.
     """
 
     def __init__(
@@ -65,7 +67,10 @@ class Player:
         is_urgent: Callable[[], bool] = lambda: False,
         show: Show = show_nothing,
         notify: Callable[[str], None] = lambda line: None,
+        max_retries: int = 0,
     ) -> None:
+        self._max_retries = max_retries
+        self._lost: dict[Future[Any], list[str]] = {}  # How processes have ended whose functions were called again.
         self._slots, self._start_child, self._stall_s = slots, start_child, stall_s
         self._is_urgent, self._show, self._notify = is_urgent, show, notify
         self._played: list[int] = []  # Number of played episodes by evaluation, written by the evaluations' threads.
@@ -93,18 +98,27 @@ class Player:
         """
         assert self._pool is not None
         self._played.append(0)
+        lost: list[str] = []
         closed, progress = self._closed, partial(self._note_played, self._played, len(self._played) - 1)
 
         def play() -> Any:
-            return self._start_child().call(
-                function,
-                arguments,
-                limit_s=self._stall_s,
-                progress=progress,
-                is_given_up=lambda: closed.is_set() or self._is_urgent(),
-            )
+            while True:
+                try:
+                    return self._start_child().call(
+                        function,
+                        arguments,
+                        limit_s=self._stall_s,
+                        progress=progress,
+                        is_given_up=lambda: closed.is_set() or self._is_urgent(),
+                    )
+                except GuestError as error:
+                    if not error.is_chance or len(lost) >= self._max_retries:
+                        raise
+                    lost.append(error.what)
 
-        return self._pool.submit(play)
+        future = self._pool.submit(play)
+        self._lost[future] = lost
+        return future
 
     def start_evaluation(self, folder: Path, episodes: int, seed: int = EVALUATION_SEED, **more: Any) -> Future[Any]:
         """Start to evaluate a checkpoint's policy on consecutive environment seeds.
@@ -117,13 +131,16 @@ class Player:
         """
         return self.start(f"{EVALUATION}:evaluate_folder", folder=str(folder), episodes=episodes, seed=seed, **more)
 
-    def finish_evaluation(self, future: Future[Any], task: str, who: str) -> Evaluation | None:
+    def finish_evaluation(
+        self, future: Future[Any], task: str, who: str, folder: Path | None = None
+    ) -> Evaluation | None:
         """Wait for an evaluation, and tell the user what is not as it should be.
 
         Args:
             future: The evaluation, from `start_evaluation`.
             task: What is done, to be shown meanwhile.
             who: The policy.
+            folder: As for `finish`.
 
         Returns:
             The evaluation; None if the policy cannot be evaluated, whatever the reason is.
@@ -131,7 +148,7 @@ class Player:
         Raises:
             CallGivenUpError: The sweep has to end.
         """
-        answer = self.finish(future, task, who)
+        answer = self.finish(future, task, f"{who} cannot be evaluated", folder)
         if answer is None:
             return None
         evaluation = Evaluation.from_dict(answer)
@@ -139,13 +156,14 @@ class Player:
             self._notify(f"{who}: {evaluation.explain_cut()}")
         return evaluation
 
-    def finish(self, future: Future[Any], task: str, who: str | None) -> Any | None:
+    def finish(self, future: Future[Any], task: str, failure: str, folder: Path | None = None) -> Any | None:
         """Wait for a function, and meanwhile show how many episodes have been played in all functions.
 
         Args:
             future: The function, from `start`.
             task: What is done.
-            who: The policy whose failure the user is told; None tells nobody.
+            failure: What the user is told if there is no answer, in front of the reason.
+            folder: The policy's, if it stays there, so that a command can evaluate it later.
 
         Returns:
             The answer; None also if there is none.
@@ -157,15 +175,21 @@ class Player:
             if self._is_urgent():
                 raise CallGivenUpError
             self._show(task, sum(self._played), self._total)
+        lost = self._lost.pop(future, [])
         try:
-            return future.result()
+            answer = future.result()
         except CallGivenUpError:
             raise
         except Exception as error:  # Nothing that goes wrong in an evaluation may cost the sweep its end.
-            if who:
-                why = f"{error.what}; {error.fix}" if isinstance(error, RltuneError) else describe_exception(error)
-                self._notify(f"{who} cannot be evaluated: {why}")
+            why = f"{error.what}; {error.fix}" if isinstance(error, RltuneError) else describe_exception(error)
+            if folder and isinstance(error, GuestError) and error.is_chance:
+                why += f". It may go well another time: {spell_command(f'evaluate policy={shlex.quote(str(folder))}')}"
+            tries = f" in {len(lost) + 1} attempts" if lost else ""
+            self._notify(f"{failure}{tries}: {why}")
             return None
+        if lost:
+            self._notify(f"{task}: succeeded in attempt {len(lost) + 1}, because {lost[-1]}")
+        return answer
 
     @staticmethod
     def _note_played(played: list[int], index: int, num_played: int, _: int) -> None:
@@ -245,8 +269,8 @@ class FinalEvaluation:
                 if scores[index]
             }
             for index, future in futures.items():
-                # If the policy cannot be played, then its evaluation will say why.
-                if decision := self._player.finish(future, "testing whether sampled actions are better", who=None):
+                failure = f"{finalists[index].name} acts deterministically, because sampling cannot be tested"
+                if decision := self._player.finish(future, "testing whether sampled actions are better", failure):
                     chosen[index] = self._keep(finalists[index], decision)
                     notify(f"{finalists[index].name} {acting.describe_acting(decision)}")
         return chosen
@@ -257,7 +281,7 @@ class FinalEvaluation:
         evaluated = []
         for finalist, future in zip(finalists, futures, strict=True):
             task = f"evaluating the {format_number(len(futures), 'best trial')}"
-            if evaluation := self._player.finish_evaluation(future, task, finalist.name):
+            if evaluation := self._player.finish_evaluation(future, task, finalist.name, finalist.folder):
                 score = f"mean {self._objective.name} {format_objective(evaluation.mean)}"
                 notify(f"{finalist.name}: {score} on the {self._episodes} episodes that choose the winner")
                 evaluated.append(replace(finalist, evaluation=evaluation))
@@ -268,7 +292,7 @@ class FinalEvaluation:
         seed = derive_own_seed(self._store.folder.name)
         future = self._player.start_evaluation(winner.folder, self._episodes, seed)
         task, who = "measuring the winner on other episodes", f"{winner.name}, on other episodes,"
-        return replace(winner, measured=self._player.finish_evaluation(future, task, who))
+        return replace(winner, measured=self._player.finish_evaluation(future, task, who, winner.folder))
 
 
 def measure_policies(
@@ -307,7 +331,8 @@ def measure_policies(
         seeds = (EVALUATION_SEED, derive_own_seed(store.folder.name))
         futures = [player.start_evaluation(folder, episodes, seed) for seed in seeds]
         who = f"the policy of {winner.name}"
-        compared, measured = (player.finish_evaluation(future, "measuring the winner", who) for future in futures)
+        task = "measuring the winner"
+        compared, measured = (player.finish_evaluation(future, task, who, folder) for future in futures)
     if compared is None or measured is None:  # The configuration stays the winner.
         return certification, winner
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, measured.mean, measured.low, measured.high)

@@ -17,13 +17,13 @@ from rltune.cli.application.composed import ComposedCommand
 from rltune.config.bounds import bounded
 from rltune.config.validation import to_typed
 from rltune.envs.child import Child
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, GuestError, RltuneError, UnexpectedError
 from rltune.formatting import format_objective, spell_command
 
 if TYPE_CHECKING:
     from rltune.policies.policy import AnyPolicy
 
-EVALUATED = ("id", "kwargs", "wrappers", "per_copy", "max_copies", "evaluation_steps")
+EVALUATED = ("id", "kwargs", "wrappers", "per_copy", "max_copies", "restarts", "evaluation_steps")
 """The keys of an environment that an evaluation takes; only training reads the others."""
 
 
@@ -56,7 +56,7 @@ def evaluate(settings: EvaluateConfig) -> Answer:
     from rltune.policies.uri import keep_with_run
     from rltune.views.tables import show_evaluation
 
-    spec, result, films = played["env"], Evaluation.from_dict(played["result"]), played["films"]
+    spec, result = played["env"], Evaluation.from_dict(played["result"])
     show_evaluation(settings.policy, played["info"], result, spec)
     data: dict[str, Any] = {
         "policy": settings.policy,
@@ -66,6 +66,13 @@ def evaluate(settings: EvaluateConfig) -> Answer:
         "seed": settings.seed,
         **result.to_dict(),
     }
+    films = []
+    if settings.video:
+        try:
+            films = _call_in_child(film_policy, settings, evaluation=played["result"])["films"]
+        except RltuneError as error:  # The evaluation is done, whatever the environment does in front of a camera.
+            print(f"no film: {error.what}; {error.fix}")
+            data["film_error"] = error.what
     for film in films:
         value = format_objective(film["episode_return"])
         print(f"{film['which']:<8}return {value}, environment seed {film['seed']}: {film['path']}")
@@ -83,36 +90,62 @@ def evaluate(settings: EvaluateConfig) -> Answer:
 
 
 def evaluate_policy(settings: Mapping[str, Any], progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """Evaluate and film a policy in a process of its own.
+    """Evaluate a policy in a process of its own.
 
     Args:
         settings: Those of `EvaluateConfig`.
         progress: As for `rltune.policies.evaluation.evaluate`.
 
     Returns:
-        ``info`` of the policy, ``env``, the specification of the environment, ``result`` and ``films``.
+        ``info`` of the policy, ``env``, the specification of the environment, and ``result``.
     """
     typed = to_typed(EvaluateConfig, settings)
     from rltune.policies import evaluation
     from rltune.policies.policy import load_playable
-    from rltune.policies.video import check_filmable, film_episodes
+    from rltune.policies.video import check_filmable
 
     policy = load_playable(make_source(typed, trust=typed.trust))
     env = _read_environment(typed, policy)
     if typed.video:
         check_filmable(policy, env)
     result = evaluation.evaluate(policy, typed.episodes, typed.seed, env, typed.deterministic, progress)
-    out = Path(typed.out).expanduser().absolute()
-    films = film_episodes(policy, result, out, typed.seed, env) if typed.video else []
     spec = dict(evaluation.environment_of(policy, env))
-    shown = [{**vars(film), "path": str(film.path)} for film in films]
-    return {"info": policy.info, "env": spec, "result": result.to_dict(), "films": shown}
+    return {"info": policy.info, "env": spec, "result": result.to_dict()}
 
 
-def _call_in_child(function: Callable[..., dict[str, Any]], settings: PlayConfig) -> dict[str, Any]:
+def film_policy(
+    settings: Mapping[str, Any], evaluation: Mapping[str, Any], progress: Callable[[int, int], None]
+) -> dict[str, Any]:
+    """Film episodes of a policy's evaluation in a process of its own, whose end costs only the film.
+
+    Args:
+        settings: Those of `EvaluateConfig`.
+        evaluation: The evaluation's ``result``, from `evaluate_policy`.
+        progress: Not called.
+
+    Returns:
+        ``films``.
+    """
+    typed = to_typed(EvaluateConfig, settings)
+    from rltune.policies.policy import load_playable
+    from rltune.policies.result import Evaluation
+    from rltune.policies.video import film_episodes
+
+    policy = load_playable(make_source(typed, trust=typed.trust))
+    env = _read_environment(typed, policy)
+    out = Path(typed.out).expanduser().absolute()
+    films = film_episodes(policy, Evaluation.from_dict(evaluation), out, typed.seed, env)
+    return {"films": [{**vars(film), "path": str(film.path)} for film in films]}
+
+
+def _call_in_child(function: Callable[..., dict[str, Any]], settings: PlayConfig, **more: Any) -> dict[str, Any]:
     """Call a function with a command's settings in a process of its own, which Ctrl-C ends whatever runs in it.
 
     The environment may hang in a library's code, where Python handles no signal. What it prints goes to standard error.
+    If its process dies, it is called once again.
+
+    Raises:
+        UnexpectedError: Its process has died twice.
     """
 
     def print_output(printed: bytes) -> None:
@@ -123,10 +156,24 @@ def _call_in_child(function: Callable[..., dict[str, Any]], settings: PlayConfig
         if sys.stderr.isatty():
             print(f"\r{done:,} of {total:,} episodes", end="\r\033[K" * (done == total), file=sys.stderr, flush=True)
 
-    child = Child(print_output=print_output)
-    arguments = {"settings": asdict(settings)}
-    answer: dict[str, Any] = child.call(f"{__name__}:{function.__name__}", arguments, limit_s=math.inf, progress=show)
-    return answer
+    def call() -> dict[str, Any]:
+        name, arguments = f"{__name__}:{function.__name__}", {"settings": asdict(settings), **more}
+        child = Child(print_output=print_output)
+        answer: dict[str, Any] = child.call(name, arguments, limit_s=math.inf, progress=show)
+        return answer
+
+    try:
+        return call()
+    except GuestError as error:
+        if not error.is_chance:
+            raise
+        print(f"{error.what}; trying once again", file=sys.stderr, flush=True)
+    try:
+        return call()
+    except GuestError as error:
+        if not error.is_chance:
+            raise
+        raise UnexpectedError(f"{error.problem}, twice", error.allowed, error.fix) from None
 
 
 def _read_environment(settings: EvaluateConfig, policy: AnyPolicy) -> Mapping[str, Any] | None:

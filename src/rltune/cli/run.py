@@ -176,12 +176,30 @@ class Tracking(TrackingConfig):
 
 
 @dataclass
+class Environment:
+    """The settings of the environment that ``resume`` may change."""
+
+    restarts: int | None = None
+    max_copies: int | None = None
+
+
+@dataclass
+class Failures:
+    """The settings of failures that ``resume`` may change."""
+
+    max_retries: int | None = None
+    stall_s: float | None = None
+
+
+@dataclass
 class ResumeConfig(RequestConfig):
     """The settings of conf/resume.yaml."""
 
     budget: Budget = field(default_factory=Budget)
     certify: Certify = field(default_factory=Certify)
     cluster: Cluster = field(default_factory=Cluster)
+    env: Environment = field(default_factory=Environment)
+    failures: Failures = field(default_factory=Failures)
     tracking: Tracking = field(default_factory=Tracking)
     notify: str | None = None
     trust: bool = MISSING

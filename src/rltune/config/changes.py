@@ -13,8 +13,10 @@ from rltune.errors import StudyError, spell
 from rltune.formatting import spell_command
 
 LOCAL = "local"  # cluster.address=local stands for a local Ray in a resume, where null means no change.
+ENDURANCE = ("env.restarts", "env.max_copies", "failures.max_retries", "failures.stall_s")
+"""Settings of what a sweep endures. They may change at any time, because no score depends on them."""
 # Settings that a resume may change: the first two find the sweep, the next one says how it is resumed, and the others
-# are addresses and displays, which do not affect results.
+# are addresses, displays and `ENDURANCE`, which do not affect results.
 FREELY_CHANGEABLE = (
     "name",
     "output_dir",
@@ -25,9 +27,10 @@ FREELY_CHANGEABLE = (
     "tracking.kinds",
     "tracking.uri",
     "notify",
+    *ENDURANCE,
 )
 # The groups and settings of a sweep that conf/resume.yaml has, too.
-RESUME_KEYS = ("budget", "certify", "cluster", "notify", "storage", "study", "tracking")
+RESUME_KEYS = ("budget", "certify", "cluster", "env", "failures", "notify", "storage", "study", "tracking")
 WALL_TIME = "budget.wall_time_s"  # Each command starts its wall time anew, so it may be smaller than before.
 INCREASE_ONLY = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")
 
@@ -78,7 +81,8 @@ def check_changes(name: str, begun: RunConfig, wanted: RunConfig) -> bool:
         more = f", and {len(refused) - 1} more: {', '.join(refused[1:4])}" if len(refused) > 1 else ""
         raise StudyError(
             _describe_change(name, refused[0], before) + more,
-            "the sweep's own settings; larger budgets, a larger certify.top or certify.seeds, and other addresses",
+            "the sweep's own settings; larger budgets, a larger certify.top or certify.seeds, other addresses, and "
+            f"{', '.join(ENDURANCE)}",
             spell_command(f"resume sweep={name} continues with its own settings; name=... starts another sweep"),
             key=refused[0],
             value=now.get(refused[0]),

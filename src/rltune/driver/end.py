@@ -163,6 +163,7 @@ def _make_player(sweep: OpenSweep) -> Player:
         sweep.stopper.is_urgent,
         sweep.display.show_episodes,
         sweep.console.note,
+        sweep.plan.failures.max_retries,
     )
 
 

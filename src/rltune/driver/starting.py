@@ -16,6 +16,7 @@ from rltune.algorithms.arguments import build_search_space
 from rltune.checkpoints.store import find_store
 from rltune.config.budget import fit_sizes
 from rltune.config.changes import (
+    ENDURANCE,
     LOCAL,
     RESUME_KEYS,
     check_budgets,
@@ -189,13 +190,15 @@ def require_changeable(changes: Mapping[str, Any]) -> None:
     Raises:
         StudyError: A key is not in conf/resume.yaml.
     """
-    for key in sorted(changes.keys() - set(RESUME_KEYS)):
+    typed = dict(flatten_settings(changes))
+    fixed = {key for key in typed if key.startswith(("env.", "failures.")) and key not in ENDURANCE}
+    for key in sorted((changes.keys() - set(RESUME_KEYS)) | fixed):
         raise StudyError(
             f": a sweep that is resumed keeps its own {key}",
-            f"changes of {', '.join(RESUME_KEYS)}",
+            f"changes of {', '.join(sorted({*RESUME_KEYS, *ENDURANCE} - {'env', 'failures'}))}",
             spell_command("run name=... starts another sweep"),
             key=key,
-            value=changes[key],
+            value=typed[key] if key in typed else changes[key],
         )
 
 

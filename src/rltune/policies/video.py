@@ -13,14 +13,17 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rltune.config.capabilities import list_algos
-from rltune.envs.build import make_env
+from rltune.envs.build import make_env, make_restarting
 from rltune.envs.closing import close_env
+from rltune.envs.episode import was_cut
+from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective
 from rltune.envs.spaces import to_python
 from rltune.envs.spec import spec_of
@@ -104,6 +107,7 @@ def film_episodes(
 
     Raises:
         PolicyError: As for `check_filmable`.
+        GuestError: The environment has raised, and may not be made again.
     """
     player = _require_player(policy)
     spec, info, last = environment_of(player, env), player.info, seed + len(result.returns) - 1
@@ -129,21 +133,29 @@ def _film_episode(
     """Replay and encode one episode frame by frame, without keeping its frames in memory; return its return."""
     from imageio.v2 import get_writer
 
-    draft, total, length, state, over = path.with_name(f".{path.name}"), 0.0, 0, None, False
-    with seed_globally(seed):
-        limit, rng = find_step_limit(stage, step_limit), make_generator(seed)
+    draft = path.with_name(f".{path.name}")
+    with seed_globally(seed), call_guest(f"reset, step or render of the episode of seed {seed}"):
+        limit = find_step_limit(stage, step_limit)
         fps = stage.metadata.get("render_fps") or FPS
-        writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
-        with writer as mp4:
-            obs, _ = stage.reset(seed=seed)
-            begins = np.array([True])
-            mp4.append_data(_draw_frame(stage))
-            while not over:
-                action, state = policy.predict(obs, state, begins, deterministic, rng)
-                obs, reward, terminated, truncated, _ = stage.step(to_python(stage.action_space, action[()]))
+        is_whole = False
+        while not is_whole:
+            total, length, state, over, info, rng = 0.0, 0, None, False, {}, make_generator(seed)
+            writer: Any = get_writer(
+                draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD
+            )
+            with writer as mp4:
+                obs, _ = stage.reset(seed=seed)
+                begins = np.array([True])
                 mp4.append_data(_draw_frame(stage))
-                total, length, begins = total + read_reward(reward), length + 1, np.array([False])
-                over = terminated or truncated or length >= limit
+                while not over:
+                    action, state = policy.predict(obs, state, begins, deterministic, rng)
+                    obs, reward, terminated, truncated, info = stage.step(to_python(stage.action_space, action[()]))
+                    over = terminated or truncated or length + 1 >= limit
+                    if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
+                        break
+                    mp4.append_data(_draw_frame(stage))
+                    total, length, begins = total + read_reward(reward), length + 1, np.array([False])
+            is_whole = not was_cut(info)
     draft.replace(path)
     return total
 
@@ -160,7 +172,7 @@ def _open_stage(spec: Mapping[str, Any]) -> Iterator[Any]:
         os.environ.setdefault(name, "dummy")
     with ExitStack() as stack:
         try:
-            stage = make_env(spec, render_mode="rgb_array")
+            stage = make_restarting(spec_of(spec), partial(make_env, spec, render_mode="rgb_array"))
             stack.callback(close_env, stage)
             stage.reset(seed=0)
             _draw_frame(stage)

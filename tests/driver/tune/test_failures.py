@@ -94,6 +94,19 @@ def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_pat
     assert "memory" not in death.reason
 
 
+@pytest.mark.fast
+def test_a_crash_is_said_in_our_words_and_rays_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.driver.tune.failures.find_logs", lambda: None)
+    text = (
+        "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. "
+        "End of file. Some common causes include: (1) the process was killed by the OOM killer. If the process;"
+    )
+    death = explain_death(open_store(tmp_path), "trials/0", text)
+    assert death.cause is Cause.LOST_PROCESS
+    assert "connection error" not in death.reason
+    assert death.trace == text
+
+
 def test_a_process_that_ran_to_its_end_has_not_hung(tmp_path, monkeypatch):
     """While a process runs, its file has its first line."""
     monkeypatch.setattr("rltune.driver.tune.failures.find_logs", lambda: None)

@@ -28,6 +28,8 @@ MAX_LOG = 20_000
 EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # Matches the last line of a traceback.
 # Not "OOM", which Ray mentions among the possible causes of any death.
 OUT_OF_MEMORY = ("OutOfMemory", "low on memory")
+CONNECTION_LOST = "Worker unexpectedly exits with a connection error"  # All that Ray sees of a crash (2.60).
+CRASHED = "its process has crashed in a library, such as by a segmentation fault, or was killed"
 LOST_NODE = "NodeDiedError"  # The name of Ray's error, which `rltune.compat.tune_controller` puts into the text.
 
 
@@ -86,6 +88,8 @@ def explain_ray_death(error: str) -> tuple[Cause, str]:
     if any(word in error for word in OUT_OF_MEMORY):
         return Cause.OUT_OF_MEMORY, "out of memory"
     detail = re.search(r"Worker exit detail: (.+)", error)
+    if CONNECTION_LOST in error and LOST_NODE not in error:
+        return Cause.LOST_PROCESS, CRASHED
     line = first_line(detail[1] if detail else next((line for line in error.splitlines() if "Error" in line), error))
     return Cause.LOST_NODE if LOST_NODE in error else Cause.LOST_PROCESS, line[:300]
 
