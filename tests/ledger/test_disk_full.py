@@ -82,7 +82,7 @@ def test_a_full_database_stops_the_sweep_and_keeps_what_it_has(
         plain(connection, _)
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         if pages > 1:  # Its tables are made; there is room for the settings and a few trials.
-            connection.execute(f"PRAGMA max_page_count={room.setdefault('pages', pages + 2)}")
+            connection.execute(f"PRAGMA max_page_count={room.setdefault('pages', pages + 5)}")
 
     monkeypatch.setattr(database, "set_pragmas", tight)
     with pytest.raises(UnavailableError) as full:
