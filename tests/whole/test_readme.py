@@ -130,8 +130,8 @@ def test_the_pages_have_commands_of_every_kind() -> None:
     assert len(MAKES) >= 5
     assert SNIPPETS
     assert set(OWN_FILES) == {
-        "conf/env/windy.yaml", "conf/env/plant.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml", "conf/env/heating.yaml", "heating.py",
-        "my_tracker.py",
+        "conf/env/windy.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml", "conf/env/heating.yaml", "heating.py",
+        "conf/env/plant.yaml", "my_tracker.py",
     }  # fmt: skip
 
 
