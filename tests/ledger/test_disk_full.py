@@ -84,6 +84,8 @@ def test_a_full_database_stops_the_sweep_and_keeps_what_it_has(
         if pages > 1:  # Its tables are made; there is room for the settings and a few trials.
             connection.execute(f"PRAGMA max_page_count={room.setdefault('pages', pages + 5)}")
 
+    # The check is in this process, which has loaded the modules of many tests.
+    monkeypatch.setattr("rltune.envs.validation.digest_sources", lambda env: {})
     monkeypatch.setattr(database, "set_pragmas", tight)
     with pytest.raises(UnavailableError) as full:
         toy_run("name=tight", "budget.trials=16", "scheduler=none", "tracking=off")
