@@ -259,10 +259,19 @@ class GuestError(RltuneError):
         """Whether the same call may well succeed when it is made again: its process has died or hung."""
         return self.cause in (Cause.LOST_PROCESS, Cause.STALLED)
 
-    def rewrite(self, problem: str, key: str = "", value: object = ABSENT) -> GuestError:
-        """Return the same error with another problem, and with the setting that names the code."""
+    def rewrite(
+        self,
+        problem: str,
+        allowed: str | None = None,
+        fix: str | None = None,
+        *,
+        key: str = "",
+        value: object = ABSENT,
+    ) -> GuestError:
+        """Return the same error in other words, and with the setting that names the code; None keeps what it says."""
         parts = {name: vars(self)[name] for name in ("cause", "call", "place", "elapsed_s")}
-        return GuestError(problem, self.allowed, self.fix, key=key, value=value, **parts)
+        allowed, fix = self.allowed if allowed is None else allowed, self.fix if fix is None else fix
+        return GuestError(problem, allowed, fix, key=key, value=value, **parts)
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -31,7 +31,7 @@ from rltune.certification.finalists import (
 )
 from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.checkpoints.store import Store
-from rltune.envs.child import CallGivenUpError, Child
+from rltune.envs.child import CallGivenUpError, Child, call_again
 from rltune.envs.objective import Objective
 from rltune.errors import GuestError, RltuneError, describe_exception
 from rltune.formatting import format_number, format_objective, spell_command
@@ -101,22 +101,17 @@ class Player:
         lost: list[str] = []
         closed, progress = self._closed, partial(self._note_played, self._played, len(self._played) - 1)
 
-        def play() -> Any:
-            while True:
-                try:
-                    return self._start_child().call(
-                        function,
-                        arguments,
-                        limit_s=self._stall_s,
-                        progress=progress,
-                        is_given_up=lambda: closed.is_set() or self._is_urgent(),
-                    )
-                except GuestError as error:
-                    if not error.is_chance or len(lost) >= self._max_retries:
-                        raise
-                    lost.append(error.what)
-
-        future = self._pool.submit(play)
+        future = self._pool.submit(
+            call_again,
+            self._start_child,
+            self._max_retries,
+            lambda error: lost.append(error.what),
+            function,
+            arguments,
+            limit_s=self._stall_s,
+            progress=progress,
+            is_given_up=lambda: closed.is_set() or self._is_urgent(),
+        )
         self._lost[future] = lost
         return future
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from rltune.cli.application.command import PolicyConfig, command, make_source, u
 from rltune.cli.application.composed import ComposedCommand
 from rltune.config.bounds import bounded
 from rltune.config.validation import to_typed
-from rltune.envs.child import Child
+from rltune.envs.child import Child, call_again
 from rltune.errors import ConfigError, GuestError, RltuneError, UnexpectedError
 from rltune.formatting import format_objective, spell_command
 
@@ -156,20 +157,14 @@ def _call_in_child(function: Callable[..., dict[str, Any]], settings: PlayConfig
         if sys.stderr.isatty():
             print(f"\r{done:,} of {total:,} episodes", end="\r\033[K" * (done == total), file=sys.stderr, flush=True)
 
-    def call() -> dict[str, Any]:
-        name, arguments = f"{__name__}:{function.__name__}", {"settings": asdict(settings), **more}
-        child = Child(print_output=print_output)
-        answer: dict[str, Any] = child.call(name, arguments, limit_s=math.inf, progress=show)
-        return answer
-
-    try:
-        return call()
-    except GuestError as error:
-        if not error.is_chance:
-            raise
+    def say(error: GuestError) -> None:
         print(f"{error.what}; trying once again", file=sys.stderr, flush=True)
+
+    name, arguments = f"{__name__}:{function.__name__}", {"settings": asdict(settings), **more}
+    start = functools.partial(Child, print_output=print_output)
     try:
-        return call()
+        answer: dict[str, Any] = call_again(start, 1, say, name, arguments, limit_s=math.inf, progress=show)
+        return answer
     except GuestError as error:
         if not error.is_chance:
             raise

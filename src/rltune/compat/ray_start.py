@@ -155,8 +155,8 @@ def run_exit_handlers() -> None:
     """Run the exit handlers of a worker that ends without Python's teardown, but not Ray's.
 
     What: ``atexit._run_exitfuncs``.
-    Why: simulators and temporary folders register handlers that close and remove them. The end of the process tells
-    Ray about it, and only when the handlers have run.
+    Why: simulators and temporary folders register handlers that close and remove them. Ray's
+    own handler is left out, because it would disconnect the worker before the answer to this call is sent.
     Tested with Python 3.11 to 3.13.
     """
     import ray

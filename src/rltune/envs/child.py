@@ -129,46 +129,12 @@ class Child:
         """Call a function, and return its answer. The process and all that it has started have ended then.
 
         Args:
-            function: As for `send`.
-            arguments: As for `send`.
-            limit_s: As for `receive`.
-            progress: As for `receive`.
-            is_given_up: As for `receive`.
-            remind: As for `receive`.
-        """
-        self.send(function, arguments, has_progress=progress is not None)
-        return self.receive(limit_s=limit_s, progress=progress, is_given_up=is_given_up, remind=remind)
-
-    def send(self, function: str, arguments: Mapping[str, Any], *, has_progress: bool = False) -> None:
-        """Send the request, which is carried out while this process does other work. `receive` or `close` must follow.
-
-        Args:
             function: ``module:function``, whose answer is such as JSON has.
             arguments: Its keyword arguments.
-            has_progress: Whether it takes ``progress``, a function, as a further keyword argument.
-        """
-        request = {"function": function, "arguments": dict(arguments), "progress": has_progress}
-        request |= {"path": sys.path, "start": find_start()}
-        self._open.discard(self._requests)
-        # A broken pipe means that it has died already, which `receive` reports.
-        with contextlib.suppress(BrokenPipeError), open(self._requests, "wb") as stream:
-            # It is pickled because JSON would turn the numbers among an argument's keys to text.
-            stream.write(pickle.dumps(request))
-
-    def receive(
-        self,
-        *,
-        limit_s: float,
-        progress: Callable[[int, int], None] | None = None,
-        is_given_up: Callable[[], bool] = lambda: False,
-        remind: Callable[[str, float], None] = lambda call, elapsed_s: None,
-    ) -> Any:
-        """Wait for the answer of the function, and end the process with all that it has started.
-
-        Args:
             limit_s: The longest time that it may take without a sign of life: a call into the user's code that begins
                 (`rltune.envs.guest.call_guest`), or progress.
-            progress: Called with the number of finished parts and of all parts.
+            progress: Called with the number of finished parts and of all parts. The function takes it as a further
+                keyword argument if it is given.
             is_given_up: Whether the answer is not wanted any more.
             remind: Called with the name of the call that it waits for, and for how many seconds, after `REMIND_S`.
 
@@ -177,7 +143,10 @@ class Child:
             GuestError: The process has ended without an answer (LOST_PROCESS) or has not answered in time (STALLED).
             CallGivenUpError: `is_given_up` has said so.
         """
+        request = {"function": function, "arguments": dict(arguments), "progress": progress is not None}
+        request |= {"path": sys.path, "start": find_start()}
         try:
+            self._send(request)
             answer = self._wait(limit_s, progress or (lambda *made: None), is_given_up, remind)
             output = self._describe_output()
             if self._print_output and "refused" in answer:
@@ -187,6 +156,13 @@ class Child:
         if "refused" in answer:
             raise _restore_error(answer, "" if self._print_output else output)
         return answer["answer"]
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        self._open.discard(self._requests)
+        # A broken pipe means that it has died already, which `_wait` reports.
+        with contextlib.suppress(BrokenPipeError), open(self._requests, "wb") as stream:
+            # It is pickled because JSON would turn the numbers among an argument's keys to text.
+            stream.write(pickle.dumps(request))
 
     def close(self) -> None:
         """End the process with all that it has started."""
@@ -291,6 +267,35 @@ def _restore_error(answer: Mapping[str, Any], output: str) -> RltuneError:
     vars(error).update(answer["parts"])
     error.cause = Cause(answer["cause"])
     return error
+
+
+def call_again(
+    start_child: Callable[[], Child],
+    max_retries: int,
+    on_lost: Callable[[GuestError], object],
+    *request: Any,
+    **more: Any,
+) -> Any:
+    """Call a function by `Child.call`, and call it again in another process if the last one has died or hung.
+
+    Args:
+        start_child: Starts a process.
+        max_retries: How often it is called again.
+        on_lost: Called with how a process has ended before the next one is started.
+        request: The arguments of `Child.call`.
+        more: Its keyword arguments.
+
+    Raises:
+        GuestError: As for `Child.call`, for the last process.
+    """
+    while True:
+        try:
+            return start_child().call(*request, **more)
+        except GuestError as error:
+            if not error.is_chance or not max_retries:
+                raise
+            max_retries -= 1
+            on_lost(error)
 
 
 _early: list[Child] = []  # At most one child, started before the command's settings are composed.

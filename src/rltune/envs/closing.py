@@ -54,8 +54,7 @@ def call_make(call: str, index: int, setting: str = "") -> Iterator[None]:
         problem = f"{error.problem}; {setting or 'the number of copies'} opens more than {index} at once"
         allowed = f"an environment of which {index + 1} copies can be open at once"
         fix = f"{setting}={index}, or {APART}" if setting else APART
-        parts = {name: vars(error)[name] for name in ("cause", "call", "place", "elapsed_s")}
-        raise GuestError(problem, allowed, fix, **parts) from error.__cause__
+        raise error.rewrite(problem, allowed, fix) from error.__cause__
 
 
 def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:

@@ -93,13 +93,10 @@ def import_guest(name: str) -> ModuleType:
     except GuestError as fault:
         if not line.was_read or isinstance(fault.__cause__, ImportError):
             raise
-        raise GuestError(
+        raise fault.rewrite(
             f"the module {name} reads a command line when it is imported: {fault.problem}",
             "a module that only defines things when it is imported",
             'put what reads the command line below if __name__ == "__main__":',
-            call=fault.call,
-            place=fault.place,
-            elapsed_s=fault.elapsed_s,
         ) from None
     finally:
         if sys.argv is line:

@@ -45,7 +45,7 @@ def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts:
             f"{__name__}:describe_env", {"spec": spec.to_dict()}, limit_s=stall_s, remind=remind
         )
     except GuestError as fault:
-        raise fault if fault.key else fault.rewrite(f": {fault.problem}", "env.id", spec.id) from None
+        raise fault if fault.key else fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from None
     return EnvFacts.from_dict(answer)
 
 

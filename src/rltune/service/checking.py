@@ -64,8 +64,9 @@ def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s
     deadline = time.monotonic() + limit_s
     child = Child((check.__module__,), print_output=lambda printed: None)
     try:
-        child.send(f"{__name__}:call_check", request)
-        answer = child.receive(limit_s=limit_s, is_given_up=lambda: time.monotonic() > deadline)
+        answer = child.call(
+            f"{__name__}:call_check", request, limit_s=limit_s, is_given_up=lambda: time.monotonic() > deadline
+        )
     except CallGivenUpError:
         raise RltuneError(
             f"checking the settings took more than {limit_s:g} s",
