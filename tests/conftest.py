@@ -106,7 +106,7 @@ OmegaConf.load = _parse_yaml_once  # type: ignore[method-assign,assignment]
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each interpolation.
 
 # In a process of its own, each of some hundred plans would import Gymnasium, and know no environment of a test's.
-plan.examine_env = probe.examine_env = lambda spec, stall_s: check_env(spec)
+plan.examine_env = probe.examine_env = lambda spec, stall_s, meanwhile=None: check_env(spec)
 
 compose_once()
 database.create_engine = create_sharing_engine

@@ -75,7 +75,8 @@ from tests.policies.bundles import BOX, write_linear
 from toy import TOY
 
 rltune.driver.plan.preflight = lambda *_: ()
-rltune.driver.run._start_ray = lambda *called: contextlib.nullcontext((*called, [Machine(2, 0)]))
+rltune.driver.run.RayStart.nodes = [Machine(2, 0)]
+rltune.driver.run.RayStart.start = lambda ray, *called: called
 steps, *words = sys.argv[1:]
 
 

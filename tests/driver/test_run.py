@@ -693,7 +693,8 @@ def test_a_driver_that_ray_holds_after_its_lease_was_lost_ends_with_75(
         sweep.stopper.lose_lease()
         assert has_exited.wait(30)
 
-    monkeypatch.setattr(pipeline, "_start_ray", lambda *called: contextlib.nullcontext((*called, [Machine(2, 0)])))
+    monkeypatch.setattr(pipeline.RayStart, "nodes", [Machine(2, 0)])
+    monkeypatch.setattr(pipeline.RayStart, "start", lambda ray, *called: called)
     monkeypatch.setattr(pipeline, "_search_and_end", hang)
     monkeypatch.setattr(pipeline, "LEAVE_S", 0.05)
     monkeypatch.setattr("os._exit", exit_process)

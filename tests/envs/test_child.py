@@ -222,6 +222,16 @@ def test_a_slow_call_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[-1] in ("make", "reset")
 
 
+def test_other_work_is_done_once_and_only_beside_a_slow_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[float] = []
+    meanwhile = functools.partial(done.append, 1.0)
+    Child(()).call(f"{__name__}:replace_json", {}, limit_s=60, meanwhile=meanwhile)
+    assert done == []
+    monkeypatch.setattr("rltune.envs.child.MEANWHILE_S", 0.2)
+    Child(()).call(f"{__name__}:wait_twice", {}, limit_s=60, meanwhile=meanwhile)
+    assert done == [1.0]
+
+
 def test_a_program_that_is_imported_starts_no_sweep() -> None:
     """Otherwise each check would import the program, which checks again."""
     with call_guest("import of program"), pytest.raises(GuestError) as caught:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -274,7 +274,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
     }
 
 
-def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
+def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[[], object] | None = None) -> Plan:
     """Check a request as far as this takes neither Ray nor RLlib, and resolve everything that follows from it.
 
     The checks of values against each other come before, in `rltune.config.validation.check_config`, and those that
@@ -283,6 +283,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     Args:
         config: The settings.
         begun: The folder of the sweep, if it exists already.
+        meanwhile: Called once if the environment's check takes long, as by `rltune.envs.child.Child.call`.
 
     Raises:
         RltuneError: Names the first invalid setting.
@@ -297,7 +298,7 @@ def make_plan(config: RunConfig, begun: Path | None = None) -> Plan:
     request = _make_request(config, space, row)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, facts, obstacles = _check_env(config, space, row)
+    spec, facts, obstacles = _check_env(config, space, row, meanwhile)
     env_notes = list_notes(obstacles, [config.algo, *space.corners()])
     given_settings, config = config, _leave_out(config, obstacles)
     space = build_search_space(config.algo, config.space)
@@ -428,7 +429,9 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
-def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tuple[EnvSpec, EnvFacts, dict[str, str]]:
+def _check_env(
+    config: RunConfig, space: Space, row: Capabilities | None, meanwhile: Callable[[], object] | None
+) -> tuple[EnvSpec, EnvFacts, dict[str, str]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
 
     Returns:
@@ -440,7 +443,7 @@ def _check_env(config: RunConfig, space: Space, row: Capabilities | None) -> tup
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
     refuse_program(spec)
-    facts = examine_env(spec, config.failures.stall_s)
+    facts = examine_env(spec, config.failures.stall_s, meanwhile)
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
     spaces = facts.find_policy_spaces()

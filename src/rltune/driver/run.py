@@ -6,6 +6,7 @@ A new sweep, a resumed sweep and an extended one go through the same steps, see 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from rltune.cluster.fork_server import ForkServer, acquire_fork_server
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Machine
 from rltune.cluster.slots import Slots
-from rltune.config.schema import RunConfig
+from rltune.config.schema import MEASURED, ClusterConfig, RunConfig
 from rltune.config.settings_file import read_identity, require_own_sweep
 from rltune.driver import plan as planning
 from rltune.driver.background_imports import LOADED_BEFORE_FORK, worker_imports
@@ -76,7 +77,11 @@ def run_sweep(
     _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None
     if folder is None:
-        return drive(check_request(config), Invocation(began, stream, trainable, typed))
+        with RayStart(config.cluster, config.algo, trainable) as ray:
+            # A simulator may take long to start, and Ray starts meanwhile. What is measured on a GPU comes before Ray.
+            is_measured = config.resources.trials_per_gpu == MEASURED
+            plan = check_request(config, None if is_measured else lambda: ray.nodes)
+            return drive(plan, Invocation(began, stream, trainable, typed), ray)
     fetch_sweep(find_store(read_identity(folder)), for_driver=True, take_over=config.take_over)
     config, grows = compare_with_begun(folder, config)
     if not grows and (outcome := find_end(folder, config.study.storage)):
@@ -125,13 +130,18 @@ def resume_sweep(
     return drive(plan_begun(config, folder), Invocation(began, stream, trainable))
 
 
-def drive(plan: Plan, invocation: Invocation) -> Outcome:
+def drive(plan: Plan, invocation: Invocation, ray: RayStart | None = None) -> Outcome:
     """Take a sweep's lease, start Ray, open the sweep, run its trials and end it.
+
+    Args:
+        plan: The checked sweep.
+        invocation: How the driver was called.
+        ray: Its Ray, if that may have started already; it ends here.
 
     Raises:
         RltuneError: A check has failed, another driver works on the sweep, or the disk or the storage does not work.
     """
-    prepare_environment(plan.cluster)
+    ray = ray or RayStart(plan.cluster, plan.build.algo, invocation.trainable)
     with _explain_interrupt(plan, invocation.stream), explain_full_disk(plan.folder), contextlib.ExitStack() as stack:
         # The driver that takes over kills this driver's Ray, and calls to a dead Ray hang for a minute. The timer exits
         # this process sooner.
@@ -146,11 +156,11 @@ def drive(plan: Plan, invocation: Invocation) -> Outcome:
             ledger = stack.enter_context(hold_sweep(plan))
             withdraw_stops(ledger)
         plan = planning.measure_share(plan)
-        plan, invocation, nodes = stack.enter_context(_start_ray(plan, invocation))
+        plan, invocation = stack.enter_context(ray).start(plan, invocation)
         # With an autoscaler, nodes that come later may be larger than the present ones.
-        share = plan.share_of(*(() if plan.cluster.autoscale else nodes))
+        share = plan.share_of(*(() if plan.cluster.autoscale else ray.nodes))
         request, autoscales = plan.request, plan.cluster.autoscale
-        slots = Slots(share.bundles, request.limit, nodes, autoscales, request.trials_per_node)
+        slots = Slots(share.bundles, request.limit, ray.nodes, autoscales, request.trials_per_node)
         # A new sweep's folder is made only now, so that a failed check leaves none behind.
         ledger = ledger or stack.enter_context(hold_sweep(plan))
         stack.enter_context(open_folder(plan, ledger, invocation.stream))
@@ -188,32 +198,65 @@ def _search_and_end(sweep: OpenSweep) -> Outcome:
         raise
 
 
-@contextlib.contextmanager
-def _start_ray(plan: Plan, invocation: Invocation) -> Iterator[tuple[Plan, Invocation, Sequence[Machine]]]:
-    """Start a local Ray or join a cluster, and meanwhile run the checks that need RLlib.
+class RayStart:
+    """Starts a local Ray or joins a cluster when it is first needed, and ends that with its context.
 
-    Yields:
-        The plan with the notes of the checks, how to fork processes that have RLlib, and the nodes of the cluster.
-
-    Raises:
-        RltuneError: Ray does not start, or a check has failed.
+    Args:
+        cluster: Which Ray runs the trials.
+        algo: The algorithm's settings, whose class the processes of trials import.
+        trainable: What replaces `rltune.trial.trainable.Trial`, and needs no RLlib.
     """
-    cluster = plan.cluster
-    modules = [] if invocation.trainable else worker_imports(str(plan.build.algo["class"]))
-    # The order matters: closing the fork server ends the call that the thread may still wait for if Ray does not start.
-    with (
-        ThreadPoolExecutor(1) as thread,
-        acquire_fork_server(bool(modules) and can_fork_workers(cluster), LOADED_BEFORE_FORK) as server,
-    ):
+
+    def __init__(self, cluster: ClusterConfig, algo: Mapping[str, Any], trainable: type | None = None) -> None:
+        self._cluster = cluster
+        self._modules = [] if trainable else worker_imports(str(algo["class"]))
+        self._stack = contextlib.ExitStack()
+        prepare_environment(cluster)
+
+    def __enter__(self) -> RayStart:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
+
+    @functools.cached_property
+    def nodes(self) -> Sequence[Machine]:
+        """What each of its nodes has for trials when it starts, which is when this is first read.
+
+        Raises:
+            RltuneError: Ray does not start.
+        """
+        return self._stack.enter_context(connect_ray(self._cluster, self._modules, self._helpers[1]))
+
+    @functools.cached_property
+    def _helpers(self) -> tuple[ThreadPoolExecutor, ForkServer | None]:
+        """A thread for work beside Ray's start, and the fork server, started when this is first read."""
+        # The order matters: closing the fork server ends the call that the thread may still wait for if Ray does not
+        # start.
+        thread = self._stack.enter_context(ThreadPoolExecutor(1))
+        is_wanted = bool(self._modules) and can_fork_workers(self._cluster)
+        server = self._stack.enter_context(acquire_fork_server(is_wanted, LOADED_BEFORE_FORK))
         thread.submit(_import_modules)
+        return thread, server
+
+    def start(self, plan: Plan, invocation: Invocation) -> tuple[Plan, Invocation]:
+        """Start it, unless it has started beside the check of the environment, and run the checks that need RLlib.
+
+        Returns:
+            The plan with the notes of the checks, and how to fork processes that have RLlib.
+
+        Raises:
+            RltuneError: Ray does not start, or a check has failed.
+        """
+        thread, server = self._helpers
         # The check registers classes with Ray, which while Ray is starting only another process can do safely.
         checked = thread.submit(_check, plan, server) if server else None
-        with connect_ray(cluster, modules, server) as nodes:
-            notes = checked.result() if checked else _check(plan, None)
-            thread.shutdown()
-            if modules and not server:
-                notes = *notes, NOT_FORKED
-            yield plan.with_notes(*notes), replace(invocation, fork_child=server.fork_child if server else None), nodes
+        _ = self.nodes
+        notes = checked.result() if checked else _check(plan, None)
+        thread.shutdown()
+        if self._modules and not server:
+            notes = *notes, NOT_FORKED
+        return plan.with_notes(*notes), replace(invocation, fork_child=server.fork_child if server else None)
 
 
 def _import_modules() -> None:

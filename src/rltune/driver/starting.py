@@ -6,7 +6,7 @@ Nothing is written, except that the state of a sweep which another machine has s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +63,17 @@ def find_begun(config: RunConfig) -> Path | None:
     return folder if is_here else None
 
 
-def check_request(config: RunConfig) -> Plan:
+def check_request(config: RunConfig, meanwhile: Callable[[], object] | None = None) -> Plan:
     """Check a new sweep's settings as far as possible without Ray, and that its name is free.
+
+    Args:
+        config: The settings.
+        meanwhile: Called once if the environment's check takes long, as by `rltune.envs.child.Child.call`.
 
     Raises:
         RltuneError: The request cannot be carried out.
     """
-    plan = make_plan(config)
+    plan = make_plan(config, meanwhile=meanwhile)
     if config.resume == AUTO:  # With resume=auto, the name may belong to an existing sweep, which is resumed.
         return plan
     folder, name = plan.folder, plan.name

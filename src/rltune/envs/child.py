@@ -37,6 +37,7 @@ from rltune.formatting import find_start, use_start
 POLL_S = 0.1  # How often the caller is asked whether it still wants the answer.
 START_S = 300.0  # The shortest time limit until the first sign of life, because the imports before it take seconds.
 CLOSE_S = 5.0  # How long the supervising process may take to end the other one, before it is killed itself.
+MEANWHILE_S = 0.5  # How long it waits, and the user's code has begun, before it does other work meanwhile.
 REMIND_S = 5.0  # When the caller first hears what a slow call waits for, and then each time after four times as long.
 MAX_OUTPUT = 4_000  # The last characters of what the process has printed that are kept.
 MAX_LINES = 3  # The last of its lines that are part of an error.
@@ -125,6 +126,7 @@ class Child:
         progress: Callable[[int, int], None] | None = None,
         is_given_up: Callable[[], bool] = lambda: False,
         remind: Callable[[str, float], None] = lambda call, elapsed_s: None,
+        meanwhile: Callable[[], object] | None = None,
     ) -> Any:
         """Call a function, and return its answer. The process and all that it has started have ended then.
 
@@ -137,6 +139,7 @@ class Child:
                 keyword argument if it is given.
             is_given_up: Whether the answer is not wanted any more.
             remind: Called with the name of the call that it waits for, and for how many seconds, after `REMIND_S`.
+            meanwhile: Called once if the answer takes longer than `MEANWHILE_S`: work that is needed after it.
 
         Raises:
             RltuneError: What the function has raised, of our types; an `UnexpectedError` for any other exception.
@@ -147,7 +150,7 @@ class Child:
         request |= {"path": sys.path, "start": find_start()}
         try:
             self._send(request)
-            answer = self._wait(limit_s, progress or (lambda *made: None), is_given_up, remind)
+            answer = self._wait(limit_s, progress or (lambda *made: None), is_given_up, remind, meanwhile)
             output = self._describe_output()
             if self._print_output and "refused" in answer:
                 self._print_output(answer["trace"].encode(errors="backslashreplace"))
@@ -198,6 +201,7 @@ class Child:
         progress: Callable[[int, int], None],
         is_given_up: Callable[[], bool],
         remind: Callable[[str, float], None],
+        meanwhile: Callable[[], object] | None,
     ) -> dict[str, Any]:
         received, began = b"", time.monotonic()
         heard, remind_s, is_ready = began, REMIND_S, False
@@ -231,6 +235,9 @@ class Child:
             if now - began > remind_s:
                 remind(self.call_name, now - self._call_began)
                 remind_s *= 4
+            if meanwhile and self.call_name and now - began > MEANWHILE_S:
+                meanwhile()
+                meanwhile = None
 
     def _read_output(self) -> None:
         """Read what the process has printed since, without waiting for more."""

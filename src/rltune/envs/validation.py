@@ -7,7 +7,7 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,12 +26,13 @@ from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
 
 
-def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts:
+def examine_env(spec: EnvSpec, stall_s: float, meanwhile: Callable[[], object] | None = None) -> EnvFacts:
     """Check an environment by `check_env` in a process of its own, which has ended then.
 
     Args:
         spec: The environment.
         stall_s: How long a call into it may take, in seconds.
+        meanwhile: Called once if the check takes long, as by `Child.call`.
 
     Returns:
         What was learned about it.
@@ -42,7 +43,11 @@ def examine_env(spec: EnvSpec, stall_s: float) -> EnvFacts:
     remind = functools.partial(_remind, spec.id, stall_s)
     try:
         answer = acquire_child().call(
-            f"{__name__}:describe_env", {"spec": spec.to_dict()}, limit_s=stall_s, remind=remind
+            f"{__name__}:describe_env",
+            {"spec": spec.to_dict()},
+            limit_s=stall_s,
+            remind=remind,
+            meanwhile=meanwhile,
         )
     except GuestError as fault:
         raise fault if fault.key else fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from None
