@@ -316,7 +316,7 @@ class Lease:
         return True
 
 
-def take_lease(ledger: Ledger) -> Lease:
+def take_lease(ledger: Ledger, new_key: str | None = None) -> Lease:
     """Take the lease of a sweep for this process, as soon as it is known that no other driver has it.
 
     A live process of this machine is refused at once and a dead one replaced at once; anything else is watched for
@@ -325,10 +325,11 @@ def take_lease(ledger: Ledger) -> Lease:
 
     Args:
         ledger: The sweep's.
+        new_key: Replaces the sweep's key: what had the earlier key is another sweep, or none.
 
     Raises:
         StudyUnavailableError: Another driver has it.
-        StudyError: The ledger cannot be written.
+        StudyError: The ledger cannot be written, or another sweep has its row meanwhile.
     """
     watch = LeaseWatch(ledger.read_lease)
     driver = DriverRecord(id=secrets.token_hex(16), host=socket.gethostname(), **mark_process(psutil.Process()))
@@ -342,7 +343,7 @@ def take_lease(ledger: Ledger) -> Lease:
             # This driver inherits the sessions of the previous one and is going to end them. If it is killed before
             # that, then the next driver finds them in the lease's row.
             driver = replace(driver, sessions=watch.driver.sessions if watch.driver else ())
-            if (status := _take(ledger, driver, watch.state)) is not None:
+            if (status := _take(ledger, driver, watch.state, new_key)) is not None:
                 break
         except Exception as error:
             _held_ids.discard(driver.id)
@@ -370,11 +371,14 @@ def _make_held_error(ledger: Ledger, watch: LeaseWatch) -> StudyUnavailableError
     )
 
 
-def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState) -> str | None:
+def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState, new_key: str | None) -> str | None:
     """Take the lease, and set the sweep's status to running, in one transaction.
 
     Returns:
         The earlier status, '' for none; None if the lease is not released and has changed since `seen` was read.
+
+    Raises:
+        StudyError: The row has another key than when the ledger was opened.
     """
     unchanged = (LEASES.c.driver_id == seen.driver_id) & (LEASES.c.counter == seen.counter)
     free = update(LEASES).where(LEASES.c.sweep_id == ledger.sweep_id, or_(LEASES.c.released, unchanged))
@@ -383,8 +387,11 @@ def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState) -> str | None:
         if not connection.execute(free.values(**mine)).rowcount:
             return None
         is_sweep = SWEEPS.c.id == ledger.sweep_id
-        status = connection.execute(select(SWEEPS.c.status).where(is_sweep)).scalar_one()
-        connection.execute(update(SWEEPS).where(is_sweep).values(status="running"))
+        status, key = connection.execute(select(SWEEPS.c.status, SWEEPS.c.key).where(is_sweep)).one()
+        if key != ledger.key:
+            raise ledger.make_other_sweep_error()
+        connection.execute(update(SWEEPS).where(is_sweep).values(status="running", key=new_key or key))
+    ledger.key = new_key or key
     return status or ""
 
 

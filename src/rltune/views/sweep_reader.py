@@ -36,7 +36,7 @@ class SweepReader:
 
     def __init__(self, ledger_url: str | None = None) -> None:
         self._ledger_url = ledger_url
-        self._locations: dict[Path, tuple[_Version, tuple[str, str | None]]] = {}
+        self._locations: dict[Path, tuple[_Version, tuple[str, str | None, str | None]]] = {}
         self._views: dict[Path, tuple[_Version, int, SweepView]] = {}
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
@@ -52,19 +52,20 @@ class SweepReader:
         """
         results: dict[Path, SweepView | StudyError] = {}
         names: dict[str, dict[str, Path]] = defaultdict(dict)
+        keys: dict[Path, str | None] = {}
         with self._lock:
             for folder in folders:
                 try:
-                    url, name = self._locate(folder)
+                    url, name, keys[folder] = self._locate(folder)
                     if file := file_of(url):
-                        results[folder] = self._read_file(folder, file, url, name)
+                        results[folder] = self._read_file(folder, file, url, name, keys[folder])
                     else:
                         names[url][name or folder.name] = folder
                 except StudyError as error:
                     results[folder] = error
             for url, folders_by_name in names.items():
                 try:
-                    results |= self._read_database(url, folders_by_name)
+                    results |= self._read_database(url, folders_by_name, keys)
                 except SQLAlchemyError as error:
                     results |= dict.fromkeys(folders_by_name.values(), make_storage_error(url, error))
         return {
@@ -72,31 +73,34 @@ class SweepReader:
             for folder, result in results.items()
         }
 
-    def _locate(self, folder: Path) -> tuple[str, str | None]:
+    def _locate(self, folder: Path) -> tuple[str, str | None, str | None]:
         version = _read_version(folder / SETTINGS)
         cached = self._locations.get(folder)
         if cached is None or cached[0] != version:
             cached = self._locations[folder] = version, locate_ledger(read_identity(folder), self._ledger_url)
         return cached[1]
 
-    def _read_file(self, folder: Path, file: Path, url: str, name: str | None) -> SweepView:
+    def _read_file(self, folder: Path, file: Path, url: str, name: str | None, key: str | None) -> SweepView:
         version = _read_version(file, file.with_name(f"{file.name}-wal"))
         read_version, _, view = self._views.get(folder, ((), 0, None))
         has_died = view is not None and view.status == "running" and view.snapshot.lease.is_abandoned()
         if view is None or version != read_version or has_died:
-            with closing(Ledger(url, name)) as ledger:
+            with closing(Ledger(url, name, key)) as ledger:
                 # A deleted sweep's name may be used again; the sweep's random key distinguishes the two.
-                is_same = view is not None and view.record.key == ledger.sweep().key
+                is_same = view is not None and view.record.key == ledger.key
                 view = SweepView.read(ledger, view if is_same else None)
             self._views[folder] = version, ledger.sweep_id, view
         return view
 
-    def _read_database(self, url: str, folders: Mapping[str, Path]) -> dict[Path, SweepView | StudyError]:
+    def _read_database(
+        self, url: str, folders: Mapping[str, Path], keys: Mapping[Path, str | None]
+    ) -> dict[Path, SweepView | StudyError]:
         """Read the sweeps whose ledgers are in one database.
 
         Args:
             url: The database's address.
             folders: The sweeps' folders by their names.
+            keys: The sweeps' keys by their folders.
         """
         if url not in self._engines:
             self._engines[url] = connect_ledger(url)
@@ -110,12 +114,12 @@ class SweepReader:
         views = read_views(engine, list(ids.values()), since)
         results: dict[Path, SweepView | StudyError] = {}
         for name, folder in folders.items():
-            if view := views.get(ids.get(name, 0)):
+            if (view := views.get(ids.get(name, 0))) and keys[folder] in (None, view.record.key):
                 self._views[folder] = (), ids[name], view
                 results[folder] = view
                 continue
-            try:  # The sweep is missing or has another ledger format; opening its ledger gives the exact error.
-                with closing(Ledger(url, name)) as ledger:
+            try:  # It is missing, another sweep or of another format; opening its ledger gives the exact error.
+                with closing(Ledger(url, name, keys[folder])) as ledger:
                     results[folder] = SweepView.read(ledger)
             except StudyError as error:
                 results[folder] = error
