@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import shutil
 import sqlite3
@@ -16,7 +17,7 @@ from rltune.config.authorship import MARK
 from rltune.config.settings_file import write_settings
 from rltune.driver.plan import Plan
 from rltune.errors import StudyError
-from rltune.ledger.handover import hand_over, has_newest, is_taken_over, make_distant_ledger_error, take
+from rltune.ledger.handover import find_successor, hand_over, has_newest, make_distant_ledger_error, take
 from rltune.ledger.sweep_folder import (
     LEDGER,
     SETTINGS,
@@ -157,6 +158,7 @@ def open_folder(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> Ite
         if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
         take(store, ledger.lease.id)
+        ledger.lease.find_successor = functools.partial(find_successor, store, ledger.lease.id)
         stack.callback(store_results, plan, ledger, stream)
         store.publish(_find_files(folder, BEGUN))
         if plan.is_joined:
@@ -204,6 +206,7 @@ def store_results(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> N
 
     A driver that has lost its lease stores nothing: the files are another driver's.
     """
+    from rltune.ledger.lease import LeaseLostError
     from rltune.ledger.storage import copy_ledger
 
     folder, store = plan.folder, plan.open_store()
@@ -215,14 +218,14 @@ def store_results(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> N
     files = {name: name for name in _find_files(folder, RESULTS)}
     draft, problem = folder / f".{LEDGER}", ""
     try:
-        if is_taken_over(store, ledger.lease.id):
-            problem = "another machine has taken the sweep over"
-        else:
-            if ledger.is_file:
-                copy_ledger(folder / LEDGER, draft)
-                files = {LEDGER: draft.name} | files
-            store.publish(files)
-            hand_over(store, ledger.lease.id)
+        ledger.lease.check_bucket()
+        if ledger.is_file:
+            copy_ledger(folder / LEDGER, draft)
+            files = {LEDGER: draft.name} | files
+        store.publish(files)
+        hand_over(store, ledger.lease.id)
+    except LeaseLostError as error:
+        problem = error.what
     except (StoreError, OSError, sqlite3.Error) as error:
         logger.warning("storing the sweep's files failed", exc_info=error)
         problem = f"some files of {folder}; {make_resume_command(folder)} stores them again"

@@ -66,14 +66,16 @@ def take(store: Store, driver_id: str) -> None:
         _add_state(store, driver_id)
 
 
-def is_taken_over(store: Store, driver_id: str) -> bool:
-    """Return whether another machine has taken the sweep over; this driver must not write to the storage then.
+def find_successor(store: Store, driver_id: str) -> str | None:
+    """Return the machine whose driver has taken the sweep over from this one; None if this one is the last driver.
 
     Raises:
         StoreError: The storage cannot be used.
     """
-    stored = read_stored_history(store)
-    return bool(stored) and stored[-1].split()[0] != driver_id
+    for line in read_stored_history(store)[-1:]:
+        last_id, machine, *_ = line.split()
+        return None if last_id == driver_id else machine
+    return None
 
 
 def hand_over(store: Store, driver_id: str) -> None:
@@ -82,7 +84,7 @@ def hand_over(store: Store, driver_id: str) -> None:
     Raises:
         StoreError: The storage cannot be used.
     """
-    if store.address and not is_taken_over(store, driver_id):
+    if store.address and not find_successor(store, driver_id):
         _add_state(store, driver_id, STORED)
 
 

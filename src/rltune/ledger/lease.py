@@ -191,6 +191,8 @@ class Lease:
         replaced_status: The sweep's status when this driver took the lease, to which a start that fails sets it back;
             '' if there is nothing to set back.
         on_lost: Called once when the lease is lost, from any thread; whoever needs it sets it.
+        find_successor: Returns the machine whose driver has taken the sweep over in the bucket, where another ledger
+            is; None if this driver is the last one there. Whoever records the driver in the bucket sets it.
     """
 
     def __init__(
@@ -198,6 +200,7 @@ class Lease:
     ) -> None:
         self.id, self.previous, self.replaced_status = driver.id, previous, replaced_status
         self.on_lost: Callable[[], None] = lambda: None
+        self.find_successor: Callable[[], str | None] = lambda: None
         self._driver, self._name, self._sweep_id, self._file = driver, ledger.name, ledger.sweep_id, file_of(ledger.url)
         # The lease has its own connection, so that a long transaction of the driver cannot hold up the renewal.
         self._engine = connect_ledger(ledger.url)
@@ -222,6 +225,16 @@ class Lease:
         if self._lost:
             raise self._lost
 
+    def check_bucket(self) -> None:
+        """Raise an error if the bucket names another driver as the last one of the sweep; the lease is lost then.
+
+        Raises:
+            LeaseLostError: Another driver has taken the sweep over.
+            StoreError: The bucket cannot be used.
+        """
+        if machine := self.find_successor():
+            raise self._lose(f", on {machine}")
+
     def is_held(self) -> bool:
         """Return whether this driver still holds the lease; if necessary, this is read from the database.
 
@@ -239,13 +252,15 @@ class Lease:
             connection: Reads who the other driver is.
         """
         row = connection.execute(select(LEASES.c.driver).where(LEASES.c.sweep_id == self._sweep_id)).first()
+        return self._lose(f", {_make_record(row.driver).describe()}" if row and row.driver else "")
+
+    def _lose(self, location: str) -> LeaseLostError:
         with self._losing:
             is_first = self._lost is None
             if self._lost is None:
-                location = f", {_make_record(row.driver).describe()}" if row and row.driver else ""
                 self._lost = LeaseLostError(
                     f": another driver has taken it over{location}",
-                    "one driver at a time; this one stood still for longer than its lease",
+                    "one driver at a time",
                     "nothing: the other driver continues the sweep",
                     key="sweep",
                     value=self._name,
@@ -429,6 +444,7 @@ class Fence:
         """
         with self.engine.begin() as connection:
             if self.lease is not None:
+                self.lease.check()  # A driver that was taken over in the bucket still has its own row.
                 checked = connection.exec_driver_sql(self._check, (self.sweep_id, self.lease.id))
                 if not checked.rowcount:
                     raise self.lease.lose(connection)

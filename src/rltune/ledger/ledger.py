@@ -173,7 +173,7 @@ class Ledger:
     def check_lease(self) -> None:
         """Check in the database that this driver still holds the lease; for readers, which have no lease, do nothing.
 
-        Files outside the ledger have no fence of their own, so a driver calls this before it writes them.
+        `require_ownership` asks the bucket, too.
 
         Raises:
             LeaseLostError: Another driver has taken the sweep over.
@@ -183,10 +183,23 @@ class Ledger:
             with self.fence.begin():
                 pass
 
-    def has_lost_lease(self) -> bool:
+    def require_ownership(self) -> None:
+        """Check that this driver still owns the sweep, by the lease in the database and by the last driver in the bucket.
+
+        The driver's housekeeping asks this every few seconds, and the driver asks it before each publication.
+
+        Raises:
+            LeaseLostError: Another driver has taken the sweep over.
+            StoreError: The bucket cannot be used.
+        """
+        self.check_lease()
+        if self.lease:
+            self.lease.check_bucket()
+
+    def has_lost_ownership(self) -> bool:
         """Return whether another driver is known to have taken the sweep over; never fails, even without database."""
         with contextlib.suppress(StudyError, SQLAlchemyError):
-            self.check_lease()
+            self.require_ownership()
         return self.lease is not None and self.lease.is_lost
 
     def read_lease(self) -> LeaseState:
