@@ -184,7 +184,7 @@ class Ledger:
                 pass
 
     def require_ownership(self) -> None:
-        """Check that this driver still owns the sweep, by the lease in the database and by the last driver in the bucket.
+        """Check that this driver still owns the sweep: it has the lease, and is the last driver in the bucket.
 
         The driver's housekeeping asks this every few seconds, and the driver asks it before each publication.
 
