@@ -15,6 +15,7 @@ from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 from rltune.service.access import Access
+from rltune.service.admission import Admission
 from rltune.service.api import make_app
 from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
@@ -75,8 +76,9 @@ def serve(
         threading.Thread(target=service.list, name="first-list", daemon=True).start()
         dispatcher.start()
         stack.callback(dispatcher.close)
-        app = make_app(service, access)
-        app.include_router(Page(service, access).make_router())
+        admission = Admission()
+        app = make_app(service, access, admission)
+        app.include_router(Page(service, access, admission).make_router())
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
         server = _Server(config, dispatcher, folder)
         server.run(sockets=[listening])
