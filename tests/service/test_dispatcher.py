@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import threading
 import time
@@ -425,21 +426,45 @@ def test_after_its_end_a_service_notes_and_starts_nothing(queue: Submissions, pr
     assert states(queue) == {"a": RUNNING, "b": QUEUED}
 
 
-def test_a_sweep_that_cannot_be_started_keeps_no_other_from_it(queue: Submissions) -> None:
-    class Broken(FakeProcesses):
-        def start(self, submission: Submission) -> None:
-            if submission.name == "a":
-                raise OSError("no process left")
-            super().start(submission)
+class Broken(FakeProcesses):
+    """Processes of a machine that has none left for some sweeps."""
 
-    processes = Broken()
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = set(names)
+
+    def start(self, submission: Submission) -> None:
+        if submission.name in self.names:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().start(submission)
+
+
+def test_a_sweep_that_cannot_be_started_keeps_no_other_from_it(queue: Submissions) -> None:
     for name in "ab":
         queue.add(name, [])
-    dispatcher = Dispatcher(queue, processes, 1)
+    dispatcher = Dispatcher(queue, Broken("a"), 1)
     dispatcher.step()
     dispatcher.step()
-    assert states(queue) == {"a": FAILED, "b": RUNNING}
+    assert states(queue) == {"a": QUEUED, "b": RUNNING}
     assert queue.get("a").reason
+
+
+def test_a_full_disk_at_their_start_fails_no_sweep_of_the_queue(
+    queue: Submissions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=100)
+    monkeypatch.setattr(dispatcher_module.time, "monotonic", lambda: float(next(clock)))
+    processes = Broken(*"abcd")
+    for name in "abcd":
+        queue.add(name, [])
+    dispatcher = Dispatcher(queue, processes, 2)
+    for _ in range(20):  # The last ones are tried often, because starts without a process give their slots back.
+        dispatcher.step()
+        assert set(states(queue).values()) == {QUEUED}
+    processes.names.clear()
+    while len(processes.started) < 2:
+        dispatcher.step()
+    assert sorted(states(queue).values()) == [QUEUED, QUEUED, RUNNING, RUNNING]
 
 
 def test_one_that_was_taken_from_the_queue_meanwhile_is_not_started(queue: Submissions) -> None:

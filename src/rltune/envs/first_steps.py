@@ -33,6 +33,7 @@ from rltune.envs.spaces import (
     unflatten_action,
 )
 from rltune.envs.spec import EnvSpec
+from rltune.envs.step_count import describe_returned
 from rltune.errors import ABSENT, ConfigError, GuestError, read_text
 
 MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
@@ -321,14 +322,6 @@ def read_returned(call: str, returned: Any) -> tuple[Any, ...]:
     is_reset = call == "reset"
     if isinstance(returned, tuple) and len(returned) == (2 if is_reset else 5) and isinstance(returned[-1], dict):
         return returned
-    if isinstance(returned, tuple):
-        last = f", the last one a {type(returned[-1]).__name__}" if returned else ""
-        what = f"returned a tuple of {len(returned)}{last}"
-    else:
-        what = read_text(returned) if isinstance(returned, Exception) else f"returned one {type(returned).__name__}"
-    if is_reset:
-        allowed, fix = "a tuple of two: the observation, and the info, a dict", "return observation, {}"
-    else:
-        allowed = "Gymnasium's five: observation, reward, terminated, truncated, and the info, a dict"
-        fix = "return observation, reward, done, False, info: the done of old Gym is terminated"
+    what, allowed, fix = describe_returned(returned, is_reset=is_reset)
+    what = read_text(returned) if isinstance(returned, Exception) else f"returned {what}"
     raise ConfigError("", ABSENT, what, allowed, fix)

@@ -196,7 +196,8 @@ class Dispatcher:
             return
         state, reason = decide_state(submission, ending)
         if state == QUEUED:
-            state, reason = self._plan_next_attempt(submission, ending, reason)
+            is_outage = ending.code == EXIT_TRY_AGAIN
+            state, reason = self._plan_next_attempt(submission, is_outage, ending.progress, reason)
         else:
             self._restarts.pop(submission.id, None)
         logger.info("%s: %s %s", submission.name, state, reason or "")
@@ -204,17 +205,28 @@ class Dispatcher:
         values = {"state": state, "reason": reason, "ended_s": ended_s, "is_adopted": state == RUNNING}
         self._submissions.change(submission, **values)
 
-    def _plan_next_attempt(self, submission: Submission, ending: Ending, reason: str | None) -> tuple[str, str | None]:
-        """Decide when a sweep whose process died or could not run starts again; return its new state and the reason."""
-        is_outage = ending.code == EXIT_TRY_AGAIN
+    def _plan_next_attempt(
+        self, submission: Submission, is_outage: bool, progress: int, reason: str | None
+    ) -> tuple[str, str | None]:
+        """Decide when a sweep whose process died or could not run starts again.
+
+        Args:
+            submission: The sweep.
+            is_outage: Whether something that it needs does not work at the moment; else its process was lost.
+            progress: The progress in its ledger.
+            reason: Why it did not run.
+
+        Returns:
+            Its new state, and the reason.
+        """
         last = self._restarts.get(submission.id)
-        is_repeated = last is not None and last.is_outage == is_outage and ending.progress <= last.progress
+        is_repeated = last is not None and last.is_outage == is_outage and progress <= last.progress
         num_ends = last.num_ends + 1 if last is not None and is_repeated else 1
         if not is_outage and num_ends >= MAX_LOSSES:
             del self._restarts[submission.id]
             return FAILED, f"{reason}, {num_ends} times in a row without progress"
         wait_s = min(FIRST_WAIT_S * 2 ** min(num_ends - 1, 10), LONGEST_WAIT_S) if is_outage else 0.0
-        self._restarts[submission.id] = RestartState(num_ends, is_outage, ending.progress, time.monotonic() + wait_s)
+        self._restarts[submission.id] = RestartState(num_ends, is_outage, progress, time.monotonic() + wait_s)
         if not is_outage:
             return QUEUED, reason
         starts = datetime.fromtimestamp(time.time() + wait_s, UTC)
@@ -255,8 +267,12 @@ class Dispatcher:
             try:
                 self._processes.start(submission)
             except OSError as error:
-                failed = {"state": FAILED, "reason": f"cannot be started: {describe_exception(error)}"}
-                self._submissions.change(replace(submission, state=RUNNING), **failed, ended_s=time.time())
+                # The machine has no process, memory, file descriptor or room on a disk at the moment, which is no fault
+                # of the sweep. One that failed would leave its slot to the next, and so the whole queue would fail.
+                last, cannot = self._restarts.get(submission.id), f"cannot be started: {describe_exception(error)}"
+                state, reason = self._plan_next_attempt(submission, True, last.progress if last else 0, cannot)
+                logger.warning("%s: %s %s", submission.name, state, reason or "")
+                self._submissions.change(replace(submission, state=RUNNING), state=state, reason=reason)
         return True
 
     # -- Methods for requests of users --------------------------------------------------------------------------------
