@@ -18,6 +18,7 @@ from rltune.service.admission import Admission
 from rltune.service.api import make_app
 from rltune.service.checking import CheckedSweep
 from rltune.service.client import Client
+from rltune.service.connections import configure_server
 from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
@@ -73,7 +74,7 @@ def run_service(
         admission = Admission(2)
         app = make_app(sweeps, access, admission)
         app.include_router(Page(sweeps, access, admission).make_router())
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+        server = uvicorn.Server(configure_server(app))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         while not server.started:

@@ -14,10 +14,9 @@ from typing import TypeVar
 from anyio import CapacityLimiter, Semaphore, fail_after, from_thread, to_thread
 from fastapi import Request
 
-from rltune.cluster.resources import available_cpus
 from rltune.errors import UnavailableError
 
-MAX_CHECKS = 4  # More checks at once than this take more memory than they save time.
+NUM_CHECKS = 4  # How many checks run at a time. Each takes some 150 MB of memory and one CPU for seconds.
 WAIT_S = 40.0  # A request waits this long for its turn.
 LIMIT_S = 55.0  # It is responded to within this time, before the client of rltune gives it up after 60 s.
 RECEIVE = "rltune.receive"  # The scope's key of the function by which the HTTP server says that a client is gone.
@@ -28,12 +27,12 @@ class Admission:
     """Runs requests that check settings.
 
     Args:
-        num_checks: How many run at a time; None chooses by this machine's CPUs.
+        num_checks: How many run at a time.
     """
 
-    def __init__(self, num_checks: int | None = None) -> None:
-        self.num_checks = num_checks or min(available_cpus(), MAX_CHECKS)
-        self._turns, self._threads = Semaphore(self.num_checks), CapacityLimiter(self.num_checks)
+    def __init__(self, num_checks: int = NUM_CHECKS) -> None:
+        self.num_checks = num_checks
+        self._turns, self._threads = Semaphore(num_checks), CapacityLimiter(num_checks)
 
     async def run(self, request: Request, act: Callable[..., Result], *arguments: object) -> Result:
         """Call a function as soon as it is the request's turn.

@@ -17,6 +17,7 @@ from rltune.formatting import spell_command
 from rltune.service.access import Access
 from rltune.service.admission import Admission
 from rltune.service.api import make_app
+from rltune.service.connections import configure_server
 from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
@@ -79,8 +80,7 @@ def serve(
         admission = Admission()
         app = make_app(service, access, admission)
         app.include_router(Page(service, access, admission).make_router())
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
-        server = _Server(config, dispatcher, folder)
+        server = _Server(configure_server(app, timeout_graceful_shutdown=3), dispatcher, folder)
         server.run(sockets=[listening])
     return server.signal
 
