@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ended import write_sweep
 from opened import plan_of
 
 from rltune.checkpoints.clients import StoreUnavailableError, make_address
@@ -116,6 +117,31 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
         with hold_sweep(plan) as ledger, open_folder(plan, ledger):
             pass
         assert SweepRef("x", tmp_path / "outputs").folder() == folder
+
+
+@pytest.mark.parametrize("step", ["list_sessions", "write_settings", "logging.FileHandler"])
+def test_an_extension_killed_at_its_settings_is_unfinished(step: str, tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "mine", 2, None, "complete")
+    plan = plan_of(folder)
+    assert read_status(folder) == "complete"
+    die_in(step, plan)
+    assert read_status(folder) == "running", "the same command goes on with it"
+    with hold_sweep(plan) as ledger, open_folder(plan, ledger):
+        ledger.change_sweep(status="complete")
+    assert read_status(folder) == "complete"
+
+
+def test_a_start_that_changes_nothing_leaves_an_ended_sweep(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "mine", 2, None, "complete")
+    with pytest.raises(UnavailableError), hold_sweep(plan_of(folder)):
+        raise UnavailableError("Ray did not start", "", "")
+    assert read_status(folder) == "complete"
+
+
+def read_status(folder: Path) -> str | None:
+    """Read a sweep's status as later commands do."""
+    with contextlib.closing(start_ledger(None, folder, new=False)) as ledger:
+        return ledger.sweep().status
 
 
 def test_a_logged_traceback_holds_no_login() -> None:

@@ -88,6 +88,7 @@ def test_a_resume_is_refused_while_a_driver_works_elsewhere(first: Store, machin
         with pytest.raises(StudyError) as refused:
             fetch_sweep(store, for_driver=True)
         assert (refused.value.key, "take_over=true" in refused.value.fix) == ("sweep", True)
+        assert refused.value.exit_code == 75, "the driver elsewhere may end"
     drive(first, "d3")
     assert read_ledger(first) == "d1 d2 d3", "the driver was killed, and its machine goes on"
 

@@ -55,6 +55,8 @@ def hold_sweep(plan: Plan) -> Iterator[Ledger]:
         StudyUnavailableError: Another driver has the lease.
     """
     # Imported only now, because SQLAlchemy's import then overlaps with Ray's start.
+    from sqlalchemy.exc import SQLAlchemyError
+
     from rltune.ledger.lease import take_lease
     from rltune.ledger.storage import set_journal, start_ledger
 
@@ -63,13 +65,19 @@ def hold_sweep(plan: Plan) -> Iterator[Ledger]:
         _make_folder(folder)
     ledger = start_ledger(plan.ledger_url, folder, new=not plan.resumed)
     with contextlib.closing(ledger), take_lease(ledger) as lease:
-        if not plan.resumed:
-            ledger.require_new()  # Fails if another driver has started this sweep meanwhile.
-        set_journal(ledger, plan.is_folder_shared())
-        if lease.previous:
-            end_stale_processes(lease.previous.sessions)
-        _clear_leftovers(folder)
-        yield ledger
+        try:
+            if not plan.resumed:
+                ledger.require_new()  # Fails if another driver has started this sweep meanwhile.
+            set_journal(ledger, plan.is_folder_shared())
+            if lease.previous:
+                end_stale_processes(lease.previous.sessions)
+            _clear_leftovers(folder)
+            yield ledger
+        finally:
+            if lease.replaced_status and not lease.is_lost:
+                # No setting was written, as if Ray did not start: what had ended before is not begun again.
+                with contextlib.suppress(StudyError, SQLAlchemyError):
+                    ledger.change_sweep(status=lease.replaced_status)
 
 
 def _make_folder(folder: Path) -> None:
@@ -107,6 +115,7 @@ def open_folder(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> Ite
         stack.callback(forget_clients)
         ledger.lease.note_sessions(list_sessions())
         write_settings(folder, plan.given_settings)
+        ledger.lease.replaced_status = ""
         if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
         take(store, ledger.lease.id)

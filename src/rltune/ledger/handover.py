@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rltune.checkpoints.store import Store
 from rltune.config.settings_file import read_identity
-from rltune.errors import StudyError
+from rltune.errors import StudyError, StudyUnavailableError
 from rltune.ledger.sweep_folder import LEDGER, SETTINGS
 
 HISTORY = "drivers.txt"
@@ -93,8 +93,8 @@ def fetch_sweep(store: Store, *, for_driver: bool = False, take_over: bool = Fal
         take_over: Take the ledger in the storage although a driver on another machine has a newer one.
 
     Raises:
-        StudyError: The newest ledger is on another machine, or this machine has changes that it lacks. Or the storage
-            cannot be used.
+        StudyError: This machine has changes that the newest ledger lacks, or the storage cannot be used.
+        StudyUnavailableError: The newest ledger is on another machine, whose driver has not ended.
     """
     if not store.address:
         return
@@ -136,14 +136,14 @@ def _lock_folder(folder: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def make_distant_ledger_error(folder: Path, host: str = "the machine where it runs") -> StudyError:
-    """Make the error for a sweep whose newest ledger is a file on another machine.
+def make_distant_ledger_error(folder: Path, host: str = "the machine where it runs") -> StudyUnavailableError:
+    """Make the error for a sweep whose newest ledger is a file on another machine, where its driver may yet end.
 
     Args:
         folder: The sweep's.
         host: That machine.
     """
-    return StudyError(
+    return StudyUnavailableError(
         f": its newest ledger is a file on {host}, whose driver has not ended",
         "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
         "resume it on that machine; if the machine is gone, take_over=true continues the ledger that an earlier driver "

@@ -31,7 +31,7 @@ from rltune.policies.bundle_writer import describe_space
 from rltune.policies.policy import AnyPolicy, load_playable
 from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
-from rltune.policies.uri import Source, require_own_environment
+from rltune.policies.uri import Source, read_environment, require_own_environment
 from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
@@ -194,7 +194,7 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
         PolicyError: A change is unknown; or no environment was named, and the policy names none, or one whose module
             somebody else has chosen.
     """
-    trained: Mapping[str, Any] = policy.info.get("env") or {}
+    trained = read_environment(policy)
     given: Mapping[str, Any] = {"id": env} if isinstance(env, str) else env or {}
     changes = {key: value for key, value in given.items() if value is not None}
     known = {field.name for group in (EnvConfig, EnvSpec) for field in fields(group)}
@@ -207,17 +207,18 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     if not isinstance(steps, int) or steps < 1:
         raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
     is_same = changes.get("id", trained.get("id")) == trained.get("id")
-    arguments: dict[str, dict[str, Any]] = {}
-    for key, other in (("kwargs", "per_copy"), ("per_copy", "kwargs")):
-        kept = ((trained.get(key) or {}) if is_same else {}).items()
-        arguments[key] = {name: value for name, value in kept if name not in changes.get(other, {})}
-        arguments[key] |= changes.get(key, {})
-    spec = {**trained, **changes, **arguments}
+    typed: dict[str, Mapping[str, Any]] = {key: changes.get(key, {}) for key in ("kwargs", "per_copy")}
+    replaced = {name for arguments in typed.values() for name in arguments}
+    kept = {
+        key: {name: value for name, value in (trained.get(key) or {}).items() if is_same and name not in replaced}
+        for key in typed
+    }
+    spec = {**trained, **changes, **{key: {**kept[key], **typed[key]} for key in typed}}
     if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     # What the caller has named may be imported; what only the policy's files name is checked.
-    files = {**spec, **dict.fromkeys(changes), **({"id": "", "policies": None} if "id" in changes else {})}
-    require_own_environment({**files, "id": files["id"] or ""}, policy)
+    files = {**trained, **dict.fromkeys(changes), **kept, **({"id": "", "policies": None} if "id" in changes else {})}
+    require_own_environment({**files, "id": files.get("id") or ""}, policy)
     return spec
 
 

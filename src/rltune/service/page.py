@@ -22,7 +22,6 @@ from rltune.service.descriptions import has_report
 from rltune.service.submissions import ENDED, RUNNING
 from rltune.service.sweep_service import VERBS, SweepService
 from rltune.views.html import FOLDER, PAGE, render_page
-from rltune.views.sweep_view import load_view
 
 MAX_ROWS = 20  # A sweep's page shows at most this many rows of a table, and a link to the others.
 LOG_BYTES = 6000
@@ -121,7 +120,7 @@ class Page:
         submission, folder = self._service.submissions.get(name), self._service.folder.sweeps / name
         headers = {"Content-Security-Policy": REPORT_POLICY}
         if file == PAGE and (submission.state == RUNNING or not has_report(folder)):
-            return HTMLResponse(render_page(load_view(folder)), headers=headers)
+            return HTMLResponse(render_page(self._service.descriptions.load_view(submission)), headers=headers)
         if file not in {path.name for path in folder.joinpath(FOLDER).glob("[!.]*")}:
             raise RltuneError(f"{file}: the report has no such file", PAGE, f"/sweeps/{name}")
         return FileResponse(folder / FOLDER / file, headers=headers)

@@ -101,8 +101,11 @@ class Feed:
         self._failures = 0  # Consecutive failures.
         self._failing_since = 0.0  # The time of the first of these failures.
         self._refusals: Counter[str] = Counter()  # Consecutive refusals of each operation.
-        # Checkpoints that the tracker has refused are not sent again by this driver, but by the next one.
-        self._skipped: set[str] = set()
+        # What the tracker has refused stays unmarked in the ledger. The next driver sends it again, and not this one.
+        self._skipped: set[str] = set()  # The paths of refused checkpoints.
+        self._refused_revisions: dict[tuple[str, int], int] = {}  # The last refused revision of trials.
+        # Where the mark of reports in the ledger stays, and the last report that this driver has nevertheless sent.
+        self._kept_mark, self._position = -1, 0
         self._thread = threading.Thread(target=self._run, name=f"feed-{tracker.name}", daemon=True)
         self._thread.start()
 
@@ -110,6 +113,11 @@ class Feed:
     def is_opening(self) -> bool:
         """Whether the tracker is still being opened for the first time."""
         return not (self._is_open or self._failures or self._closing.is_set())
+
+    @property
+    def _has_everything(self) -> bool:
+        is_refused = self._kept_mark >= 0 or self._refused_revisions or self._skipped
+        return self._is_delivered and not is_refused
 
     def wake(self, *, connect: bool = False) -> None:
         """Wake the thread, because the ledger has new rows.
@@ -176,7 +184,7 @@ class Feed:
             Whether everything was delivered.
         """
         if self._abandoned.is_set():
-            return self._is_delivered
+            return self._has_everything
         began, was_urgent = time.monotonic(), is_urgent()
         limit_s = min(timeout_s, self.tracker.close_s)
         # If the first failure occurs only now, it may be temporary, so some more attempts are allowed.
@@ -189,10 +197,10 @@ class Feed:
                 break
             self._thread.join(min(POLL_S, max(0.0, end - time.monotonic())))
         self._abandon()
-        if not self._is_delivered:
+        if not self._has_everything:
             rest = f"has not received everything; the rest is delivered by {make_resume_command(self._store.folder)}"
             self.messages.put(f"{self.tracker.name} {self.tracker.give_up() or rest}")
-        return self._is_delivered
+        return self._has_everything
 
     def abandon(self) -> None:
         """Stop delivering at once, because another driver has taken the sweep over and delivers now."""
@@ -272,19 +280,26 @@ class Feed:
         # complete.
         pending = ledger.read_pending_trials(tracker.name, with_checkpoints=self._takes_checkpoints)
         records = self._read_records((trial.kind, trial.number) for trial in pending)
-        changed = {(trial.kind, trial.number): trial.revision for trial in pending if trial.revision > trial.delivered}
-        is_last = False
+        changed = {
+            (trial.kind, trial.number): trial.revision
+            for trial in pending
+            if trial.revision > max(trial.delivered, self._refused_revisions.get((trial.kind, trial.number), 0))
+        }
+        # After failures the pages are small first: a slow server, or a proxy that limits the size of requests, may take
+        # fewer reports at a time than the tracker would send.
+        size, is_last = max(1, tracker.batch_size >> self._failures), False
         while not is_last:
-            page = []
-            if tracker.takes_reports:
-                page = ledger.read_reports_after(ledger.read_delivered_report(tracker.name), tracker.batch_size)
-            is_last = len(page) < tracker.batch_size
+            page = ledger.read_reports_after(self._find_position(), size) if tracker.takes_reports else []
+            is_last = len(page) < size
+            size = min(2 * size, tracker.batch_size)
             if page:
                 for key in self._deliver_page(page, records, changed):
                     ledger.mark_trial(tracker.name, *key, revision=changed.pop(key))
         for key, revision in changed.items():
-            self._attempt(records[key].run_key.name, partial(tracker.write, records[key], []))
-            ledger.mark_trial(tracker.name, *key, revision=revision)
+            if self._attempt(records[key].run_key.name, partial(tracker.write, records[key], [])):
+                ledger.mark_trial(tracker.name, *key, revision=revision)
+            else:
+                self._refused_revisions[key] = revision
         for trial in pending:
             record = records[trial.kind, trial.number]
             if self._takes_checkpoints and record.state == "COMPLETE" and trial.checkpoint is None:
@@ -312,17 +327,34 @@ class Feed:
         for _, kind, report in page:
             curves[kind, report.number].append(report)
         records = {**self._read_records(curves.keys() - records.keys()), **records}
-        delivered = []
+        delivered, is_page_accepted = [], True
         for key, curve in curves.items():
             record = records[key]
-            has_all_reports = key in changed and curve[-1].nominal_steps >= max(record.reports, default=0)
+            has_all_reports = curve[-1].nominal_steps >= max(record.reports, default=0)
             if not has_all_reports:  # The trial's last reports come with a later page, so its end is not shown yet.
                 record = replace(record, state="RUNNING", stop_reason=None, diverged=False)
-            if self._attempt(record.run_key.name, partial(self.tracker.write, record, curve)) and has_all_reports:
+            is_accepted = self._attempt(record.run_key.name, partial(self.tracker.write, record, curve))
+            is_page_accepted &= is_accepted
+            if is_accepted and has_all_reports and key in changed:
                 delivered.append(key)
-        self._attempt("the sweep's curves", partial(self.tracker.write_sweep, page))
-        self._ledger.mark_reports(self.tracker.name, page[-1][0])
+        is_page_accepted &= self._attempt("the sweep's curves", partial(self.tracker.write_sweep, page))
+        self._move_mark(page[-1][0], is_page_accepted)
         return delivered
+
+    def _find_position(self) -> int:
+        """Return the id of the last report that needs no delivery by this driver."""
+        mark = self._ledger.read_delivered_report(self.tracker.name)
+        if mark != self._kept_mark:  # A tracker that has to show everything in another MLflow has reset the mark.
+            self._kept_mark, self._position = -1, mark
+        return self._position
+
+    def _move_mark(self, report_id: int, is_page_accepted: bool) -> None:
+        """Record that a page was delivered; the mark stays before the first page of which something was refused."""
+        if not is_page_accepted and self._kept_mark < 0:
+            self._kept_mark = self._ledger.read_delivered_report(self.tracker.name)
+        if self._kept_mark < 0:
+            self._ledger.mark_reports(self.tracker.name, report_id)
+        self._position = report_id
 
     def _deliver_checkpoint(self, record: TrialRecord) -> None:
         path = record.checkpoint.path if record.checkpoint else ""

@@ -20,7 +20,7 @@ from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
 from rltune.secrets import redact
 from rltune.tracking.mlflow_client import check_uri
-from rltune.tracking.mlflow_runs import MLflowRuns, Point
+from rltune.tracking.mlflow_runs import REFUSALS, MissingError, MLflowRuns, Point
 from rltune.tracking.model_registry import Rank, RegisteredModel
 from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_certified_score
 
@@ -118,7 +118,6 @@ class MLflowTracker(Tracker):
         """
         sweep, record = self.sweep, self._ledger.sweep()
         if self._is_connected:
-            self._runs.probe(self._sweep_run_id)
             self._may_miss_runs = True
         else:
             self._runs.connect()
@@ -212,13 +211,8 @@ class MLflowTracker(Tracker):
         self._runs.end(self._sweep_run_id, status, end_ms)
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether the MLflow server can still write, so that the error must come from the data."""
-        try:
-            if self._is_connected:
-                self._runs.probe(self._sweep_run_id)
-        except Exception:
-            return False
-        return self._is_connected
+        """Return whether MLflow refuses the content of a request, or what was to be sent does not exist here."""
+        return getattr(error, "error_code", "") in REFUSALS or isinstance(error, MissingError)
 
     # -- Methods for models -------------------------------------------------------------------------------------------
 
@@ -280,7 +274,7 @@ class MLflowTracker(Tracker):
         """Return the id of the sweep's MLflow run or of a child run, which is created if missing.
 
         Raises:
-            LookupError: The ledger has no such trial.
+            MissingError: The ledger has no such trial.
         """
         if key is None:
             return self._sweep_run_id
@@ -290,7 +284,7 @@ class MLflowTracker(Tracker):
         records = self._ledger.trials.records([key.trial or 0]) if kind == TRIALS else self._ledger.runs.records()
         record = next((record for record in reversed(records) if record.run_key == key), None)
         if record is None:
-            raise LookupError(f"there is no {key.name}")
+            raise MissingError(f"there is no {key.name}")
         return self._find_trial(record)
 
     def _find_baseline(self) -> str:
