@@ -81,14 +81,14 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
             for record in table.records():
                 if record.state == "RUNNING":
                     table.interrupt(record.number)
-    ledger.check_lease()
+    _require_ownership(sweep)
     records = ledger.trials.records()
     winner, certification = select_winner(sweep, records)
-    ledger.check_lease()
+    _require_ownership(sweep)
     model, unregistered = register_winner(sweep, winner, certification)
-    ledger.check_lease()
+    _require_ownership(sweep)
     outcome = save_outcome(sweep, records, winner, certification, model, unregistered)
-    ledger.check_lease()
+    _require_ownership(sweep)
     publish_outcome(sweep, records, outcome, certification)
     _drop_training_states(sweep, outcome)
     # Ctrl-C is recorded as a request to stop, so that a service does not resume the sweep.
@@ -96,6 +96,20 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
         ledger.add_request(STOP, {}, describe_user(), is_taken=True)
     ledger.change_sweep(status=outcome.status)
     return outcome
+
+
+def _require_ownership(sweep: OpenSweep) -> None:
+    """Raise an error if another driver has taken the sweep over; an urgent end does not wait for a bucket that is away.
+
+    Raises:
+        LeaseLostError: Another driver publishes the sweep's results.
+        StoreError: The bucket cannot be asked.
+    """
+    try:
+        sweep.ledger.require_ownership()
+    except StoreError:
+        if not sweep.stopper.is_urgent():
+            raise
 
 
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
