@@ -11,10 +11,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
+import shutil
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,12 +32,16 @@ from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from rltune.checkpoints.clients import Client
+from rltune.checkpoints.clients import Client, StoreUnavailableError
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import Store
+from rltune.config.settings_file import read_identity, write_settings
 from rltune.errors import RltuneError, StudyUnavailableError
-from rltune.ledger.lease import LEASE_S, LeaseLostError, take_lease
-from rltune.ledger.ledger import Ledger, MissingSweepError
+from rltune.ledger.handover import HISTORY, find_successor, take
+from rltune.ledger.lease import LEASE_S, RENEW_S, LeaseLostError, take_lease
+from rltune.ledger.ledger import Ledger, MissingSweepError, make_key
+from rltune.ledger.storage import copy_ledger
+from rltune.ledger.sweep_folder import find_original
 from rltune.records import ENQUEUE, CheckpointRecord, Report, TrialRecord
 from rltune.tracking.feed import Feeds
 from rltune.tracking.tracker import SweepDescription, Tracker
@@ -120,6 +128,9 @@ class Driver:
 
     Attributes:
         id: Its lease's, which the ledger's row names while it may write; "" before it has one.
+        wish: What it has written into the sweep's settings.
+        away_until: Until when it does not reach the bucket, in the world's time.
+        superseded_at: When it could first see that another machine has taken the sweep over in the bucket.
         workers: Those that train for it, by their trials' numbers.
     """
 
@@ -131,6 +142,9 @@ class Driver:
     lease: Any = None
     feeds: Any = None
     id: str = ""
+    wish: int = 0
+    away_until: float = -1.0
+    superseded_at: float = math.inf
     workers: dict[int, Worker] = field(default_factory=dict)
 
     @property
@@ -190,7 +204,8 @@ class Crashes(RuleBasedStateMachine):
     def open_store(self, process: Process) -> Store:
         """Open the sweep's checkpoints in a process."""
         cache = self.folder / process.name if self.has_remote_store else None
-        return Store(Client(lambda: FaultyFileSystem(self.world, self.filesystem)), self.root, cache)
+        address = "memory://crashes" if self.has_remote_store else None
+        return Store(Client(lambda: FaultyFileSystem(self.world, self.filesystem)), self.root, cache, address=address)
 
     def cut(self, process: Process) -> None:
         """Cut a process off from the database; a file of SQLite has no connections."""
@@ -204,7 +219,9 @@ class Crashes(RuleBasedStateMachine):
             try:
                 function()
             except LeaseLostError:
-                if self.holds_lease(driver):
+                # A driver that stood still before it wrote into the bucket may do so when its successor has the lease.
+                # Both end then, and the next one goes on.
+                if self.holds_lease(driver) and not self.is_superseded(driver):
                     self.violations.append(f"{driver.process.name} lost a lease that nobody took")
                 driver.process.leave()
             except StudyUnavailableError:
@@ -217,7 +234,7 @@ class Crashes(RuleBasedStateMachine):
 
     def holds_lease(self, driver: Driver) -> bool:
         """Return whether the ledger's row names a driver."""
-        return not driver.id or self.oracle.read_holder() == driver.id
+        return driver.lease is None or self.oracle.read_holder() == driver.lease.id
 
     def begin(self, driver: Driver) -> None:
         """Open the ledger, take the lease, and go on with all unfinished trials."""
@@ -226,10 +243,18 @@ class Crashes(RuleBasedStateMachine):
             ledger = Ledger(self.url, self.name)
         except MissingSweepError:
             ledger = Ledger(self.url, self.name, create=True)
-        lease = take_lease(ledger)
-        driver.ledger, driver.lease, driver.id = ledger, lease, lease.id
+        lease = driver.lease = take_lease(ledger)
+        driver.wish = next(self.count)
+        write_settings(self.folder, {"wish": driver.wish}, ledger.key)
+        if driver.store.address:
+            driver.store.folder.mkdir(exist_ok=True)
+            take(driver.store, lease.id)
+            lease.find_successor = lambda: self.find_successor(driver)
+            driver.process.spawn(lambda: self.watch(driver))
+        ledger.change_sweep(folder=str(self.folder))
+        driver.ledger, driver.id = ledger, lease.id
         driver.chores = SimulatedChores(self.world)
-        driver.retention = Retention(driver.store, ledger.check_lease)
+        driver.retention = Retention(driver.store, ledger.require_ownership)
         sweep = SweepDescription(self.name, ledger.sweep().key, Path(), ledger, "")
         trackers = [ScreenTracker(sweep, self.world, name, screen) for name, screen in self.screens.items()]
         driver.feeds = Feeds(ledger, driver.store, trackers)
@@ -238,6 +263,25 @@ class Crashes(RuleBasedStateMachine):
         for record in ledger.trials.records():
             if record.state == "RUNNING":
                 self.begin_attempt(driver, record.number)
+
+    def find_successor(self, driver: Driver) -> str | None:
+        """Ask the bucket who drives the sweep, if a driver reaches it."""
+        if self.world.now < driver.away_until:
+            raise StoreUnavailableError("does not answer", "", "")
+        return find_successor(driver.store, driver.lease.id)
+
+    def is_superseded(self, driver: Driver) -> bool:
+        """Return whether the bucket names another driver as the last one."""
+        with self.world.observed():
+            stored = self.read_file(HISTORY) if driver.store and driver.store.address else None
+        return bool(stored) and stored.decode().split()[0] != driver.lease.id
+
+    def watch(self, driver: Driver) -> None:
+        """Ask every few seconds whether a driver still owns the sweep, as its housekeeping does."""
+        while not (driver.id and driver.ledger.has_lost_ownership()):
+            assert self.world.running is not None
+            self.world.running.wait(lambda: False, RENEW_S)
+        driver.process.leave()
 
     def begin_attempt(self, driver: Driver, number: int) -> None:
         """Start a worker that goes on with a trial from its newest checkpoint."""
@@ -420,6 +464,14 @@ class Crashes(RuleBasedStateMachine):
 
         process.run(ask)
 
+    @rule(index=INDEX, fault=FAULT)
+    def end_sweep(self, index: int, fault: Fault) -> None:
+        """End the sweep as a driver has settled it; a later driver extends it."""
+        if driver := self.choose(index, fault):
+            self.perform(driver, lambda: driver.ledger.change_sweep(status="complete", command=str(driver.wish)))
+            if driver.is_idle:
+                self.perform(driver, lambda: self.leave(driver))
+
     @rule(seconds=st.sampled_from([1.0, 4.0, 12.0, 30.0]))
     def pass_time(self, seconds: float) -> None:
         """Let time pass; drivers renew their leases meanwhile."""
@@ -488,6 +540,8 @@ class Crashes(RuleBasedStateMachine):
             is_locked = any(other.holds_transaction for other in self.world.processes if other is not process)
             if previous and not (is_locked or previous.was_held_up):
                 self.violations.append(f"{process.name} took the lease that {previous.name} renews")
+        if driver and writes and not driver.process.was_held_up and self.world.now > driver.superseded_at + 2 * RENEW_S:
+            self.violations.append(f"{process.name} went on after another machine took the sweep over: {writes[0]}")
         if driver and writes and self.oracle.read_holder() != driver.id:
             self.violations.append(f"{process.name} wrote without the lease: {writes[0]}")
 
@@ -512,6 +566,7 @@ class Crashes(RuleBasedStateMachine):
         self.every_checkpoint_is_whole()
         self.every_request_is_seen_to_once()
         self.no_curve_has_a_gap()
+        self.no_wish_is_forgotten()
 
     def nothing_was_done_that_should_not(self) -> None:
         """Hold what was seen as it happened."""
@@ -558,6 +613,12 @@ class Crashes(RuleBasedStateMachine):
                 assert screen.curves == curves, f"{name} lacks reports"
                 assert set(screen.states) >= set(curves), f"{name} lacks trials"
                 assert "RUNNING" not in screen.states.values(), f"{name} lacks ends: {screen.states}"
+
+    def no_wish_is_forgotten(self) -> None:
+        """Hold that a sweep counts as ended only if it has done what its settings say."""
+        for status, command in self.oracle.read_status():
+            if status == "complete":
+                assert f"wish: {command}\n" in (self.folder / "config.yaml").read_text(), "an extension is forgotten"
 
     def read_file(self, name: str) -> bytes | None:
         """Read a file of the store, without the store."""
@@ -641,6 +702,10 @@ class Oracle:
         rows = self._read(f"SELECT l.driver_id FROM {schema}leases l JOIN {schema}sweeps s ON s.id = l.sweep_id")
         return rows[0][0] if rows else None
 
+    def read_status(self) -> list[tuple[str, str]]:
+        """Read the sweep's status, and the wish with which it has ended."""
+        return [tuple(row) for row in self._read(f"SELECT s.status, s.command FROM {self._schema}sweeps s")]
+
     def read_reports(self) -> list[tuple[int, int, float]]:
         """Read trial, mark and value of every report."""
         joined = f"{self._trials} JOIN {self._schema}reports r ON r.trial_id = t.id"
@@ -704,10 +769,60 @@ def _make_memory() -> Any:
     return MemoryFileSystem()
 
 
+class CopiedFolder(Crashes):
+    """The same with copies of the sweep's folder, which become sweeps of their own."""
+
+    @rule(host=HOST, writes=st.integers(0, 12), is_moved=st.booleans())
+    def copy_folder(self, host: str, writes: int, is_moved: bool) -> None:
+        """Copy the folder, and drive the copy; its first driver is killed at some write."""
+        if not (self.folder / "config.yaml").exists():
+            return
+        key, copy = read_identity(self.folder).key, self.folder / f"copy-{next(self.count)}"
+        copy.mkdir()
+        shutil.copy(self.folder / "config.yaml", copy)
+        copy_ledger(self.folder / "ledger.db", copy / "ledger.db")
+        for fault in ((writes, "kill"), None):
+            process = self.world.start_process(copy.name, host)
+            process.fault = fault
+            process.run(lambda copy=copy: self.drive_copy(copy))
+            process.kill()
+            self.world.settle()
+            if is_moved and fault and read_identity(copy).key != key:
+                copy = copy.rename(copy.with_name(f"{copy.name}-moved"))
+        assert read_identity(copy).key != key, "the copy has the original's key"
+        with closing(sqlite3.connect(copy / "ledger.db")) as ledger:
+            assert ledger.execute("SELECT key FROM sweeps").fetchall() == [(read_identity(copy).key,)]
+            assert ledger.execute("SELECT count(*) FROM deliveries, trial_deliveries").fetchall() == [(0,)]
+        shutil.rmtree(copy)
+
+    def drive_copy(self, copy: Path) -> None:
+        """Begin a copy in the order of a driver."""
+        ledger = Ledger(f"sqlite:///{copy / 'ledger.db'}")
+        original = find_original(copy, ledger.sweep().folder)
+        take_lease(ledger, make_key() if original else None)
+        if original:
+            ledger.forget_mlflow()
+        write_settings(copy, {}, ledger.key)
+        ledger.change_sweep(folder=str(copy))
+
+
 class RemoteStore(Crashes):
-    """The same with the checkpoints in remote storage."""
+    """The same with the checkpoints in remote storage, where another machine may take the sweep over."""
 
     has_remote_store = True
+
+    @rule(host=HOST, away_s=st.sampled_from([0.0, 5.0, 40.0]))
+    def take_over(self, host: str, away_s: float) -> None:
+        """Let another machine go on with the stored ledger, while the drivers may not reach the bucket."""
+        process = self.world.start_process("rival", host)
+        for driver in self.drivers:
+            if driver.id and not driver.process.is_dead:
+                driver.away_until = self.world.now + away_s
+                driver.superseded_at = min(driver.superseded_at, driver.away_until)
+        store = self.open_store(process)
+        store.folder.mkdir(exist_ok=True)
+        process.run(lambda: take(store, f"rival-{next(self.count)}"))
+        process.kill()
 
 
 def search(machine: type[Crashes]) -> None:
@@ -723,7 +838,7 @@ def search(machine: type[Crashes]) -> None:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(CRASH_S + 1500)]
 
 
-@pytest.mark.parametrize("machine", [Crashes, RemoteStore])
+@pytest.mark.parametrize("machine", [CopiedFolder, RemoteStore])
 def test_nothing_is_lost_whatever_crashes(machine: type[Crashes]) -> None:
     search(machine)
 
