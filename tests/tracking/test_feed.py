@@ -231,24 +231,21 @@ def test_a_kill_between_a_delivery_and_its_mark_delivers_again(tmp_path, monkeyp
     assert notebook.curve() == [1, 2, 1, 2]
 
 
-def test_a_task_waits_for_the_ledger_and_is_tried_again(tmp_path):
+def test_a_wait_covers_what_the_ledger_has_now(tmp_path):
     notebook = Notebook()
+    notebook.has_registry, notebook.fails = True, 1
     ledger, feeds = open_sweep(tmp_path, notebook)
-    feed = feeds._feeds[0]
     ledger.trials.add({"lr": 0.25}, [7])
-    report(ledger, 0, 1)
-    answers = iter([1 / 3, 7])
-
-    def ask():
-        if (answer := next(answers)) != 7:
-            raise ConnectionError
-        return answer, notebook.curve()
-
-    assert feed.call("a question", ask, 30.0) == (7, [1])
-    assert feed.call("a question", lambda: time.sleep(1), 0.1) is None
-    assert feed.call("a question", lambda: 7, 30.0, lambda: True) is None
+    for steps in range(1, 6):
+        report(ledger, 0, steps)
+        assert feeds.wait_until_sent(30.0)
+        assert notebook.curve() == [*range(1, steps + 1)]
+    notebook.hangs.clear()
+    report(ledger, 0, 6)
+    assert not feeds.wait_until_sent(0.1)
+    notebook.hangs.set()
     assert feeds.close("FINISHED")
-    assert feed.call("a question", lambda: 7, 30.0) is None
+    assert not feeds.wait_until_sent(30.0), "there is no thread any more"
 
 
 def test_the_tracker_is_opened_only_after_the_first_seconds(tmp_path, monkeypatch):

@@ -30,6 +30,7 @@ from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, SOCKET_VARIABL
 from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_worker_script
 from rltune.errors import RltuneError
+from rltune.search_path import spell_python
 
 MAX_PATH_LENGTH = 100  # The longest socket path that is used; Linux allows 107 characters.
 CALL_TIMEOUT_S = 120.0  # How long a call waits, as it is queued until Ray requests its first worker.
@@ -57,13 +58,16 @@ class ForkServer:
         listening.listen(1024)
         with listening:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rltune.cluster.fork_server_main", str(listening.fileno())],
+                spell_python("rltune.cluster.fork_server_main", str(listening.fileno())),
                 # The fork server ends when this pipe closes, which happens however the driver ends.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listening.fileno()],
                 start_new_session=True,  # A terminal's Ctrl-C must reach only the driver.
+                # A fork ends OpenBLAS's threads. A forked process would start one for each core again, which spin, and
+                # keep one of them only. `set_num_threads` can still raise the number.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
 
     @property

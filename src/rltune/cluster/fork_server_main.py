@@ -21,7 +21,7 @@ from select import select
 from typing import Any
 
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
-from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
+from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start, forget_finalizers
 from rltune.envs import child
 
 # What RLlib, Ray's serialization and Tune import, but does not import Ray, so that it can be imported before Ray's
@@ -50,7 +50,12 @@ Request = dict[str, Any]
 # -- Functions that run in the fork server ----------------------------------------------------------------------------
 
 
-def main(listening: socket.socket) -> Callable[[], None]:
+def main(descriptor: str) -> None:
+    """Serve requests that arrive at a listening socket, and do in each forked process what it was forked for."""
+    serve(socket.socket(fileno=int(descriptor)))()
+
+
+def serve(listening: socket.socket) -> Callable[[], None]:
     """Serve requests to fork workers or to call functions, until the driver ends.
 
     Ray's library reads its settings, such as the id of the raylet's process, when it is imported (2.60). So the second
@@ -61,7 +66,7 @@ def main(listening: socket.socket) -> Callable[[], None]:
         listening: The socket that receives the requests.
 
     Returns:
-        In each forked process, the function that it has to run. In the fork server itself `main` never returns.
+        In each forked process, the function that it has to run. In the fork server itself `serve` never returns.
     """
     _import_modules(EARLY)
     is_ready = False  # Whether the modules that need Ray's environment variables are imported.
@@ -102,6 +107,7 @@ def _prepare(environment: Mapping[str, str]) -> None:
     # Ray draws a random id for an actor class when it is defined, that is, during these imports.
     with draw_actor_class_ids():
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
+    forget_finalizers()
     gc.collect()
     gc.freeze()  # Keeps the garbage collector from writing to memory that is shared with forked processes.
     # With SIGCHLD ignored, the kernel reaps ended child processes.
@@ -221,7 +227,3 @@ def _pickle_error(error: Exception) -> bytes:
     except Exception:
         return pickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}")))
     return content
-
-
-if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))()

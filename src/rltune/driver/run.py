@@ -153,7 +153,7 @@ def drive(plan: Plan, invocation: Invocation, ray: RayStart | None = None) -> Ou
         stack.callback(leaving.cancel)
         ledger = None
         if plan.resumed:  # Taking the lease kills processes of a dead driver, before this driver starts its own.
-            ledger = stack.enter_context(hold_sweep(plan))
+            ledger = stack.enter_context(hold_sweep(plan, invocation.stream))
             withdraw_stops(ledger)
         plan = planning.measure_share(plan)
         plan, invocation = stack.enter_context(ray).start(plan, invocation)
@@ -162,7 +162,7 @@ def drive(plan: Plan, invocation: Invocation, ray: RayStart | None = None) -> Ou
         request, autoscales = plan.request, plan.cluster.autoscale
         slots = Slots(share.bundles, request.limit, ray.nodes, autoscales, request.trials_per_node)
         # A new sweep's folder is made only now, so that a failed check leaves none behind.
-        ledger = ledger or stack.enter_context(hold_sweep(plan))
+        ledger = ledger or stack.enter_context(hold_sweep(plan, invocation.stream))
         stack.enter_context(open_folder(plan, ledger, invocation.stream))
 
         from rltune.driver.open_sweep import open_sweep

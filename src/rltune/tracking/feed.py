@@ -11,11 +11,11 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -27,38 +27,16 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.tracking.mlflow_tracker import MLflowTracker
-from rltune.tracking.model_registry import RegisteredModel
 from rltune.tracking.tracker import Tracker
 
 # After a change, the feed waits this long to send several reports in one request, which costs the driver as much CPU
 # time as ten reports. The first wait also leaves the CPU to the first trials: importing MLflow takes 2 s.
 LINGER_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0  # The back-off after a failure doubles from the first value to the second.
-POLL_S = 0.1  # A caller that waits for a result checks for signals at this interval.
+POLL_S = 0.05  # A caller that waits for deliveries checks for signals at this interval.
 MAX_ATTEMPTS = 3  # An operation that the tracker refuses this often in a row is given up.
 AWAY_S = 5.0  # At the end of a sweep, a tracker that keeps failing gets this many more seconds.
-REGISTER_S, CHAMPION_S = 180.0, 30.0
-T = TypeVar("T")
-
-
-@dataclass(eq=False)
-class _Task:
-    """An operation that the driver has passed to the feed's thread.
-
-    Attributes:
-        name: For messages.
-        function: Carries it out.
-        done: Set after it was carried out or given up.
-        result: What the function returned.
-        error: Why it was given up, or was not carried out yet.
-    """
-
-    name: str
-    function: Callable[[], Any]
-    done: threading.Event = field(default_factory=lambda: threading.Event())
-    result: Any = None
-    error: str = ""
+Operation = tuple[str, Callable[[Tracker], None]]  # What is published at the end, with its name for messages.
 
 
 class _AbandonedError(Exception):
@@ -92,11 +70,12 @@ class Feed:
         self._reads_ledger = (
             _overrides(tracker, Tracker.write) or _overrides(tracker, Tracker.write_sweep) or self._takes_checkpoints
         )
-        self._tasks: list[_Task] = []
         self._woken, self._urgent = threading.Event(), threading.Event()
         self._woken.set()  # When a sweep resumes, an earlier driver may have left something undelivered.
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self._ending: tuple[str, Outcome | None] = ("KILLED", None)
+        self._operations: list[Operation] = []
+        self._is_idle = False
         self._is_open = self._is_delivered = self._has_warned = False
         self._failures = 0  # Consecutive failures.
         self._failing_since = 0.0  # The time of the first of these failures.
@@ -129,46 +108,33 @@ class Feed:
             self._urgent.set()
         self._woken.set()
 
-    def put(self, name: str, function: Callable[[], Any]) -> None:
-        """Pass an operation to the feed's thread without waiting for its result."""
-        self._tasks.append(_Task(name, function))
-        self._woken.set()
-
-    def call(
-        self, name: str, function: Callable[[], T], timeout_s: float, is_urgent: Callable[[], bool] = lambda: False
-    ) -> T | None:
-        """Run a function in the feed's thread after the deliveries before it, and return its result.
+    def wait_until_sent(self, timeout_s: float, is_urgent: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until everything that the ledger has now was delivered, and return whether it was.
 
         Args:
-            name: For messages.
-            function: It is called again if it fails.
             timeout_s: The longest wait.
             is_urgent: Whether to stop waiting, such as after a signal.
-
-        Returns:
-            None if it was not called, and `messages` says why.
         """
-        task = _Task(name, function)
         deadline = time.monotonic() + timeout_s
-        if self._closing.is_set() or not self._thread.is_alive():
-            deadline, task.error = 0.0, "it is closed"
-        else:
-            self._tasks.append(task)
-            self._urgent.set()
-            self._woken.set()
-        while not task.done.wait(min(POLL_S, max(0.0, deadline - time.monotonic()))):
-            if is_urgent() or time.monotonic() >= deadline:
-                # Marking the task as done makes the thread skip it, because its caller no longer waits.
-                task.done.set()
-                reason = "the sweep ends" if is_urgent() else task.error or f"no answer within {timeout_s:.0f} s"
-                self.messages.put(f"{self.tracker.name} did not take {name} ({reason})")
-                return None
-        return task.result  # type: ignore[no-any-return]
+        self._urgent.set()
+        self._woken.set()
+        while self._thread.is_alive() and not is_urgent() and time.monotonic() < deadline:
+            # The thread lowers both before it reads the ledger, so that a delivery that began earlier does not count.
+            if not self._woken.is_set() and self._is_idle:
+                return True
+            time.sleep(POLL_S)
+        return False
 
-    def begin_close(self, status: str, outcome: Outcome | None = None) -> None:
-        """Tell the thread to deliver the rest, end the sweep's run and stop; does not wait."""
+    def begin_close(self, status: str, outcome: Outcome | None = None, operations: Iterable[Operation] = ()) -> None:
+        """Tell the thread to deliver the rest, end the sweep's run and stop; does not wait.
+
+        Args:
+            status: As for `Tracker.end`.
+            outcome: As for `Tracker.end`.
+            operations: What is published after the ledger was delivered, in this order.
+        """
         if not self._closing.is_set():
-            self._ending = status, outcome
+            self._ending, self._operations = (status, outcome), list(operations)
             self._closing.set()
         self._urgent.set()
         self._woken.set()
@@ -220,6 +186,7 @@ class Feed:
         while not self._is_delivered:
             self._woken.wait()
             self._urgent.wait(self._find_pause_s())
+            self._is_idle = False  # Before the flag is cleared, for `wait_until_sent`.
             self._woken.clear()
             self._urgent.clear()
             try:
@@ -231,7 +198,7 @@ class Feed:
             else:
                 if self._has_warned:
                     self.messages.put(f"{self.tracker.name} has now received everything that was missing")
-                self._failures, self._has_warned = 0, False
+                self._failures, self._has_warned, self._is_idle = 0, False, True
 
     def _find_pause_s(self) -> float:
         if not self._failures:
@@ -250,7 +217,7 @@ class Feed:
         self._woken.set()
 
     def _deliver(self) -> None:
-        """Deliver to the tracker what the ledger has and the tracker lacks; then run the driver's tasks."""
+        """Deliver to the tracker what the ledger has and the tracker lacks; at the end, also publish the outcome."""
         is_last = self._closing.is_set()
         self._check_right()
         if self._reads_ledger:
@@ -258,14 +225,13 @@ class Feed:
         if not self._is_open:
             self.tracker.open()
             self._is_open = True
-        # The list is copied first, so that rows which the driver wrote before a task are delivered before the task
-        # runs.
-        tasks = list(self._tasks)
         self._deliver_ledger()
-        for task in tasks:
-            self._carry_out(task)
         if is_last:
-            # If a task found that a run was deleted in MLflow, then the run's rows must be delivered again.
+            while self._operations:
+                name, operation = self._operations[0]
+                self._attempt(name, partial(operation, self.tracker))
+                self._operations.pop(0)
+            # If an operation found that a run was deleted in MLflow, then the run's rows must be delivered again.
             self._deliver_ledger()
             self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
             self._attempt("its closing", self.tracker.close)
@@ -373,16 +339,6 @@ class Feed:
             return
         self._ledger.mark_trial(self.tracker.name, record.kind, record.number, checkpoint=path)
 
-    def _carry_out(self, task: _Task) -> None:
-        if not task.done.is_set():  # A task that is done is skipped, because its caller has stopped waiting.
-            try:
-                self._attempt(task.name, lambda: setattr(task, "result", task.function()))
-            except BaseException as error:
-                task.error = _describe(error.__cause__ or error)
-                raise
-        task.done.set()
-        self._tasks.remove(task)
-
     def _attempt(self, name: str, operation: Callable[[], Any]) -> bool:
         """Run an operation; return False if it was given up because the tracker has refused it repeatedly."""
         self._check_right()
@@ -426,7 +382,7 @@ class Feeds:
     Args:
         ledger: The sweep's.
         store: The sweep's, which has the checkpoints.
-        trackers: Where the sweep is shown. The MLflow among them registers models.
+        trackers: Where the sweep is shown.
         is_urgent: Whether only seconds are left, as after a signal: then no result is waited for.
     """
 
@@ -438,13 +394,13 @@ class Feeds:
         is_urgent: Callable[[], bool] = lambda: False,
     ) -> None:
         self._feeds = [Feed(tracker, ledger, store) for tracker in trackers] if ledger and store else []
-        self._mlflow = next((feed for feed in self._feeds if isinstance(feed.tracker, MLflowTracker)), None)
         self._is_urgent = is_urgent
+        self._operations: list[Operation] = []
 
     @property
-    def has_mlflow(self) -> bool:
-        """Whether one of the trackers is MLflow's or derives from it."""
-        return self._mlflow is not None
+    def has_registry(self) -> bool:
+        """Whether the ledger gets the ids of MLflow runs, from which a model can be registered."""
+        return any(feed.tracker.has_registry for feed in self._feeds)
 
     @property
     def opening(self) -> bool:
@@ -461,37 +417,23 @@ class Feeds:
             feed.wake(connect=connect)
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
-        """Upload a file or a folder's content to the sweep's run; it must exist until it was delivered."""
+        """Have the end upload a file or a folder's content to the sweep's run; it must exist until then."""
         path = Path(path).absolute()
-        for feed in self._feeds:
-            feed.put(f"the artifact {path.name}", partial(feed.tracker.keep_files, path, folder))
+        self._operations.append((f"the artifact {path.name}", lambda tracker: tracker.keep_files(path, folder)))
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Log metrics and tags to a run; see `Tracker.describe`."""
+        """Have the end log metrics and tags to a run; see `Tracker.describe`."""
         name = f"the description of {key.name if key else 'the sweep'}"
-        for feed in self._feeds:
-            feed.put(name, partial(feed.tracker.describe, key, metrics, tags))
+        self._operations.append((name, lambda tracker: tracker.describe(key, metrics, tags)))
 
-    def register(self, *, name: str, **arguments: Any) -> RegisteredModel | None:
-        """Log a trial's policy as an MLflow model and register it; see `MLflowTracker.register`.
-
-        Returns:
-            None if MLflow did not take it, and `warnings` says why.
-        """
-        return self._ask(f"{name} as a model", lambda mlflow: mlflow.register(name=name, **arguments), REGISTER_S)
-
-    def champion(self, name: str, alias: str = "champion") -> RegisteredModel | None:
-        """Return the model version with an alias; None if there is none or MLflow does not answer (see `register`)."""
-        return self._ask(f"a look-up of {name}@{alias}", lambda mlflow: mlflow.champion(name, alias), CHAMPION_S)
-
-    def fetch(self, version: RegisteredModel, folder: Path) -> Path | None:
-        """Download the files of a model version into a folder; return None if MLflow fails to send them."""
-        name = f"a download of {version.name} version {version.version}"
-        return self._ask(name, lambda mlflow: mlflow.fetch(version, folder), CHAMPION_S)
-
-    def wait_until_sent(self, timeout_s: float = 10.0) -> None:
-        """Wait until MLflow has received everything so far; then the ledger has the id of every run."""
-        self._ask("everything so far", lambda mlflow: None, timeout_s)
+    def wait_until_sent(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the ledger has the id of every MLflow run so far, and return whether it has."""
+        deadline = time.monotonic() + timeout_s
+        return all(
+            feed.wait_until_sent(deadline - time.monotonic(), self._is_urgent)
+            for feed in self._feeds
+            if feed.tracker.has_registry
+        )
 
     def close(self, status: str, timeout_s: float = 30.0, outcome: Outcome | None = None) -> bool:
         """Deliver what is left, end all runs and stop; the time-out is for all trackers together.
@@ -506,7 +448,7 @@ class Feeds:
         """
         deadline = time.monotonic() + timeout_s
         for feed in self._feeds:
-            feed.begin_close(status, outcome)
+            feed.begin_close(status, outcome, self._operations)
         ends = [feed.wait_closed(deadline - time.monotonic(), self._is_urgent) for feed in self._feeds]
         return all(ends)
 
@@ -514,10 +456,6 @@ class Feeds:
         """Stop all deliveries at once, because another driver has taken the sweep over."""
         for feed in self._feeds:
             feed.abandon()
-
-    def _ask(self, name: str, question: Callable[[Any], T], timeout_s: float) -> T | None:
-        feed = self._mlflow
-        return feed.call(name, partial(question, feed.tracker), timeout_s, self._is_urgent) if feed else None
 
 
 def _overrides(tracker: Tracker, method: Callable[..., None]) -> bool:

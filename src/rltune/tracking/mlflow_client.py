@@ -1,6 +1,6 @@
 """Create an MLflow client with short time-outs and no console output; create a local store atomically.
 
-Runs in the driver, in the feed's thread; `check_uri` runs before a sweep starts.
+Runs in the driver, in the threads of the feed and of the registry; `check_uri` runs before a sweep starts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rltune.secrets import redact_error, reveal
 TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 PREFIX = "sqlite:///"
+REGISTRY_THREAD = "registry-MLflow"  # The name of the threads in which the registry is called.
 # MLflow would retry for four minutes by itself. The feed has its own retries, and must notice an outage in seconds.
 ENVIRONMENT = {
     TIMEOUT: "10",
@@ -34,11 +35,11 @@ ENVIRONMENT = {
 }
 
 
-class _FeedFilter(logging.Filter):
-    """Drop log records of MLflow and alembic from the feed's thread, which reports errors in one line itself."""
+class _OwnThreadsFilter(logging.Filter):
+    """Drop log records of MLflow and alembic from the threads of the sweep, which reports errors in one line itself."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.threadName != "feed-MLflow"
+        return record.threadName not in ("feed-MLflow", REGISTRY_THREAD)
 
 
 def check_uri(uri: str | None) -> None:
@@ -139,8 +140,8 @@ def connect_mlflow(uri: str) -> Any:
 
     for name in ("mlflow", "alembic"):
         for handler in logging.getLogger(name).handlers:
-            if not any(isinstance(existing, _FeedFilter) for existing in handler.filters):
-                handler.addFilter(_FeedFilter())
+            if not any(isinstance(existing, _OwnThreadsFilter) for existing in handler.filters):
+                handler.addFilter(_OwnThreadsFilter())
     make_store(uri)
     return MlflowClient(uri)
 

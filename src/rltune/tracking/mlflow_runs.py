@@ -18,7 +18,6 @@ from urllib.parse import quote, urlencode
 from rltune.formatting import name_user
 from rltune.secrets import redact, reveal
 from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
-from rltune.tracking.model_registry import ModelRegistry
 
 MAX_NAME, MAX_VALUE = 250, 6000  # MLflow refuses longer names and values (in characters).
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
@@ -29,6 +28,7 @@ AS_TRAINING = {"workflowType": "machine_learning"}
 # 429, a limit of requests; 413, a proxy's limit of sizes, which smaller pages pass; 401 and 403, a login that has
 # expired; BAD_REQUEST, any other error of the database; and a time-out.
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
+PARENT_TAG = "mlflow.parentRunId"
 Point = tuple[str, float, int, int]  # Name, value, step, and time in milliseconds since the epoch.
 
 
@@ -181,10 +181,6 @@ class MLflowRuns:
     def drop_tag(self, run_id: str, tag: str) -> None:
         """Delete a tag of a run that has it."""
         self._client.delete_tag(run_id, tag)
-
-    def registry(self) -> ModelRegistry:
-        """Return the model registry of the same server."""
-        return ModelRegistry(self._client, self._uri, self._experiment)
 
     def _clean(self, texts: Mapping[str, Any]) -> dict[str, str]:
         """Convert params or tags to the texts that MLflow accepts, without logins."""

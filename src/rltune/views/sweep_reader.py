@@ -35,7 +35,8 @@ from rltune.views.sweep_view import SweepView, read_views
 SILENT_S = 0.2  # How long a call waits for a database that did not answer the last time.
 MAX_READS = 16  # How many databases a call reads at once.
 _Version = tuple[int, ...]
-_Names: TypeAlias = dict[Path, str | None]  # The names that sweeps have in their database, by the sweeps' folders.
+# The names and keys that sweeps have in their database, by the sweeps' folders.
+_Names: TypeAlias = dict[Path, tuple[str | None, str | None]]
 Results: TypeAlias = dict[Path, SweepView | StudyError]
 
 
@@ -49,7 +50,7 @@ class SweepReader:
 
     def __init__(self, ledger_url: str | None = None, answer_s: float | None = None) -> None:
         self._ledger_url, self._answer_s = ledger_url, answer_s
-        self._locations: dict[Path, tuple[_Version, tuple[str, str | None]]] = {}
+        self._locations: dict[Path, tuple[_Version, tuple[str, str | None, str | None]]] = {}
         self._views: dict[Path, tuple[_Version, int, SweepView]] = {}
         self._engines: dict[str, Engine] = {}
         self._reads: dict[str, Future[Results]] = {}  # The last read of each database.
@@ -70,7 +71,7 @@ class SweepReader:
         chosen = [*folders]
         for folder in chosen:
             try:
-                url, name = self._locate(folder)
+                url, *row = self._locate(folder)
                 view = self._find_unchanged(folder, url)
             except StudyError as error:
                 results[folder] = error
@@ -78,7 +79,7 @@ class SweepReader:
             if view:
                 results[folder] = view
             else:
-                by_url[url][folder] = name
+                by_url[url][folder] = row[0], row[1]
         urls = [*by_url]
         for first in range(0, len(urls), MAX_READS):
             results |= self._read_databases({url: by_url[url] for url in urls[first : first + MAX_READS]})
@@ -87,7 +88,7 @@ class SweepReader:
             for folder in chosen
         }
 
-    def _locate(self, folder: Path) -> tuple[str, str | None]:
+    def _locate(self, folder: Path) -> tuple[str, str | None, str | None]:
         version = _read_version(folder / SETTINGS)
         cached = self._locations.get(folder)
         if cached is None or cached[0] != version:
@@ -150,9 +151,9 @@ class SweepReader:
         file = file_of(url)
         try:
             if file:
-                results = {folder: self._read_file(folder, file, url, name) for folder, name in names.items()}
+                results = {folder: self._read_file(folder, file, url, *row) for folder, row in names.items()}
             else:
-                results = self._read_server(url, {name or folder.name: folder for folder, name in names.items()})
+                results = self._read_server(url, names)
         except StudyError as error:
             results = dict.fromkeys(names, error)
         except SQLAlchemyError as error:
@@ -163,26 +164,32 @@ class SweepReader:
             self._silent.pop(url, None)
         return results
 
-    def _read_file(self, folder: Path, file: Path, url: str, name: str | None) -> SweepView | StudyError:
+    def _read_file(
+        self, folder: Path, file: Path, url: str, name: str | None, key: str | None
+    ) -> SweepView | StudyError:
         version = _read_file_version(file)
         _, _, view = self._views.get(folder, ((), 0, None))
-        with closing(Ledger(url, name)) as ledger:
-            # A deleted sweep's name may be used again; the sweep's random key distinguishes the two.
-            is_same = view is not None and view.record.key == ledger.sweep().key
-            view = SweepView.read(ledger, view if is_same else None)
+        try:
+            with closing(Ledger(url, name, key)) as ledger:
+                # A deleted sweep's name may be used again; the sweep's random key distinguishes the two.
+                is_same = view is not None and view.record.key == ledger.key
+                view = SweepView.read(ledger, view if is_same else None)
+        except StudyError as error:
+            return error  # Several sweeps may share the file, and the others can be read.
         self._views[folder] = version, ledger.sweep_id, view
         return view
 
-    def _read_server(self, url: str, folders: Mapping[str, Path]) -> Results:
+    def _read_server(self, url: str, names: _Names) -> Results:
         """Read the sweeps whose ledgers are in one database of a server.
 
         Args:
             url: The database's address.
-            folders: The sweeps' folders by their names.
+            names: The sweeps' names and keys by their folders.
         """
         if url not in self._engines:
             self._engines[url] = connect_ledger(url)
         engine = self._engines[url]
+        folders = {name or folder.name: folder for folder, (name, _) in names.items()}
         ids = find_sweeps(engine, folders)
         since = {}
         for name, sweep_id in ids.items():
@@ -192,12 +199,13 @@ class SweepReader:
         views = read_views(engine, list(ids.values()), since)
         results: Results = {}
         for name, folder in folders.items():
-            if view := views.get(ids.get(name, 0)):
+            key = names[folder][1]
+            if (view := views.get(ids.get(name, 0))) and key in (None, view.record.key):
                 self._views[folder] = (), ids[name], view
                 results[folder] = view
                 continue
-            try:  # The sweep is missing or has another ledger format; opening its ledger gives the exact error.
-                with closing(Ledger(url, name)) as ledger:
+            try:  # It is missing, another sweep or of another format; opening its ledger gives the exact error.
+                with closing(Ledger(url, name, key)) as ledger:
                     results[folder] = SweepView.read(ledger)
             except StudyError as error:
                 results[folder] = error
