@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -216,3 +219,24 @@ def test_a_ledger_that_a_driver_has_opened_is_not_replaced(
         thread.join()
         opened.write("and a report")
     assert read_ledger(second) == "d1 d2 and a report"
+
+
+def test_a_kill_while_a_newer_ledger_is_fetched_loses_no_row(
+    first: Store, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = machine("second")
+    fetch_sweep(second)
+    live = tmp_path / "live.db"
+    with contextlib.closing(sqlite3.connect(live)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("CREATE TABLE trials (number)")
+        connection.execute("INSERT INTO trials VALUES (7)")
+        connection.commit()
+        for end in ("", "-wal"):  # As they lie after a kill: the rows are in the log alone.
+            shutil.copy(f"{live}{end}", second.folder / f"ledger.db{end}")
+    drive(first, "d2")
+    monkeypatch.setattr(Store, "fetch", lambda self, names: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        fetch_sweep(second)
+    with contextlib.closing(sqlite3.connect(second.folder / "ledger.db")) as connection:
+        assert connection.execute("SELECT number FROM trials").fetchall() == [(7,)]

@@ -234,14 +234,14 @@ def test_a_server_that_starts_again_is_waited_for(address: str, monkeypatch: pyt
     ledger = Ledger(url, "sweep", create=True)
     engine = ledger._engine
     engine.dispose()
-    connect, refusals = engine.dialect.connect, [psycopg.OperationalError("refused")] * 3
+    connect, refusals = database._connect, [psycopg.OperationalError("refused")] * 3
 
     def refuse(*args: Any, **options: Any) -> Any:
         if refusals:
             raise refusals.pop()
         return connect(*args, **options)
 
-    monkeypatch.setattr(engine.dialect, "connect", refuse)
+    monkeypatch.setattr(database, "_connect", refuse)
     assert ledger.sweep().name == "sweep"
     assert refusals == []
     monkeypatch.setattr(database, "RESTART_S", 0.0)

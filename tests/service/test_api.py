@@ -55,6 +55,8 @@ def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
         ({"overrides": ["study.storage=postgresql://me:s3cret@db/x"]}, "study.storage"),
         ({"overrides": [], "name": "../up"}, "name"),
         ({"overrides": [], "group": "a b"}, "group"),
+        ({"overrides": [], "group": 256 * "g"}, "group"),
+        ({"overrides": [], "name": 101 * "n"}, "name"),
         ({"overides": []}, "overides"),
         ({"name": "of-nothing"}, "overrides"),
         ({"overrides": "algo=ppo"}, "overrides"),

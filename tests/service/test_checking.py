@@ -71,6 +71,41 @@ def test_variables_stay_unresolved_in_what_is_kept(tmp_path: Path, monkeypatch: 
     assert "s3cret" not in kept
 
 
+ANSWERED = "shown-to-nobody"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "seed=${oc.env:RLTUNE_PRIVATE}",
+        "seed='${ oc.env : RLTUNE_PRIVATE }'",
+        "seed=${oc.decode:${oc.env:RLTUNE_PRIVATE}}",
+        "budget={trials:${oc.env:RLTUNE_PRIVATE}}",
+        "space.lr=[uniform,${oc.env:RLTUNE_PRIVATE},1]",
+        "seed=${oc.${engine}:RLTUNE_PRIVATE}",
+        "name=${oc.env:RLTUNE_PRIVATE}",
+        "+seed=${oc.env:RLTUNE_PRIVATE}",
+        "tracking.uri=${oc.env:RLTUNE_PRIVATE}",
+        "study.storage=${oc.env:RLTUNE_PRIVATE}",
+        "storage=${oc.env:RLTUNE_PRIVATE}://bucket",
+        "notify=${oc.env:RLTUNE_PRIVATE}",
+    ],
+)
+def test_no_answer_has_the_value_of_a_variable(tmp_path: Path, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLTUNE_PRIVATE", ANSWERED)
+    with pytest.raises(RltuneError) as refused:
+        check(tmp_path, word, name=None)
+    assert ANSWERED not in str(refused.value.to_dict())
+    assert refused.value.key == word.partition("=")[0]
+
+
+def test_a_name_with_an_interpolation_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLTUNE_PRIVATE", ANSWERED)
+    with pytest.raises(RltuneError) as refused:
+        check(tmp_path, name="${oc.env:RLTUNE_PRIVATE}")
+    assert (refused.value.key, ANSWERED in str(refused.value.to_dict())) == ("name", False)
+
+
 @pytest.mark.parametrize(
     "word",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rltune.service.models import EnqueueBody, RetryBody
+from rltune.service.models import EnqueueBody, RetryBody, SubmitBody
 from rltune.service.processes import Ending
 from tests.service.serviced import TOKEN, Serviced, run_service
 
@@ -38,6 +39,16 @@ def fill_queue(service: Serviced) -> None:
         if name != "waiting":
             service.sweeps.dispatcher.step()
     service.sweeps.stop("stopped")
+
+
+def test_openapi_names_the_allowed_names_and_groups() -> None:
+    properties = SubmitBody.model_json_schema()["properties"]
+    name, group = (properties[key]["anyOf"][0]["pattern"] for key in ("name", "group"))
+    for word, is_name, is_group in (
+        ("a", True, True), (".a", False, True), ("latest", False, True), ("latest-1", True, True), ("", False, False),
+        (100 * "a", True, True), (101 * "a", False, True), (256 * "a", False, False), ("a b", False, False),
+    ):  # fmt: skip
+        assert (bool(re.search(name, word)), bool(re.search(group, word))) == (is_name, is_group), word
 
 
 @pytest.mark.parametrize("space", [{"lr": math.nan}, {"lr": math.inf}, {"name": "\ud800"}, [], None])

@@ -28,7 +28,7 @@ from rltune.other_tools import Answer, find_answer
 
 NORMALISABLE = ("observations", "rewards")
 MAX_NAME = 100  # The longest name, in characters.
-_NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
+NAME = rf"[a-zA-Z0-9][a-zA-Z0-9_.-]{{0,{MAX_NAME - 1}}}"  # A regular expression for names of folders.
 # In these settings ${oc.env:NAME} is resolved only when the environment is built, so that no file contains the value.
 WITH_VARIABLES = ("env.kwargs", "env.wrappers")
 T = TypeVar("T")
@@ -435,7 +435,7 @@ def _check_name(key: str, name: str | None) -> None:
     A sweep's name may consist of those of its environment and algorithm and the time. Each of them must be far shorter
     than a file name may be (255 bytes).
     """
-    if name is not None and (not _NAME.fullmatch(name) or name == "latest"):
+    if name is not None and (not re.fullmatch(NAME, name) or name == "latest"):
         raise ConfigError(
             key,
             name,

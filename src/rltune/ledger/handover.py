@@ -16,6 +16,7 @@ import fcntl
 import os
 import shlex
 import socket
+import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -115,6 +116,7 @@ def fetch_sweep(store: Store, *, for_driver: bool = False, take_over: bool = Fal
             return
         can_fetch = is_stored(stored) or (take_over and LEDGER in store.list(is_recursive=False))
         if can_fetch:
+            _merge_log(folder / LEDGER)
             for derived in (*folder.glob(f"{LEDGER}-*"), *folder.glob("study.db*")):
                 derived.unlink(missing_ok=True)
             store.fetch([LEDGER])
@@ -123,6 +125,14 @@ def fetch_sweep(store: Store, *, for_driver: bool = False, take_over: bool = Fal
         store.fetch(PUBLISHED)
     if for_driver and not can_fetch and read_identity(folder).ledger_url is None:
         raise make_distant_ledger_error(folder, stored[-1].split()[1])
+
+
+def _merge_log(file: Path) -> None:
+    """Merge a ledger's write-ahead log into its file, which is whole then if this process is killed without the log."""
+    if file.with_name(f"{file.name}-wal").exists():
+        # If another process has the file open, then SQLite refuses this; the stored ledger has all that it has.
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _require_same_sweep(store: Store) -> None:

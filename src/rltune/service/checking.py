@@ -7,6 +7,7 @@ since is read again, and one that hangs or ends its process harms nobody.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -20,10 +21,12 @@ from rltune.compose.explaining import split_word
 from rltune.compose.overrides import spell_value
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import dump_settings, flatten_settings
-from rltune.config.uris import refuse_secret, refuse_typed_secrets
+from rltune.config.uris import SECRET_VARIABLES, refuse_secret, refuse_typed_secrets
+from rltune.config.validation import WITH_VARIABLES
 from rltune.envs.child import CallGivenUpError, Child, begin_child
 from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
+from rltune.secrets import remember
 
 LIMIT_S = 50.0  # The time limit of a check, less than the 60 s that clients wait for a response.
 RESERVED = {  # Settings that the service sets for each sweep, and the reasons why a submission may not contain them.
@@ -32,6 +35,9 @@ RESERVED = {  # Settings that the service sets for each sweep, and the reasons w
 }
 TRY_ALONE = spell_command("run ... with the same settings shows what it prints")
 _OVERRIDE = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
+# An interpolation that calls a function, such as ${oc.env:NAME}, also one whose name is interpolated itself.
+_CALL = re.compile(r"\$\{(?:[^{}:]|\$?\{[^{}]*\})*:")
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)[^{}]*\}")  # The only one that a client may type.
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,7 @@ def check_submission(overrides: Sequence[str], output_dir: str, name: str | None
     """
     names = [word.partition("=")[2].strip("'\"") for word in overrides if _is_name(word)]
     chosen = {"output_dir": output_dir, "name": name or (names[-1] if names and names[-1] != "null" else None)}
+    _check_variables("name", f"name={name}")
     words = [*_check_overrides(overrides), *(f"{key}={spell_value(key, value)}" for key, value in chosen.items())]
     return _check(compose_settings("run", RunConfig, words), overrides)
 
@@ -150,7 +157,29 @@ def _check_overrides(overrides: Sequence[str]) -> list[str]:
         key = word.partition("=")[0]
         if reason := RESERVED.get(key.lstrip("+")):
             raise ConfigError(*split_word(word), f": a service takes no {key} of a sweep", reason, f"leave {key}= out")
+        _check_variables(key.lstrip("+"), word)
     return [word for word in overrides if not _is_name(word)]
+
+
+def _check_variables(key: str, word: str) -> None:
+    """Refuse interpolations that would read more of the service's environment than settings for secrets need.
+
+    Errors show what a setting resolves to, except for the values that are remembered here.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    takes_variables = key in (*SECRET_VARIABLES, "storage") or key.startswith(WITH_VARIABLES)
+    rest = _VARIABLE.sub("", word) if takes_variables else word
+    if _CALL.search(rest):
+        raise ConfigError(
+            *split_word(word),
+            ": a service resolves no such interpolation of a client's",
+            f"${{key}}, and ${{oc.env:NAME}} in {', '.join((*SECRET_VARIABLES, 'storage', *WITH_VARIABLES))}",
+            f"{key}=<its value>",
+        )
+    for name in _VARIABLE.findall(word):
+        remember(os.environ.get(name, ""), in_pieces=False)
 
 
 def _check(settings: DictConfig, typed: Sequence[str]) -> CheckedSweep:

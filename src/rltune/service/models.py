@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
+
+from rltune.config.validation import NAME
+from rltune.service.submissions import GROUP
 
 
 class RequestBody(BaseModel):
@@ -23,11 +26,14 @@ class RequestBody(BaseModel):
 
 
 class SubmitBody(RequestBody):
-    """The settings of a sweep, as they are typed after ``rltune run``; none are an empty list. A null name is made."""
+    """The settings of a sweep, as they are typed after ``rltune run``; none are an empty list. A null name is made.
+
+    The patterns only describe what `rltune.service.sweep_service` checks, whose errors say more.
+    """
 
     overrides: list[str]
-    name: str | None = None
-    group: str | None = None
+    name: Annotated[str, Field(json_schema_extra={"pattern": f"^(?!latest$){NAME}$"})] | None = None
+    group: Annotated[str, Field(json_schema_extra={"pattern": f"^{GROUP}$"})] | None = None
 
 
 class ResumeBody(RequestBody):

@@ -44,6 +44,7 @@ QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "refused",
 )
 ENDED = (COMPLETE, FAILED, INTERRUPTED, REFUSED)
+GROUP = r"[a-zA-Z0-9_.-]{1,255}"  # A regular expression for the names of groups.
 FORMAT = 4  # The version of the queue's table schema.
 _metadata = MetaData()
 _ID = BigInteger().with_variant(Integer, "sqlite")

@@ -24,7 +24,7 @@ from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.models import SweepDescription
-from rltune.service.submissions import COMPLETE, ENDED, Submission, Submissions
+from rltune.service.submissions import COMPLETE, ENDED, GROUP, Submission, Submissions
 
 VERBS = ("stop", "resume", "retry", "enqueue")
 
@@ -58,8 +58,9 @@ class SweepService:
             ConfigError: It cannot be run.
             StudyError: There is a sweep of this name.
         """
-        if group is not None and not re.fullmatch(r"[\w.-]+", group, re.ASCII):
-            raise ConfigError("group", group, "is no name", "letters, digits, - _ .", "group=first-try")
+        if group is not None and not re.fullmatch(GROUP, group):
+            allowed = "letters, digits, - _ . (255 characters at most)"
+            raise ConfigError("group", group, "is no name", allowed, "group=first-try")
         checked = self.run_check(check_submission, overrides, str(self.folder.sweeps), name, is_wanted=is_wanted)
         _require_client(is_wanted)
         self.submissions.add(checked.name, checked.overrides, group, checked.settings)
