@@ -275,6 +275,7 @@ def test_workers_that_die_on_and_on_fail_the_sweep(toy_run: Callable[..., Outcom
         "budget.reports=1",
         "checkpoint.every_s=0",
         "failures.stop_after=2",
+        "resources.max_concurrent=1",  # Nothing else makes progress while its process ends on and on.
     )
     assert (outcome.status, outcome.exit_code) == ("failed", 1)
     assert {entry.params["fault"]: entry.state for entry in ledger(outcome)} == {None: "COMPLETE", "die": "FAIL"}
