@@ -265,7 +265,7 @@ def drive(
     ) -> list[int]:
         numbers: list[int] = []
 
-        def work(plan: Plan, _: Any) -> Any:
+        def work(plan: Plan, *_: Any) -> Any:
             with contextlib.ExitStack() as stack:
                 ledger = stack.enter_context(hold_sweep(plan))
                 if killed:  # it stores nothing any more

@@ -203,10 +203,10 @@ def register_winner(
 
     Returns:
         The registered version and why it is not registered yet, as in the summary. Both are None without a winner, in
-        an interrupted sweep, or if nothing is to be registered.
+        an interrupted or failed sweep, or if nothing is to be registered.
     """
     stopper = sweep.stopper
-    if winner is None or stopper.is_urgent() or stopper.interrupted:
+    if winner is None or stopper.is_urgent() or stopper.interrupted or stopper.has_failed:
         return None, None
     if not (sweep.plan.tracking.register and sweep.tracker.has_registry):
         return None, None
@@ -295,7 +295,7 @@ def save_outcome(
 def _describe_status(sweep: OpenSweep, failed: bool) -> str:
     if sweep.stopper.is_urgent() or sweep.stopper.interrupted:
         return "interrupted"
-    if failed:
+    if failed or sweep.stopper.has_failed:
         return "failed"
     return "stopped" if sweep.stopper.reason else "complete"
 
@@ -305,7 +305,7 @@ def _exit_code(sweep: OpenSweep, has_winner: bool) -> int:
         return 128 + sweep.stopper.signal
     if sweep.stopper.head_gone or sweep.stopper.interrupted:
         return EXIT_TRY_AGAIN
-    return EXIT_WINNER if has_winner else EXIT_NONE
+    return EXIT_WINNER if has_winner and not sweep.stopper.has_failed else EXIT_NONE
 
 
 def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:

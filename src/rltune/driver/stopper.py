@@ -58,6 +58,7 @@ class SweepStopper(Stopper):
         self.reason: str | None = None
         self.signal: int | None = None
         self.interrupted = False  # Whether the command ends with exit code 75: the same command may succeed later.
+        self.has_failed = False  # Whether it ends with exit code 1, even with a winner: its trials fail on and on.
         self.head_gone = False  # Whether the cluster's head node is lost, so that Ray answers no calls.
         self.active_trial_dirs: set[str] = set()  # The folders of running trials, which have a state to save.
         if lease:
@@ -92,6 +93,11 @@ class SweepStopper(Stopper):
     def interrupt(self, reason: str) -> None:
         """Stop the sweep for a temporary failure, after which the same command can resume it."""
         self.interrupted = True
+        self.request(reason)
+
+    def fail(self, reason: str) -> None:
+        """Stop the sweep for a failure that would happen again with the same command."""
+        self.has_failed = True
         self.request(reason)
 
     def lose_lease(self) -> None:

@@ -82,7 +82,7 @@ def load_outcome(folder: Path) -> Outcome | None:
     """Load the outcome of a sweep from its ``summary.json``; None if the file is missing or unreadable."""
     try:
         content = json.loads((folder / "summary.json").read_text())
-        exit_code = EXIT_WINNER if content["winner"] else EXIT_NONE
+        exit_code = EXIT_WINNER if content["winner"] and content["status"] != "failed" else EXIT_NONE
         return Outcome(**content, folder=folder, exit_code=exit_code)
     except (OSError, ValueError, TypeError, KeyError):
         return None

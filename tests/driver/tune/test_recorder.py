@@ -363,7 +363,7 @@ def test_what_tune_keeps_of_the_stopper_holds_no_login(tmp_path: Path, request_o
 DIED = "Worker exit detail: SIGKILL\n\tip: 10.0.0.7\n"
 
 
-def test_a_lost_process_does_not_count_against_its_trial(trials):
+def test_a_lost_process_counts_only_without_progress(trials):
     """With a step in between, however often; and no exception of an earlier attempt counts any more."""
     trial = trials.begin()
     for _ in range(6):
@@ -375,9 +375,9 @@ def test_a_lost_process_does_not_count_against_its_trial(trials):
     assert trials.retried == [0] * 8
     assert not trials.stopper.is_requested()
     trials.lose(trials.begin(), DIED)
-    assert (trials.stopper.interrupted, len(trials.retried)) == (True, 8)
+    assert (trials.stopper.has_failed, len(trials.retried)) == (True, 8)
     record = trials.ledger.trials.record(0)
-    assert (record.state, record.stop_reason) == ("RUNNING", "interrupted")
+    assert (record.state, record.cause) == ("FAIL", "lost process")
     assert "SIGKILL" in trials.stopper.reason
 
 
@@ -409,7 +409,7 @@ def test_processes_that_all_end_alike_fail_the_sweep(trials):
     for _ in range(3):
         trials.lose(trials.begin(), DIED)
     assert trials.stopper.is_requested()
-    assert not trials.stopper.interrupted
+    assert (trials.stopper.interrupted, trials.stopper.has_failed) == (False, True)
     record = trials.ledger.trials.record(0)
     assert (record.state, record.cause) == ("FAIL", "lost process")
 

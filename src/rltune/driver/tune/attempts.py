@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rltune.errors import Cause
+
+OWN_CAUSES = frozenset({Cause.ENVIRONMENT, Cause.REWARD, Cause.OBSERVATION, Cause.LOST_PROCESS})
+"""What the code of a sweep's trials does to itself, so that it would happen again when the same command is typed."""
 TrialKey = tuple[str, int]  # A trial's kind (search or certification) and number.
 
 
@@ -18,25 +22,24 @@ class Attempts:
         max_retries: How often a trial is tried again after an exception of its own code without progress in between.
         stop_after: The number of attempts in a row without progress after which the sweep ends, across all trials. A
             single trial ends after so many of its own, if other trials made progress meanwhile.
+        may_lose_nodes: Whether other machines run trials. A process that ends there without saying why may have been
+            ended by its machine; on this machine's own Ray the trial has ended it.
     """
 
-    def __init__(self, max_retries: int, stop_after: int) -> None:
+    def __init__(self, max_retries: int, stop_after: int, *, may_lose_nodes: bool = False) -> None:
         self._max_retries, self._stop_after = max_retries, stop_after
+        self._own_causes = OWN_CAUSES - {Cause.LOST_PROCESS} if may_lose_nodes else OWN_CAUSES
         self._made_progress: set[TrialKey] = set()
         self._num_exceptions: Counter[TrialKey] = Counter()
         self._num_attempts: Counter[TrialKey] = Counter()
         self._num_attempts_in_a_row = 0
-        self._last_death: dict[TrialKey, str] = {}
-        self._deaths_in_a_row: set[str] = set()
-        self._was_progress = False
+        self._causes_in_a_row: set[Cause] = set()
+        self._last_cause: dict[TrialKey, Cause] = {}
 
     @property
-    def is_one_death(self) -> bool:
-        """Whether no attempt has made progress, and all have ended with the same end of their processes.
-
-        Then the environment ends its process each time, and it would do so when the same command is typed again.
-        """
-        return not self._was_progress and len(self._deaths_in_a_row) == 1 and "" not in self._deaths_in_a_row
+    def are_own_fault(self) -> bool:
+        """Whether the trials' own code has ended every attempt since the last progress."""
+        return self._causes_in_a_row <= self._own_causes
 
     @property
     def are_exhausted(self) -> bool:
@@ -51,36 +54,33 @@ class Attempts:
         """Reset the counts, because a trial has got further than in any earlier attempt."""
         self._made_progress.add(trial)
         self._num_attempts_in_a_row = 0
-        self._was_progress = True
-        self._deaths_in_a_row.clear()
-        self._last_death.pop(trial, None)
+        self._causes_in_a_row.clear()
+        self._last_cause.pop(trial, None)
         for counts in (self._num_exceptions, self._num_attempts):
             counts.pop(trial, None)
 
     def end(
-        self, trial: TrialKey, *, counts_against_trial: bool, is_nodes_fault: bool = False, death: str = ""
+        self, trial: TrialKey, cause: Cause, *, counts_against_trial: bool = False, is_nodes_fault: bool = False
     ) -> bool:
         """Count a failed attempt, and return whether the trial may be retried.
 
         Args:
             trial: Whose attempt it was.
-            counts_against_trial: Whether the trial's own code ended it, rather than its process or its node.
+            cause: What ended it.
+            counts_against_trial: Whether it certainly was the trial's own code. So it also is if the trial's process
+                ends a second time in a row without saying why, unless the node may have ended it.
             is_nodes_fault: Whether its node cannot run any trial. That fails no trial, and at worst ends the sweep.
-            death: How its process ended, if that is all that is known. A trial that ends its process twice in the same
-                way is itself to blame.
         """
         if trial in self._made_progress:
             return True
         self._num_attempts_in_a_row += 1
-        self._deaths_in_a_row.add(death)
-        counts_against_trial |= bool(death) and self._last_death.get(trial) == death
-        self._last_death[trial] = death
+        self._causes_in_a_row.add(cause)
+        counts_against_trial |= cause in self._own_causes and self._last_cause.get(trial) is cause
+        self._last_cause[trial] = cause
         if not is_nodes_fault:
             self._num_attempts[trial] += 1
             self._num_exceptions[trial] += counts_against_trial
-        if (
-            self.are_exhausted and not self.is_one_death
-        ):  # The whole sweep ends, so this trial stays unfinished and does not fail.
-            return True
+        if self.are_exhausted and not self.are_own_fault:
+            return True  # The whole sweep is interrupted, so this trial stays unfinished and does not fail.
         # A trial that alone reaches the limit fails, because meanwhile other trials made progress.
         return self._num_exceptions[trial] <= self._max_retries and self._num_attempts[trial] < self._stop_after

@@ -30,7 +30,10 @@ EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # Matches th
 OUT_OF_MEMORY = ("OutOfMemory", "low on memory")
 CONNECTION_LOST = "Worker unexpectedly exits with a connection error"  # All that Ray sees of a crash (2.60).
 CRASHED = "its process has crashed in a library, such as by a segmentation fault, or was killed"
-LOST_NODE = "NodeDiedError"  # The name of Ray's error, which `rltune.compat.tune_controller` puts into the text.
+# Ray says by the second one that an actor's node has died, and by the third one that nothing answers at the actor's
+# address, as it does until it knows of the node. The first is the name of an error of Ray's, which
+# `rltune.compat.tune_controller` puts into the text.
+LOST_NODE = ("NodeDiedError", "its node has died", "is temporarily unavailable")
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,12 @@ def explain_ray_death(error: str) -> tuple[Cause, str]:
     if any(word in error for word in OUT_OF_MEMORY):
         return Cause.OUT_OF_MEMORY, "out of memory"
     detail = re.search(r"Worker exit detail: (.+)", error)
-    if CONNECTION_LOST in error and LOST_NODE not in error:
+    is_node_lost = any(words in error for words in LOST_NODE)
+    if CONNECTION_LOST in error and not is_node_lost:
         return Cause.LOST_PROCESS, CRASHED
-    line = first_line(detail[1] if detail else next((line for line in error.splitlines() if "Error" in line), error))
-    return Cause.LOST_NODE if LOST_NODE in error else Cause.LOST_PROCESS, line[:300]
+    said = (line for line in error.splitlines() if "Error" in line or any(words in line for words in LOST_NODE))
+    line = first_line(detail[1] if detail else next(said, error))
+    return Cause.LOST_NODE if is_node_lost else Cause.LOST_PROCESS, line[:300]
 
 
 def explain_report(result: Mapping[str, Any]) -> Failure:

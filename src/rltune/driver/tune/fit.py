@@ -54,7 +54,8 @@ def _make_tuner(sweep: OpenSweep) -> Tuner:
     stages: list[Stage] = [SearchProposals(sweep)]
     if sweep.retraining:
         stages.append(sweep.retraining)
-    attempts = Attempts(sweep.plan.failures.max_retries, sweep.plan.failures.stop_after)
+    failures, is_joined = sweep.plan.failures, sweep.plan.is_joined
+    attempts = Attempts(failures.max_retries, failures.stop_after, may_lose_nodes=is_joined)
     assignments = Assignments(sweep)
     request = functools.partial(request_resources, sweep.share)
     scheduler = StoppingRuleScheduler(sweep.rule)

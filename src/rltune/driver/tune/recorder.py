@@ -313,17 +313,15 @@ class Recorder(Callback):
             return
         may_go_on = self._attempts.end(
             event.key,
+            failure.cause,
             counts_against_trial=failure.counts_against_trial,
             is_nodes_fault=failure.is_nodes_fault,
-            death=reason if failure.cause is Cause.LOST_PROCESS else "",
         )
         if self._attempts.are_exhausted and not self.stopper.is_requested():
             limit = self._plan.failures.stop_after
             last = f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}"
-            if self._attempts.is_one_death:  # Typing the command again would not help.
-                self.stopper.request(last)
-            else:
-                self.stopper.interrupt(last)
+            # If the trials' own code has ended them all, typing the command again would not help.
+            (self.stopper.fail if self._attempts.are_own_fault else self.stopper.interrupt)(last)
         # Retrying is useless after divergence, or if no GPU has enough memory.
         diverged = failure.cause is Cause.DIVERGED
         if diverged or is_gpu_full or not may_go_on:
