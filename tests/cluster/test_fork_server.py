@@ -29,15 +29,18 @@ pytestmark = [pytest.mark.replacement, pytest.mark.slow]  # each server has torc
 
 # What a worker prints: written to its standard output as Ray's worker would write its log.
 WORKER = """
-import json, os, random, sys
+import json, os, random, sys, weakref
 import numpy, ray, torch
+square = numpy.ones((500, 500))
+product = square @ square
 print(json.dumps({
     "pid": os.getpid(), "arguments": sys.argv[1:], "folder": os.getcwd(), "wanted": os.environ.get("WANTED"),
     "warm": {"torch", "ray.rllib.algorithms.algorithm", "rltune.algorithms.offline_data"} <= set(sys.modules),
     "numbers": [ray.ObjectRef.from_random().hex(), random.random(), numpy.random.random()], "main": __name__,
     "torch": torch.rand(1).item(),
     "oom_score": open("/proc/self/oom_score_adj").read().strip(),
-    "group": os.getpgid(0), "session": os.getsid(0),
+    "group": os.getpgid(0), "session": os.getsid(0), "threads": len(os.listdir("/proc/self/task")),
+    "finalizers": sum(finalizer.atexit for finalizer in weakref.finalize._registry),
 }), flush=True)
 """
 # A driver that has a fork server, and waits to be killed.
@@ -128,6 +131,11 @@ def test_each_worker_leads_a_group_in_the_fork_servers_session(warm: ForkServer,
     workers = [fork_worker(warm, worker) for _ in range(2)]
     assert [child["group"] for child in workers] == [child["pid"] for child in workers]
     assert {child["session"] for child in workers} == {os.getsid(warm.pid)}
+
+
+def test_a_worker_starts_no_threads_and_has_nothing_to_finalize(warm: ForkServer, worker: Path) -> None:
+    forked = fork_worker(warm, worker)
+    assert (forked["threads"], forked["finalizers"]) == (1, 0)
 
 
 @pytest.mark.nightly

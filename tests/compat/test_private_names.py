@@ -51,6 +51,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray.tune.execution.tune_controller:TuneController._schedule_trial_task": ("method_name", "on_result", "on_error"),
     "ray.tune.trainable:Trainable.stop": (),
     "atexit:_run_exitfuncs": (),
+    "weakref:finalize._registry": (),
     "sys:_current_frames": (),
     "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed": ("tracked_actor_task", "exception"),
     "ray.air._internal.usage:tag_callbacks": ("callbacks",),

@@ -65,6 +65,9 @@ class ForkServer:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listening.fileno()],
                 start_new_session=True,  # A terminal's Ctrl-C must reach only the driver.
+                # A fork ends OpenBLAS's threads. A forked process would start one for each core again, which spin, and
+                # keep one of them only. `set_num_threads` can still raise the number.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
 
     @property

@@ -21,7 +21,7 @@ from select import select
 from typing import Any
 
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
-from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
+from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start, forget_finalizers
 from rltune.envs import child
 
 # What RLlib, Ray's serialization and Tune import, but does not import Ray, so that it can be imported before Ray's
@@ -107,6 +107,7 @@ def _prepare(environment: Mapping[str, str]) -> None:
     # Ray draws a random id for an actor class when it is defined, that is, during these imports.
     with draw_actor_class_ids():
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
+    forget_finalizers()
     gc.collect()
     gc.freeze()  # Keeps the garbage collector from writing to memory that is shared with forked processes.
     # With SIGCHLD ignored, the kernel reaps ended child processes.

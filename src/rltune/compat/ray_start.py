@@ -10,6 +10,7 @@ import atexit
 import functools
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -163,6 +164,18 @@ def run_exit_handlers() -> None:
 
     atexit.unregister(ray.shutdown)
     atexit._run_exitfuncs()
+
+
+def forget_finalizers() -> None:
+    """Let no process that is forked from this one run the finalizers that exist by now when it ends.
+
+    What: ``weakref.finalize._registry``.
+    Why: torch registers 134 of them when it is imported, which only free memory. What others would remove is not the
+    forked process's.
+    Gains: 35 ms of CPU at the end of each attempt at a trial. Tested with Python 3.11 to 3.13.
+    """
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
 
 
 @switched(lambda: None)

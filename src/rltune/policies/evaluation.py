@@ -13,17 +13,18 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from gymnasium.spaces import Dict
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
-from rltune.envs.guest import call_guest
+from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
-from rltune.envs.spaces import to_python
+from rltune.envs.spaces import find_observation_fault, to_python
 from rltune.envs.spec import EnvSpec, spec_of
-from rltune.envs.step_count import read_reward
+from rltune.envs.step_count import read_reset, read_reward, read_step
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
@@ -355,7 +356,7 @@ def _play(
         obs: list[Any] = []
         for episode, env in enumerate(envs):
             with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
-                obs.append(env.reset(seed=seed + episode)[0])
+                obs.append(read_reset(env.reset(seed=seed + episode))[0])
             progress(0, episodes)
         limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -364,20 +365,45 @@ def _play(
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
         stack.enter_context(call_guest("step or reset"))  # The door is around the loop, where it costs no time.
+
+        def reset(index: int, episode: int) -> Any:
+            try:
+                return read_reset(envs[index].reset(seed=seed + episode))[0]
+            except GUEST_FAULTS as error:
+                raise_fault(error, f"reset of copy {index + 1}")
+
+        def step(index: int, action: Any) -> Any:
+            try:
+                returned = read_step(envs[index].step(to_python(envs[index].action_space, action)))
+                observation, reward, *ends = returned
+                return observation, read_reward(reward), *ends
+            except GUEST_FAULTS as error:
+                raise_fault(error, f"step {lengths[current[index]] + 1} of copy {index + 1}")
+
+        def choose() -> Any:
+            rng = [generators[current[i]] for i in busy]
+            try:
+                return policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
+            except PolicyError:
+                for i in busy:
+                    if fault := find_observation_fault(_list_parts(envs[i], obs[i]), obs[i]):
+                        num_steps = lengths[current[i]]
+                        raise_fault(fault, f"{f'step {num_steps}' if num_steps else 'reset'} of copy {i + 1}")
+                raise
+
         while busy:
             # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
-            rng = [generators[current[i]] for i in busy]
-            actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
+            actions, memory = choose()
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
-                obs[i], reward, terminated, truncated, info = envs[i].step(to_python(envs[i].action_space, action))
+                obs[i], reward, terminated, truncated, info = step(i, action)
                 if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
                     episode = current[i]
                     returns[episode], lengths[episode], generators[episode] = 0.0, 0, make_generator(seed + episode)
-                    obs[i], begins[row] = envs[i].reset(seed=seed + episode)[0], True
+                    obs[i], begins[row] = reset(i, episode), True
                     ongoing.append(row)
                     continue
-                returns[current[i]] += read_reward(reward)
+                returns[current[i]] += reward
                 lengths[current[i]] += 1
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
                 if terminated or truncated or is_cut:
@@ -400,7 +426,7 @@ def _play(
                     if started == episodes:
                         continue
                     current[i], started = started, started + 1
-                    obs[i] = envs[i].reset(seed=seed + current[i])[0]
+                    obs[i] = reset(i, current[i])
                     begins[row] = True
                 else:
                     progress(done, episodes)
@@ -408,6 +434,12 @@ def _play(
             memory = None if memory is None else memory[ongoing]
             begins, busy = begins[ongoing], [busy[row] for row in ongoing]
     return returns, lengths, tuple(sorted(cut))
+
+
+def _list_parts(env: Any, observation: Any) -> Any:
+    """Return the space of an observation: of several agents, only those that are left have one."""
+    space = env.observation_space
+    return Dict({agent: space[agent] for agent in observation}) if isinstance(env, TeamEnv) else space
 
 
 def _summarise(returns: np.ndarray, lengths: np.ndarray, direction: Direction) -> Evaluation:

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 
+import rltune.cli.application.interrupts  # noqa: F401 - It answers Ctrl-C during the imports that follow.
 from rltune.cli.application.answer import leave
 from rltune.cli.application.command import COMMANDS, COMPLETION, Command
 from rltune.errors import RltuneError, choices, nearest
