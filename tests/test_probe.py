@@ -350,9 +350,8 @@ def test_what_a_worker_cannot_do_reaches_the_driver(config, monkeypatch, error):
 
     ours, theirs = Pipe()
     monkeypatch.setattr(probe, "_work", fail)
-    monkeypatch.setattr("sys.argv", ["worker", str(os.dup(theirs.fileno()))])
     ours.send("a task")
-    probe.main()
+    probe.main(str(os.dup(theirs.fileno())))
     monkeypatch.setattr(probe, "_start_worker", lambda *_: contextlib.nullcontext(ours))
     if isinstance(error, ConfigError):
         with pytest.raises(ConfigError, match="lr=-1") as refused:

@@ -164,3 +164,24 @@ def test_a_short_password_is_hidden_in_its_address() -> None:
     address = conceal("http://me:a b@h/x")
     assert "a b@" not in RltuneError(f"no answer from {reveal(address)}").what
     assert "pw" not in redact_error(conceal("http://me:pw/@h"), "cannot resolve 'pw'")
+
+
+VARIABLES = ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "WANDB_API_KEY", "MY_SIM_TOKEN"]
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_no_text_quotes_the_login_that_a_client_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = f"{LEFT}/+{RIGHT}="
+    monkeypatch.setenv(name, value)
+    reveal("s3://bucket/prefix")
+    for text in (f"signature of {value} differs", quote(value, safe=""), repr({"key": value})):
+        assert LEFT not in redact(text)
+        assert LEFT not in str(RltuneError(text, "", ""))
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "AWS_WEB_IDENTITY_TOKEN_FILE", "OLDPWD", "KEYBOARD"])
+def test_other_variables_stay_readable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, f"/home/{LEFT}")
+    monkeypatch.setenv("USE_TOKEN", "false")
+    reveal("s3://bucket/prefix")
+    assert redact(f"/home/{LEFT} is false") == f"/home/{LEFT} is false"

@@ -23,7 +23,7 @@ EXIT_TRY_AGAIN = 75  # Exit code EX_TEMPFAIL of sysexits.h: the same command may
 MAX_TEXT = 200  # The length to which a long value is cut in an error.
 MAX_EXCEPTION = 1_000  # The length to which the text of an exception is cut, which may be a whole array or frame.
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Absent(Enum):
@@ -88,7 +88,7 @@ class RltuneError(Exception):
     def __init__(
         self, problem: str, allowed: str = "", fix: str = "", *, key: str = "", value: object = ABSENT
     ) -> None:
-        self.key, self.problem, self.allowed, self.fix = map(_clean, (key, problem, allowed, fix))
+        self.key, self.problem, self.allowed, self.fix = map(clean_text, (key, problem, allowed, fix))
         self.value = None if value is ABSENT else _to_json_value(value)
         self.what = _join(self.key if value is ABSENT else f"{self.key}={spell(value)}", self.problem)
         super().__init__("\n".join([self.what, *self._label_parts()]))
@@ -124,10 +124,10 @@ class RltuneError(Exception):
         return [f"{label}{part}" for label, part in (("  allowed: ", self.allowed), ("  try:     ", self.fix)) if part]
 
 
-def _clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Remove logins and colours, and escape what changes a terminal or cannot be printed, such as unknown bytes."""
     text = COLOURS.sub("", redact(text)).encode("utf-8", "backslashreplace").decode()
-    return CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
+    return CONTROLS.sub(lambda control: ascii(control[0])[1:-1], text)
 
 
 def _restore(kind: type[RltuneError], args: tuple[Any, ...], state: Mapping[str, Any]) -> RltuneError:
@@ -307,7 +307,7 @@ def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
 def describe_exception(error: BaseException) -> str:
     """Return the type of another library's exception and the first line of its message, without logins."""
     lines = read_text(error).strip().splitlines()
-    line = _clean(lines[0][: 2 * MAX_EXCEPTION]) if lines else ""  # What is cut off may be the end of a login.
+    line = clean_text(lines[0][: 2 * MAX_EXCEPTION]) if lines else ""  # What is cut off may be the end of a login.
     return f"{type(error).__name__}: {_shorten(line, MAX_EXCEPTION)}" if line else type(error).__name__
 
 

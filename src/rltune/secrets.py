@@ -10,6 +10,7 @@ of all secrets.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from typing import Any
@@ -23,6 +24,9 @@ _LOGIN = re.compile(r"://[^\s:]*:\S*@")
 _NAME = r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)[\w-]*=)(?!\*\*\*)"
 _QUERY, _QUERY_OF_ONE = re.compile(_NAME + r"[^&\s]+"), re.compile(_NAME + r"([^&]+)")
 _CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # Characters at which libraries may cut off a password.
+# Variables with which the clients of databases, buckets and trackers log in. What ends in FILE or URL is none.
+_SECRET_VARIABLE = re.compile(r"(?i)(?:password|passwd|(?:^|_)(?:token|secret|api_?key|access_?key|private_?key))$")
+MIN_VALUE = 6  # Shorter values of such variables are switches, such as false.
 _known: dict[str, re.Pattern[str]] = {}  # The secret words of this process, with the patterns that find them.
 
 
@@ -66,6 +70,7 @@ def conceal(address: str, shown: str | None = None) -> str:
 
 def reveal(address: str) -> str:
     """Return an address with its login. Call this where a connection is opened, and keep the result nowhere."""
+    remember_variables()
     return address.whole if isinstance(address, Secret) else address
 
 
@@ -91,6 +96,16 @@ def remember(word: str, *, in_pieces: bool = True) -> None:
             # A word is not hidden inside longer ones, such as "postgres" in "postgresql".
             before, after = (r"(?<![^\W_])" * text[0].isalnum(), r"(?![^\W_])" * text[-1].isalnum())
             _known.setdefault(text, re.compile(f"{before}{re.escape(text)}{after}"))
+
+
+def remember_variables() -> None:
+    """Let `redact` remove the values of this process's environment variables with which clients log in.
+
+    A client takes them by itself, and may quote them in its errors.
+    """
+    for name, value in os.environ.items():
+        if len(value) >= MIN_VALUE and value not in _known and _SECRET_VARIABLE.search(name):
+            remember(value, in_pieces=False)
 
 
 def _spell(word: str) -> set[str]:
@@ -147,6 +162,7 @@ class RedactingStream:
 
 def filter_output(*names: str) -> None:
     """Remove logins from everything that this process writes to its ``stdout`` or ``stderr`` from now on."""
+    remember_variables()
     for name in names:
         if not isinstance(stream := getattr(sys, name), RedactingStream):
             setattr(sys, name, RedactingStream(stream))

@@ -232,7 +232,10 @@ def test_a_manifest_cannot_name_files_outside(storage: Storage, tmp_path: Path) 
     assert [path for path in tmp_path.rglob("stranger") if path.parent.name != "a1b2"] == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"digest": 1, "files": {}}', b'{"digest": "x"}'])
+MANIFESTS = [b"", b"{", b"[]", b"1", b"[" * 10**5, b'{"digest": 1, "files": {}}', b'{"digest": "x"}']
+
+
+@pytest.mark.parametrize("content", [*MANIFESTS, b'{"digest": "x", "files": ["a.txt"]}'], ids=range(8))
 def test_a_damaged_manifest_makes_no_checkpoint(storage: Storage, content: bytes) -> None:
     record = save(storage.store)
     storage.store.write(f"{record.path}/{MANIFEST}", content)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +20,7 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
 
 from rltune.config.capabilities import TABLE, find_capabilities
-from rltune.policies.bundle_reader import HEADS, BundlePolicy, Head
+from rltune.policies.bundle_reader import HEADS, BundlePolicy, Head, read_owners
 from rltune.policies.bundle_writer import describe_space, write_bundle
 from rltune.policies.export import Graph
 from rltune.policies.policy import load_policy
@@ -195,6 +198,86 @@ def test_a_pickle_among_the_weights_is_not_loaded(cartpole, tmp_path):
     np.savez(tmp_path / "weights.npz", evil=np.array([SimpleNamespace()], dtype=object))
     with pytest.raises(ValueError, match="allow_pickle=False"):
         BundlePolicy.load(tmp_path)
+
+
+HEAD = "{'descr': '<f4', 'fortran_order': False, 'shape': %r, }"
+
+
+def write_head(shape: tuple[int, ...]) -> bytes:
+    """Write the head of an array that announces a shape, without the numbers."""
+    text = HEAD % (shape,)
+    text += " " * (-(10 + len(text) + 1) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def pack_zeros(file: Path) -> None:
+    np.savez_compressed(file, **{"head.0.weight": np.zeros((2, 10**7), np.float32)})
+
+
+def announce_much(file: Path) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("head.0.weight.npy", write_head((10**13,)))
+
+
+def repeat_one(file: Path) -> None:
+    """Name the same bytes by many entries of the archive."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("0.npy", write_head((10**5,)) + bytes(4 * 10**5))
+        for _ in range(50):
+            entry = copy.copy(archive.filelist[0])
+            entry.filename = entry.orig_filename = "0.npy"
+            archive.filelist.append(entry)
+
+
+@pytest.mark.parametrize("write", [pack_zeros, announce_much, repeat_one])
+def test_arrays_larger_than_their_file_are_not_unpacked(write, tmp_path, monkeypatch):
+    folder = write_linear(tmp_path, BOX)
+    write(folder / "weights.npz")
+    monkeypatch.setattr(np, "load", lambda *args, **kwargs: pytest.fail("unpacked"))
+    with pytest.raises(ValueError, match="damaged"):
+        BundlePolicy.load(folder)
+
+
+DAMAGED = [
+    "[" * 100_000,
+    '{"format": 1, "info": ' + "[" * 60 + "]" * 60 + "}",
+    "[]",
+    '"text"',
+    '{"format": [1]}',
+    '{"format": 1, "info": []}',
+    '{"format": 1, "info": {"env": "chosen:CartPole-v1"}}',
+    '{"format": 1, "info": {}, "observation_space": {"type": "Box", "shape": [1000000, 1000000]}}',
+    '{"format": 1, "info": {}, "observation_space": {"type": "Box", "shape": [-1, 2]}}',
+    '{"format": 1, "info": {}, "observation_space": {"type": "Discrete", "n": 10000000000000}}',
+    "1" * 5_000,
+    "\x00",
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_description_that_is_none_is_the_bundles_fault(text, tmp_path):
+    folder = write_linear(tmp_path, BOX)
+    (folder / "policy.json").write_text(text)
+    with pytest.raises(ValueError, match=r"damaged|format"):
+        BundlePolicy.load(folder)
+
+
+def test_no_text_of_a_bundle_changes_a_terminal(tmp_path):
+    info = {"algo": "\x1b]0;owned\x07", "sweep": "\x1b[31m\u202ered\nline", "trial": 3, "\x9bkey": ["\ud800\x7f"]}
+    info["env"] = {"id": "A\x1b-v0", "kwargs": {"map": "SF\nFG\x1b"}}
+    policy = BundlePolicy.load(write_linear(tmp_path, BOX, info=info))
+    texts = repr(policy) + json.dumps(policy.info, ensure_ascii=False).replace("\\n", "")
+    assert texts.isprintable()
+    assert policy.info["env"]["kwargs"]["map"] == "SF\nFG\\x1b"
+    assert "owned" in repr(policy)
+
+
+@pytest.mark.parametrize("owner", ["../elsewhere", "", "..", "a/b", 3])
+def test_an_agents_policy_lies_in_its_bundle(owner, tmp_path):
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policy.json").write_text(json.dumps({"format": 1, "owners": {"agent": owner}}))
+    with pytest.raises(ValueError, match="which policy"):
+        read_owners(tmp_path)
 
 
 @pytest.mark.slow  # a process that imports torch

@@ -17,7 +17,7 @@ from rltune.policies import video
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.evaluation import evaluate
-from rltune.policies.video import check_filmable, film_episodes
+from rltune.policies.video import check_filmable, film_episodes, name_films
 from tests.policies.rllib_modules import runner_of
 
 
@@ -90,6 +90,16 @@ def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Pat
     assert folder_of(5, "CartPole-v0") == "cartpole-ppo-ab12-trial-7-seed-3/CartPole-v0-seeds-5-6"
     cartpole.info["trial"] = 8
     assert folder_of(0) == "cartpole-ppo-ab12-trial-8-seed-3/CartPole-v1-seeds-0-1"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("sweep", ["../../../escaped", "/escaped", "..", "a/../..", "\x00", "x" * 300, 7])
+def test_no_name_leads_a_film_out_of_its_folder(sweep: str, tmp_path: Path) -> None:
+    for info in ({"sweep": sweep}, {"trial": sweep}, {"seed": sweep}, {"sweep": sweep, "trial": "/.."}):
+        for env_id in ("CartPole-v1", "..", "/x"):
+            folder = tmp_path / "films" / name_films(info, env_id, range(3))
+            folder.mkdir(parents=True, exist_ok=True)
+            assert folder.resolve().parent.parent == (tmp_path / "films").resolve()
 
 
 class OddlySized(gymnasium.Wrapper):

@@ -305,8 +305,8 @@ class Store:
         content = self.read(f"{path}/{MANIFEST}")
         try:
             manifest: dict[str, Any] = json.loads(content or b"null")
-            is_valid = all(map(_is_inside, manifest["files"])) and isinstance(manifest["digest"], str)
-        except (ValueError, TypeError, KeyError):
+            is_valid = all(map(_is_inside, dict(manifest["files"]))) and isinstance(manifest["digest"], str)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         return manifest if is_valid else None
 

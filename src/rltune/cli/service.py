@@ -16,7 +16,7 @@ from rltune.cli.application.multirun import Job, read_start
 from rltune.compose.composing import read_request, store_schema
 from rltune.config.bounds import Checked, bounded
 from rltune.config.schema import RunConfig
-from rltune.errors import RltuneError
+from rltune.errors import RltuneError, clean_text
 from rltune.formatting import spell_command
 
 # Settings of the command `submit` itself, which are not passed to the sweep.
@@ -140,7 +140,8 @@ def logs(settings: LogsConfig) -> Answer:
     if position := client.show(settings.sweep)["queue"]:
         print(f"{settings.sweep}: number {position} in the queue; its log begins when its turn comes", file=sys.stderr)
     parts = []
-    for part in client.logs(settings.sweep, follow=settings.follow):
+    for raw in client.logs(settings.sweep, follow=settings.follow):
+        part = clean_text(raw.replace("\r\n", "\n").replace("\r", "\n"))  # An environment prints what it likes.
         print(part, end="", flush=True)
         parts.append(part)
     return Answer({**client.show(settings.sweep), "log": "".join(parts)})

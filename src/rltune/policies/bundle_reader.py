@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -47,6 +47,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
 }
 BEYOND = 4.0
 """How many widths of its range an observation may lie outside: LunarLander-v3 itself leaves its bounds by two."""
+MAX_NUMBERS = 10**8  # The most numbers of one observation or action; an image of 4k has a quarter of it.
+MAX_DEPTH = 40  # How deep the lists and objects of policy.json may be nested.
+# Characters that move a terminal's cursor, set its title, or write backwards, and halves of characters.
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 WEIGHTED = ("Linear", "LayerNorm", "Conv2d", "LSTMCell")
 # The same code serves policies, which pass arrays, and exported graphs, which pass tensors.
 Values = TypeVar("Values", np.ndarray, torch.Tensor)
@@ -422,9 +426,16 @@ class BundlePolicy:
         root = Path(folder)
         spec = _read_description(root)
         try:
+            if not isinstance(spec["info"], dict) or not isinstance(spec["info"].get("env") or {}, dict):
+                raise ValueError(f"{root} is damaged: its policy.json does not say where the policy came from")
+            for key in ("observation", "action"):
+                _check_size(spec[f"{key}_space"])
+            _check_arrays(root / "weights.npz")
             with np.load(root / "weights.npz", allow_pickle=False) as arrays:
                 return cls(spec, dict(arrays))
-        except (KeyError, TypeError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except (ValueError, OSError):
+            raise
+        except Exception as error:  # Whatever its author wrote into it.
             raise ValueError(f"{root} is damaged: {error!r}") from error
 
     def __repr__(self) -> str:
@@ -432,7 +443,7 @@ class BundlePolicy:
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
         trial = "" if self.info.get("trial") is None else f"trial {self.info['trial']}"
         run = self.info.get("run", trial)
-        origin = run and ", " + " of ".join(filter(None, [run, self.info.get("sweep")]))
+        origin = run and ", " + " of ".join(str(part) for part in (run, self.info.get("sweep")) if part)
         sees, does = (format_space(self.spaces[key]) for key in ("observation", "action"))
         way = "" if self.deterministic else ", sampled"
         return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}{way}>"
@@ -627,14 +638,80 @@ def read_owners(folder: Path) -> dict[str, str]:
     Raises:
         ValueError: The folder is of a later format.
     """
-    return dict(_read_description(folder)["owners"]) if (folder / POLICIES).is_dir() else {}
+    if not (folder / POLICIES).is_dir():
+        return {}
+    owners = _read_description(folder).get("owners")
+    names = list(owners.values()) if isinstance(owners, dict) else [None]
+    # A name is that of a folder, and leads nowhere else.
+    if not all(isinstance(name, str) and Path(name).name == name not in ("", "..") for name in names):
+        raise ValueError(f"{folder} is damaged: its policy.json does not say which policy acts for which agent")
+    return cast(dict[str, str], owners)
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
-    about: dict[str, Any] = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
-    if about.get("format") not in range(1, FORMAT + 1):
-        raise ValueError(f"{folder} has format {about.get('format')}, this rltune reads formats up to {FORMAT}")
-    return about
+    try:
+        about = _clean(json.loads((folder / "policy.json").read_text(encoding="utf-8")))
+        version = about.get("format")
+    except (AttributeError, RecursionError, ValueError) as error:
+        raise ValueError(f"{folder} is damaged: its policy.json is no description of a policy") from error
+    if version not in range(1, FORMAT + 1):
+        raise ValueError(f"{folder} has format {version}, this rltune reads formats up to {FORMAT}")
+    return cast(dict[str, Any], about)
+
+
+def _clean(value: Any, depth: int = 0, keeps_lines: bool = False) -> Any:
+    """Escape the control characters of all texts in ``policy.json``, which may be printed.
+
+    Args:
+        value: What JSON has.
+        depth: How deep it is nested.
+        keeps_lines: Whether line breaks stay, as in the arguments of an environment, which may be a map.
+
+    Raises:
+        ValueError: It is nested too deep.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"policy.json is damaged: it is nested deeper than {MAX_DEPTH}")
+    if isinstance(value, str):
+        kept = "\t\n\r" if keeps_lines else ""
+        return CONTROLS.sub(lambda sign: sign[0] if sign[0] in kept else ascii(sign[0])[1:-1], value)
+    if isinstance(value, list):
+        return [part if isinstance(part, float) else _clean(part, depth + 1, keeps_lines) for part in value]
+    if isinstance(value, dict):
+        items = value.items()
+        return {_clean(key): _clean(part, depth + 1, keeps_lines or key == "kwargs") for key, part in items}
+    return value
+
+
+def _check_size(space: dict[str, Any]) -> None:
+    """Refuse a space whose observations or actions no policy has: they would fill the memory.
+
+    Raises:
+        ValueError: It has too many numbers.
+    """
+    sizes = [space["n"]] if space["type"] == "Discrete" else [*space["shape"]]
+    if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > MAX_NUMBERS:
+        raise ValueError(f"a space of this bundle is damaged: its size is {str(sizes)[:80]}")
+
+
+def _check_arrays(file: Path) -> None:
+    """Refuse arrays that would take more memory than their file has bytes, before any of them is unpacked.
+
+    `rltune.policies.bundle_writer` stores arrays as they are: compressed zeros of a kilobyte are a megabyte.
+
+    Raises:
+        ValueError: They are compressed, overlap, or their heads announce more than follows.
+    """
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > file.stat().st_size:
+            raise ValueError(f"{file} is damaged: its arrays are larger than the file")
+        for entry in entries:
+            with archive.open(entry) as stream:
+                read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                shape, _, dtype = read[np.lib.format.read_magic(stream)](stream)
+                if not dtype.hasobject and math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():
+                    raise ValueError(f"{file} is damaged: {entry.filename[:80]!r} has another size than its head says")
 
 
 def format_space(description: dict[str, Any]) -> str:

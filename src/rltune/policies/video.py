@@ -35,6 +35,7 @@ from rltune.policies.policy import AnyPolicy, require_single_agent
 from rltune.policies.result import Evaluation
 from rltune.policies.rllib_policy import RLlibPolicy
 
+MAX_NAME = 200  # Longer names are cut at their front, because file systems have a limit.
 FPS = 30  # The frame rate if the environment's metadata names none.
 # Frames are padded to even sizes, because video players refuse odd widths and heights.
 PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
@@ -110,9 +111,8 @@ def film_episodes(
         GuestError: The environment has raised, and may not be made again.
     """
     player = _require_player(policy)
-    spec, info, last = environment_of(player, env), player.info, seed + len(result.returns) - 1
-    who = [info.get("sweep") or "policy", *(f"{key}-{info[key]}" for key in ("trial", "seed") if key in info)]
-    folder = folder / "-".join(who) / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', spec['id'])}-seeds-{seed}-{last}"
+    spec, info = environment_of(player, env), player.info
+    folder = folder / name_films(info, spec["id"], range(seed, seed + len(result.returns)))
     direction = Objective.from_settings(spec.get("objective") or {}).direction
     order = np.argsort(direction.sign * np.asarray(result.returns), kind="stable").tolist()
     chosen = {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}
@@ -125,6 +125,13 @@ def film_episodes(
             episode_return = _film_episode(player, stage, step_limit, result.deterministic, seed + episode, path)
             films.append(Film(path, which, seed + episode, episode_return))
     return films
+
+
+def name_films(info: Mapping[str, Any], env_id: str, seeds: range) -> Path:
+    """Name the folder of a policy's films, relative to that of all; no name in the policy's files leads out of it."""
+    who = [info.get("sweep") or "policy", *(f"{key}-{info[key]}" for key in ("trial", "seed") if key in info)]
+    names = ("-".join(map(str, who)), f"{env_id}-seeds-{seeds[0]}-{seeds[-1]}")
+    return Path(*(re.sub(r"[^A-Za-z0-9_.]+", "-", name)[-MAX_NAME:].lstrip(".") or "policy" for name in names))
 
 
 def _film_episode(

@@ -20,9 +20,9 @@ from rich.console import Console as RichConsole
 from rich.live import Live
 from rich.text import Text
 
+from rltune.errors import clean_text
 from rltune.formatting import fit_words, format_clock
 from rltune.ledger.sweep_folder import SWEEP_LOGGER
-from rltune.secrets import redact
 from rltune.views.page import Section
 from rltune.views.progress import Line, describe_changes, describe_progress, render_live_table
 from rltune.views.sweep_view import SweepView
@@ -164,7 +164,7 @@ class Console:
         _sweep_log.info("%s", line.text)
         if not line.is_printed:
             return
-        text = redact(line.text)
+        text = clean_text(line.text)
         if line.is_cut and self._is_live:
             text = fit_words(text, self._rich.width)
         self._rich.print(Text(text, line.style), soft_wrap=not self._is_live)

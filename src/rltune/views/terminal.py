@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rltune.errors import clean_text
 from rltune.formatting import TextTable
-from rltune.secrets import redact
 from rltune.views.page import Section
 
 PADDING = 2  # Spaces between columns.
@@ -30,7 +31,7 @@ def open_console(stream: TextIO | None) -> Console:
 def print_sections(out: Console, sections: Iterable[Section]) -> None:
     """Print the sections of a sweep's description one below the other."""
     for index, section in enumerate(sections):
-        title, *lines = map(redact, section.list_lines())
+        title, *lines = map(clean_text, section.list_lines())
         if index:
             out.print()
         out.print(Text(title, "bold"))
@@ -48,6 +49,7 @@ def make_rich_table(table: TextTable, width: int) -> RenderableType:
     The widest columns are narrowed first, each not below its numbers and short words. If these do not fit side by side,
     then the cells of a row are below each other.
     """
+    table = replace(table, rows=tuple(tuple(map(clean_text, row)) for row in table.rows))
     lines = (table.headings, *table.rows)
     columns = [[str(cell) for cell in column] for column in zip(*lines, strict=True)]
     least = [max(_measure_words(cell) for cell in column) for column in columns]

@@ -16,10 +16,9 @@ from typing import Any
 from rltune.checkpoints.clients import STORAGE_AWAY, StoreError
 from rltune.checkpoints.store import Store
 from rltune.compat.ray_start import find_logs
-from rltune.errors import Cause
+from rltune.errors import Cause, clean_text
 from rltune.formatting import first_line
 from rltune.ledger.disk_full import DISK_FULL
-from rltune.secrets import redact
 from rltune.trial.supervisor import STACK_FILE, STOP_FILE, has_stacks
 
 FAILURE_FILE = "failure.txt"  # The file in a trial's folder that describes its failure.
@@ -159,7 +158,7 @@ def read_last_error(file: str | None) -> str:
 
 
 def _make_failure(reason: str, trace: str, worker_log: str, cause: Cause) -> Failure:
-    return Failure(redact(reason), redact(trace), redact(worker_log), cause)
+    return Failure(clean_text(reason), clean_text(trace), clean_text(worker_log), cause)
 
 
 def _find_pid(text: str) -> int | None:
