@@ -255,6 +255,14 @@ def no_stray_ray(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def search_path() -> Iterator[None]:
+    """Restore the search path: a command, which a test may call in this process, moves the working folder on it."""
+    before = [*sys.path]
+    yield
+    sys.path[:] = before
+
+
+@pytest.fixture(autouse=True)
 def no_hidden_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one test's logins spoil no other's texts."""
     monkeypatch.setattr("rltune.secrets._known", {})

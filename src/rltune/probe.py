@@ -13,7 +13,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -37,6 +36,7 @@ from rltune.envs.validation import check_rewards, examine_env
 from rltune.errors import ResourceError, RltuneError, describe_exception, spell
 from rltune.formatting import format_count, format_number, spell_command
 from rltune.search.space import Space, parse_space
+from rltune.search_path import spell_python
 from rltune.trial.gpu_memory import GpuUse, read_gpu_use
 
 if TYPE_CHECKING:
@@ -459,7 +459,7 @@ def _start_worker(task: Task) -> Iterator[Connection]:
     connection, theirs = Pipe()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from rltune.probe import main; main()", str(theirs.fileno())],
+            spell_python(__name__, str(theirs.fileno())),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -490,9 +490,9 @@ def _receive(worker: Connection, deadline: float) -> dict[str, Any]:
     return answer
 
 
-def main() -> None:
+def main(descriptor: str) -> None:
     """Run a measured worker process, which receives its task through a pipe from the driver."""
-    driver = Connection(int(sys.argv[1]))
+    driver = Connection(int(descriptor))
     try:
         _work(driver.recv(), driver)
     except RltuneError as error:

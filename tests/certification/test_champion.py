@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
 from real import Project
 
 from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, _rank, register_champion
@@ -23,11 +22,11 @@ from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
 from rltune.policies.result import Evaluation
 from rltune.records import RunKey
-from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import ModelRegistry, RegisteredModel
 
 ENV = EnvConfig("cartpole", "CartPole-v1")
 NUM_EPISODES = 100
+NO_REGISTRY = ModelRegistry("no://registry")
 
 
 def candidate(score: float, certified: bool = True, folder: Path = Path(), run: RunKey | None = None) -> Candidate:
@@ -48,7 +47,7 @@ def champion(score: float, **tags: str) -> RegisteredModel:
 
 @pytest.mark.parametrize(("ours", "theirs", "moved"), [(480.0, 450.0, True), (450.0, 480.0, False), (5.0, 5.0, False)])
 def test_the_alias_moves_only_to_a_better_score_and_says_why(ours: float, theirs: float, moved: bool) -> None:
-    better, why = _compare(candidate(ours), champion(theirs), Feeds(), Player())
+    better, why = _compare(candidate(ours), champion(theirs), NO_REGISTRY, Player())
     assert better is moved
     assert "version 4" in why
     assert "CartPole-v1" in why
@@ -57,8 +56,8 @@ def test_the_alias_moves_only_to_a_better_score_and_says_why(ours: float, theirs
 def test_of_costs_the_lower_one_becomes_the_champion() -> None:
     challenger = replace(candidate(20.0), env=specify_env(ENV, ObjectiveConfig(direction="min")))
     tags = {"rltune.env_digest": challenger.env.digest}
-    assert _compare(challenger, champion(30.0, **tags), Feeds(), Player())[0]
-    assert not _compare(challenger, champion(10.0, **tags), Feeds(), Player())[0]
+    assert _compare(challenger, champion(30.0, **tags), NO_REGISTRY, Player())[0]
+    assert not _compare(challenger, champion(10.0, **tags), NO_REGISTRY, Player())[0]
     assert _make_tags(replace(challenger, certification=None))["rltune.score"] == "20.0"
     versions = [champion(score, **tags) for score in (30.0, 10.0, 20.0)]
     best = max(versions, key=partial(_rank, challenger))
@@ -66,25 +65,25 @@ def test_of_costs_the_lower_one_becomes_the_champion() -> None:
 
 
 def test_a_champion_is_named_with_the_sweep_that_it_won() -> None:
-    _, why = _compare(candidate(500.0), champion(450.0, **{"rltune.sweep": "first"}), Feeds(), Player())
+    _, why = _compare(candidate(500.0), champion(450.0, **{"rltune.sweep": "first"}), NO_REGISTRY, Player())
     for part in ("500", "450", "version 4", "sweep first", "100 episodes"):
         assert part in why
 
 
 def test_the_first_version_becomes_the_champion() -> None:
-    assert _compare(candidate(1.0), None, Feeds(), Player())[0]
+    assert _compare(candidate(1.0), None, NO_REGISTRY, Player())[0]
 
 
 def test_a_score_of_the_search_is_compared_with_no_champion() -> None:
     challenger = candidate(500.0)
     challenger = replace(challenger, winner=replace(challenger.winner, evaluation=None))
-    assert _compare(challenger, champion(10.0), Feeds(), Player())[0] is False
-    assert _compare(challenger, None, Feeds(), Player())[0] is True
+    assert _compare(challenger, champion(10.0), NO_REGISTRY, Player())[0] is False
+    assert _compare(challenger, None, NO_REGISTRY, Player())[0] is True
     assert not {"rltune.score", "rltune.episodes"} & set(_make_tags(challenger))
 
 
 def test_what_was_not_certified_does_not_replace_what_was() -> None:
-    better, why = _compare(candidate(500.0, certified=False), champion(10.0), Feeds(), Player())
+    better, why = _compare(candidate(500.0, certified=False), champion(10.0), NO_REGISTRY, Player())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores do not decide here"
@@ -95,8 +94,8 @@ def test_champions_of_other_environments_stay_and_are_told(changed: dict[str, An
     challenger = candidate(500.0)
     other = replace(challenger, env=specify_env(replace(ENV, **changed), ObjectiveConfig()))
     known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
-    assert _compare(challenger, known, Feeds(), Player())[0]
-    better, why = _compare(other, known, Feeds(), Player())
+    assert _compare(challenger, known, NO_REGISTRY, Player())[0]
+    better, why = _compare(other, known, NO_REGISTRY, Player())
     assert not better
     assert {"CartPole-v1", "env.id", "env.kwargs", "env.wrappers"} <= set(re.findall(r"[\w.-]+", why))
     assert "env.name=cartpole-2" in why
@@ -106,7 +105,7 @@ def test_champions_of_another_objective_are_not_beaten_by_it() -> None:
     challenger = candidate(500.0)
     known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
     other = replace(challenger, env=specify_env(ENV, ObjectiveConfig("info", "is_success")))
-    better, why = _compare(other, known, Feeds(), Player())
+    better, why = _compare(other, known, NO_REGISTRY, Player())
     assert not better
     assert "env.name=cartpole-2" in why
 
@@ -133,22 +132,23 @@ def test_a_version_tells_its_mean_on_episodes_of_its_own() -> None:
 def test_a_score_of_an_unnamed_environment_is_not_compared() -> None:
     known = champion(10.0)
     unnamed = replace(known, tags={key: value for key, value in known.tags.items() if key != "rltune.env_digest"})
-    better, why = _compare(candidate(500.0), unnamed, Feeds(), Player())
+    better, why = _compare(candidate(500.0), unnamed, NO_REGISTRY, Player())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores are not compared"
 
 
 def test_a_score_on_other_episodes_is_not_compared() -> None:
-    better, why = _compare(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), Feeds(), Player())
+    better, why = _compare(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), NO_REGISTRY, Player())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores are not compared"
 
 
 def test_a_champion_measured_on_other_episodes_plays_those_of_its_challenger(finished_sweep: Project) -> None:
-    registry: Any = ModelRegistry(MlflowClient(finished_sweep.store), finished_sweep.store, "0")
-    known = registry.champion("cartpole-ppo", "champion")
+    registry = ModelRegistry(finished_sweep.store)
+    known, _ = registry.look_up("cartpole-ppo", "champion")
+    assert known is not None
     before = replace(known, tags={**known.tags, "rltune.episodes": "7 others", "rltune.score": "1e9"})
     policy = load_policy(str(finished_sweep.sweep / finished_sweep.summary["winner"]["checkpoint"]))
     score = evaluate(policy, NUM_EPISODES, EVALUATION_SEED).mean
@@ -178,18 +178,19 @@ def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
 
 
 def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: Path, monkeypatch: Any) -> None:
-    class Remembers(Feeds):
-        def champion(self, name: str, alias: str = "champion") -> RegisteredModel:
-            return champion(450.0)
+    class Remembers(ModelRegistry):
+        def look_up(self, name: str, alias: str) -> tuple[RegisteredModel, int]:
+            return champion(450.0), 4
 
         def register(self, **given: Any) -> RegisteredModel:
-            assert given["key"] == RunKey(1, 2), "the version is the run's that trained it"
+            assert (given["run_id"], given["newest"]) == ("trial-001-seed-3", 4), "the run that trained it"
             return champion(450.0)
 
     (tmp_path / "policy").mkdir()
     monkeypatch.setattr("rltune.policies.mlflow_model.make_model_arguments", lambda *_: {})
     monkeypatch.setattr("rltune.certification.champion._describe_training", lambda _: {})
-    model = register_champion(candidate(450.0, False, tmp_path, RunKey(1, 2)), Remembers(), print, Player())
+    winner = candidate(450.0, False, tmp_path, RunKey(1, 2))
+    model = register_champion(winner, Remembers("no://registry"), lambda key: key.name, print, Player())
     assert model is not None
     assert (model["champion"], model["uri"]) == (True, champion(450.0).uri)
     assert model["why"] == "as before"

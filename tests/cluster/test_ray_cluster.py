@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import Any
 
 import pytest
 import ray
 
+from rltune.cluster import ray_cluster
 from rltune.cluster.ray_cluster import check_address, connect_ray
 from rltune.config.schema import ClusterConfig
 from rltune.errors import ResourceError, UnavailableError
@@ -64,6 +67,26 @@ def test_an_address_that_may_be_a_rays_is_tried(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", named)
     check_address(ClusterConfig(address=address))
+
+
+def test_sigterm_means_after_rays_start_what_it_meant_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+
+    def handle(number: int, frame: object) -> None:
+        raise AssertionError(number)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray_cluster, "find_logs", lambda: None)
+    monkeypatch.setattr(ray_cluster, "list_nodes", tuple)
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        with connect_ray(ClusterConfig(num_cpus=1)):
+            assert signal.getsignal(signal.SIGTERM) is handle
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_ray_that_does_not_come_up_may_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

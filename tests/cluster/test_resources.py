@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -269,14 +270,47 @@ def test_hidden_gpus_do_not_count(hidden, monkeypatch):
     assert local_machine().gpus == 0
 
 
+SERVICE = "0::/system.slice/rltune.service\n"  # A systemd unit on the machine itself.
+
+
 @pytest.mark.parametrize(
-    ("quota", "cpus"), [("50000 100000", 1), ("150000 100000", 2), ("200000 100000", 2), ("max 100000", 64)]
+    ("own", "files", "cpus"),
+    [
+        ("0::/\n", {"cpu.max": "50000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "150000 100000"}, 2),
+        ("0::/\n", {"cpu.max": "max 100000"}, 64),
+        (SERVICE, {"system.slice/rltune.service/cpu.max": "300000 100000"}, 3),
+        (SERVICE, {"system.slice/rltune.service/cpu.max": "max 100000", "system.slice/cpu.max": "400000 100000"}, 4),
+        (SERVICE, {"system.slice/other.service/cpu.max": "100000 100000"}, 64),
+        ("0::/../../job\n", {"cpu.max": "200000 100000"}, 2),
+        (
+            "4:memory:/job\n3:cpu,cpuacct:/slurm/job\n0::/\n",
+            {"cpu,cpuacct/slurm/cpu.cfs_quota_us": "500000", "cpu,cpuacct/slurm/cpu.cfs_period_us": "100000"},
+            5,
+        ),
+        (
+            "1:cpu:/docker/1f\n",
+            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000", "memory/cpu.max": "1 1"},
+            64,
+        ),
+    ],
 )
-def test_a_containers_quota_counts_as_whole_cpus(quota, cpus, monkeypatch, tmp_path):
-    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+def test_each_quota_around_this_process_counts(own, files, cpus, monkeypatch, tmp_path):
+    (tmp_path / "own").write_text(own)
+    for name, content in files.items():
+        (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / name).write_text(f"{content}\n")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)), raising=False)
-    monkeypatch.setattr("rltune.cluster.resources.Path", lambda _: tmp_path / "cpu.max")
+    monkeypatch.setattr("rltune.cluster.resources.CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr("rltune.cluster.resources.CGROUPS_OF_PROCESS", tmp_path / "own")
     assert available_cpus() == cpus
+
+
+def test_the_cpus_of_a_slurm_job_are_the_most(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr("rltune.cluster.resources.CGROUPS_OF_PROCESS", Path("/missing"))
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "6")
+    assert available_cpus() == 6
 
 
 @pytest.mark.parametrize(("visible", "count"), [("0,1", 2), ("MIG-7fd5,MIG-91ac", 2), ("", 0), ("-1", 0)])

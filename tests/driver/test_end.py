@@ -20,16 +20,19 @@ from mlflow import MlflowClient
 from saved import write_checkpoint
 from server import put_store
 
+from rltune.config.settings_file import write_settings
 from rltune.driver import end as module
 from rltune.driver.end import end_sweep, leave_without_head, register_winner, save_outcome, select_winner
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
+from rltune.driver.starting import find_end
 from rltune.envs.child import CallGivenUpError
 from rltune.ledger.outcome import load_outcome
 from rltune.policies.policy import load_policy
 from rltune.policies.result import Evaluation
 from rltune.records import Report
 from rltune.tracking.mlflow_tracker import MLflowTracker
+from rltune.tracking.model_registry import RegistryError
 from tests.policies.bundles import BOX, write_linear
 
 # The functions of the end, in their order; the driver is killed just before one of them runs.
@@ -257,7 +260,7 @@ def test_the_searchs_best_wins_where_none_can_be_evaluated(open_mine: Callable[.
         assert winner is not None
         assert (winner.trial, winner.evaluation, certification) == (1, None, None)
         if signal:
-            assert register_winner(sweep, winner, None) is None
+            assert register_winner(sweep, winner, None) == (None, None)
 
 
 @pytest.mark.parametrize(("signal", "exit_code"), [(2, 130), (15, 143)])
@@ -347,8 +350,33 @@ def test_a_winner_is_registered_however_mlflow_is_named(
     with open_mine("certify=off", f"tracking.kinds=[{kinds}]", "tracking.register=true") as sweep:
         add_trial(sweep, 0, 10.0)
         winner, _ = select_winner(sweep, sweep.ledger.trials.records())
-        assert bool(register_winner(sweep, winner, None)) is is_registered
+        model, unregistered = register_winner(sweep, winner, None)
+        assert (bool(model), unregistered) == (is_registered, None)
         sweep.tracker.abandon()
+
+
+def test_a_winner_that_mlflow_does_not_take_is_registered_later(
+    open_mine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RegistryError("no answer in time")
+
+    monkeypatch.setattr(module, "register_champion", refuse)
+    monkeypatch.setattr(MLflowTracker, "open", lambda _: pytest.fail("no server is needed"))
+    with open_mine("certify=off", "tracking.kinds=[mlflow]", "tracking.register=true") as sweep:
+        add_trial(sweep, 0, 10.0)
+        records = sweep.ledger.trials.records()
+        winner, _ = select_winner(sweep, records)
+        model, unregistered = register_winner(sweep, winner, None)
+        outcome = save_outcome(sweep, records, winner, None, model, unregistered)
+        sweep.tracker.abandon()
+        sweep.ledger.change_sweep(status=outcome.status)
+        assert (outcome.status, outcome.exit_code, outcome.model) == ("complete", 0, None)
+        write_settings(sweep.folder, sweep.plan.given_settings)
+        assert json.loads((sweep.folder / "summary.json").read_text())["unregistered"] == "no answer in time"
+        assert find_end(sweep.folder, None) is None, "the same command has this left to do"
+        save_outcome(sweep, records, winner, None, {"version": "1"})
+        assert find_end(sweep.folder, None) is not None
 
 
 def test_an_interrupted_sweep_registers_nothing_yet(open_mine: Callable[..., Any]) -> None:
@@ -358,7 +386,7 @@ def test_an_interrupted_sweep_registers_nothing_yet(open_mine: Callable[..., Any
         records = sweep.ledger.trials.records()
         winner, certification = select_winner(sweep, records)
         assert winner is not None
-        assert register_winner(sweep, winner, certification) is None
+        assert register_winner(sweep, winner, certification) == (None, None)
         outcome = save_outcome(sweep, records, winner, certification, None)
     assert (outcome.status, outcome.exit_code, outcome.reason) == ("interrupted", 75, "nothing works")
 
@@ -411,7 +439,7 @@ def test_without_the_clusters_head_a_sweep_is_interrupted(open_mine: Callable[..
         sweep.stopper.lose_head()
         records = sweep.ledger.trials.records()
         winner, certification = select_winner(sweep, records)
-        assert register_winner(sweep, winner, None) is None, "there are seconds left"
+        assert register_winner(sweep, winner, None) == (None, None), "there are seconds left"
         outcome = save_outcome(sweep, records, winner, certification, None)
     assert (outcome.status, outcome.exit_code) == ("interrupted", 75)
     assert "head" in outcome.reason

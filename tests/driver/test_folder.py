@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import os
+import shutil
 import signal
 import sqlite3
 import sys
@@ -15,18 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ended import write_sweep
 from opened import plan_of
 
 from rltune.checkpoints.clients import StoreUnavailableError, make_address
+from rltune.config.settings_file import read_identity
 from rltune.driver import folder as folder_module
 from rltune.driver import run as run_module
 from rltune.driver.folder import RedactingFormatter, _log_to_file, hold_sweep, open_folder
 from rltune.driver.plan import Plan, make_plan
+from rltune.driver.provenance import record_start
 from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError
-from rltune.ledger.storage import start_ledger
+from rltune.ledger.storage import open_ledger, start_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.secrets import conceal
+from rltune.views.sweep_reader import SweepReader
 
 
 def begin(folder: Path) -> None:
@@ -116,6 +121,123 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
         with hold_sweep(plan) as ledger, open_folder(plan, ledger):
             pass
         assert SweepRef("x", tmp_path / "outputs").folder() == folder
+
+
+@pytest.mark.parametrize("step", ["list_sessions", "write_settings", "logging.FileHandler"])
+def test_an_extension_killed_at_its_settings_is_unfinished(step: str, tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "mine", 2, None, "complete")
+    plan = plan_of(folder)
+    assert read_status(folder) == "complete"
+    die_in(step, plan)
+    assert read_status(folder) == "running", "the same command goes on with it"
+    with hold_sweep(plan) as ledger, open_folder(plan, ledger):
+        ledger.change_sweep(status="complete")
+    assert read_status(folder) == "complete"
+
+
+def test_a_start_that_changes_nothing_leaves_an_ended_sweep(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "mine", 2, None, "complete")
+    with pytest.raises(UnavailableError), hold_sweep(plan_of(folder)):
+        raise UnavailableError("Ray did not start", "", "")
+    assert read_status(folder) == "complete"
+
+
+# -- one key for each sweep --------------------------------------------------------------------------------------------
+
+
+def hold(folder: Path, *words: str, new: bool = False) -> str:
+    """Begin or continue a sweep as its driver does, and return its key, which its folder and its ledger both have."""
+    plan = plan_of(folder, *words)
+    plan = replace(plan, resumed=not new, ledger_url=find_address(words))
+    stream = io.StringIO()
+    with hold_sweep(plan, stream) as ledger, open_folder(plan, ledger):
+        record_start(ledger, folder, plan.settings, None)
+        key = ledger.sweep().key
+    assert read_identity(folder).key == key
+    assert ("copy of" in stream.getvalue()) is ("copy" in folder.name)
+    return key
+
+
+def find_address(words: tuple[str, ...]) -> str | None:
+    return next((word.partition("=")[2] for word in words if word.startswith("study.storage=")), None)
+
+
+def test_a_copied_folder_becomes_a_sweep_of_its_own(tmp_path: Path) -> None:
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    key = hold(first, new=True)
+    with contextlib.closing(start_ledger(None, first, new=False)) as ledger:
+        ledger.trials.add({}, [1])
+        ledger.trials.change(0, mlflow_run_id="child")
+        ledger.change_sweep(mlflow_run_id="parent")
+        ledger.mark_reports("mlflow", 7)
+        ledger.mark_trial("wandb", "trials", 0, revision=1)
+    shutil.copytree(first, copy)
+    assert hold(copy) != key
+    with contextlib.closing(start_ledger(None, copy, new=False)) as ledger:
+        assert (ledger.sweep().mlflow_run_id, ledger.trials.record(0).mlflow_run_id) == (None, None)
+        assert ledger.read_delivered_report("mlflow") == 0
+        assert [trial.delivered for trial in ledger.read_pending_trials("wandb")] == [0]
+    assert hold(first) == key, "the original goes on as it was"
+    again = tmp_path / "copy-of-the-copy"
+    shutil.copytree(copy, again)
+    assert len({hold(again), hold(copy.rename(tmp_path / "moved")), key}) == 3
+
+
+def test_a_moved_folder_stays_the_same_sweep(tmp_path: Path) -> None:
+    key = hold(tmp_path / "first", new=True)
+    moved = (tmp_path / "first").rename(tmp_path / "moved")
+    (tmp_path / "link").symlink_to(moved)
+    hold(tmp_path / "first", new=True)
+    assert hold(moved) == hold(tmp_path / "link") == key, "another sweep has its earlier place"
+
+
+@pytest.mark.parametrize("step", ["set_journal", "list_sessions", "write_settings", "logging.FileHandler"])
+def test_a_copy_whose_driver_was_killed_is_still_a_copy(step: str, tmp_path: Path) -> None:
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    key = hold(first, new=True)
+    with contextlib.closing(start_ledger(None, first, new=False)) as ledger:
+        ledger.change_sweep(mlflow_run_id="parent")
+    shutil.copytree(first, copy)
+    die_in(step, plan_of(copy))
+    plan = plan_of(copy)
+    with hold_sweep(plan, io.StringIO()) as ledger, open_folder(plan, ledger):
+        assert (ledger.sweep().key == key, ledger.sweep().mlflow_run_id) == (False, None)
+
+
+def test_a_row_that_another_folder_has_taken_is_refused(tmp_path: Path) -> None:
+    address = f"study.storage=sqlite:///{tmp_path / 'shared.db'}"
+    ours, theirs = tmp_path / "ours/night", tmp_path / "theirs/night"
+    for folder in (ours, theirs):
+        folder.parent.mkdir()
+        plan = replace(plan_of(folder, address), ledger_url=find_address((address,)))
+        if folder == ours:
+            die_in("logging.FileHandler", plan)
+    hold(theirs, address, new=True)
+    with pytest.raises(StudyError) as refused:
+        hold(ours, address)
+    assert (refused.value.key, refused.value.exit_code, "name=" in refused.value.fix) == ("sweep", 2, True)
+    with pytest.raises(StudyError):
+        open_ledger(ours)
+    (result,) = SweepReader().read([ours]).values()
+    assert isinstance(result, StudyError)
+    hold(theirs, address)
+
+
+def test_a_copy_with_the_ledger_of_its_original_is_refused(tmp_path: Path) -> None:
+    address = f"study.storage=sqlite:///{tmp_path / 'shared.db'}"
+    first = tmp_path / "first/night"
+    first.parent.mkdir()
+    hold(first, address, new=True)
+    shutil.copytree(first.parent, tmp_path / "second")
+    with pytest.raises(StudyError) as refused:
+        hold(tmp_path / "second/night", address)
+    assert (refused.value.key, "resume sweep=night" in refused.value.fix) == ("sweep", True)
+
+
+def read_status(folder: Path) -> str | None:
+    """Read a sweep's status as later commands do."""
+    with contextlib.closing(start_ledger(None, folder, new=False)) as ledger:
+        return ledger.sweep().status
 
 
 def test_a_logged_traceback_holds_no_login() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 from saved import write_checkpoint
 
-from rltune.checkpoints.clients import Client
+from rltune.checkpoints.clients import Client, StoreUnavailableError
 from rltune.checkpoints.store import REPLAY, Store
+from rltune.driver import open_sweep as open_sweep_module
+from rltune.driver.end import end_sweep
 from rltune.driver.plan import Plan
-from rltune.ledger.handover import take
+from rltune.ledger.handover import find_successor, take
+from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import start_ledger
 from rltune.records import Report
@@ -82,6 +87,7 @@ def test_a_driver_drops_nothing_once_another_machine_took_over(
     monkeypatch.setattr(Plan, "open_store", lambda plan: open_store(plan.folder))
     with open_mine("certify=off") as sweep:
         take(sweep.store, sweep.ledger.lease.id)
+        sweep.ledger.lease.find_successor = partial(find_successor, sweep.store, sweep.ledger.lease.id)
         for machine, is_dropped in ((sweep.store, True), (other, False)):
             name = "trials/1/attempt/latest-000000000500/manifest.json"
             if machine is other:
@@ -90,6 +96,50 @@ def test_a_driver_drops_nothing_once_another_machine_took_over(
             sweep.retention.drop_unnamed([sweep.ledger.trials.record(1)])
             sweep.retention.drop_pending()
             assert (other.read(name) is None) == is_dropped
+
+
+def test_a_driver_taken_over_in_the_bucket_stops_at_once(
+    open_mine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stream: io.StringIO
+) -> None:
+    monkeypatch.setattr(open_sweep_module, "RENEW_S", 0.02)
+    ends: list[str] = []
+    monkeypatch.setattr("rltune.tracking.feed.Feeds.close", lambda *_, **__: ends.append("published"))
+    monkeypatch.setattr("rltune.tracking.feed.Feeds.abandon", lambda _: ends.append("abandoned"))
+    with pytest.raises(LeaseLostError) as lost, open_mine() as sweep:  # noqa: PT012
+        history: list[str] = []
+        sweep.ledger.lease.find_successor = lambda: next(iter(history), None)
+        sweep.ledger.require_ownership()
+        sweep.ledger.trials.add({}, [1])
+        history.append("elsewhere")
+        deadline_s = time.monotonic() + 10.0
+        while not sweep.stopper.lease_lost and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert (sweep.stopper.lease_lost, sweep.stopper.stop_all()) == (True, True)
+        with pytest.raises(LeaseLostError):
+            sweep.ledger.trials.add({}, [2])
+        end_sweep(sweep)
+    assert (lost.value.exit_code, "elsewhere" in lost.value.what) == (75, True)
+    assert ends == ["abandoned"]
+    assert not (sweep.folder / "summary.json").exists()
+
+
+@pytest.mark.parametrize("is_urgent", [False, True])
+def test_a_bucket_that_is_away_holds_up_no_urgent_end(
+    open_mine: Callable[..., Any], is_urgent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise StoreUnavailableError("does not answer", "", "")
+
+    monkeypatch.setattr("rltune.driver.end.publish_outcome", lambda *_: None)
+    with open_mine("certify=off") as sweep:
+        sweep.ledger.lease.find_successor = fail
+        assert not sweep.ledger.has_lost_ownership()
+        if is_urgent:
+            sweep.stopper.request("a signal", 15)
+            assert end_sweep(sweep).status == "interrupted"
+        else:
+            with pytest.raises(StoreUnavailableError):
+                end_sweep(sweep)
 
 
 ASHA = ("scheduler=asha", "budget.env_steps=1000", "budget.trials=4", "certify=off")

@@ -23,6 +23,7 @@ from mlflow import MlflowClient
 from toy import ToyTrial, ledger, run_toy
 
 from rltune.cluster.resources import Machine
+from rltune.config.schema import ClusterConfig
 from rltune.config.settings_file import read_settings
 from rltune.driver import run as pipeline
 from rltune.driver.plan import Invocation, make_plan
@@ -52,6 +53,21 @@ def children(outcome: Outcome, tmp_path: Path) -> list[Any]:
     parents = [run for run in runs if run.info.run_name == outcome.name]
     assert len(parents) == 1
     return [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_ray_without_room_for_its_logs_names_the_folder(
+    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: Any) -> None:
+        raise UnavailableError(": Ray did not start")
+
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(pipeline, "connect_ray", connect)
+    monkeypatch.setattr("rltune.ledger.disk_full.MIN_FREE_BYTES", 10**18 if is_full else 0)
+    with pytest.raises(UnavailableError) as failed, pipeline.RayStart(ClusterConfig(), {}, ToyTrial) as ray:
+        _ = ray.nodes
+    assert (str(tmp_path) in failed.value.fix, failed.value.exit_code) == (is_full, 75)
 
 
 ENDED = ("name=mine", "scheduler=none", "report=true", "checkpoint.every_s=0")

@@ -154,6 +154,24 @@ def test_a_slow_simulator_is_reset_once(monkeypatch):
     assert Slow.resets == 1
 
 
+class Long(FreeStart):
+    """Counts its steps, and ends no episode."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        Long.steps += 1
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, False, info
+
+
+def test_a_slow_episode_is_left_without_a_score(monkeypatch):
+    monkeypatch.setattr(first_steps, "MAX_CHECK_S", 0.0)
+    monkeypatch.setattr(first_steps, "SCORE_S", 0.0)
+    check(Long, objective={"kind": "info", "key": "won"})
+    assert Long.steps == 2
+
+
 # -- Bounds -----------------------------------------------------------------------------------------------------------
 
 

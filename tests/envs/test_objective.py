@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from rltune.envs.build import find_modules, make_training_env
+from rltune.envs.build import make_training_env
 from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.objective import Objective, check_objective, make_score
 from rltune.envs.spec import EnvSpec
@@ -136,7 +136,7 @@ def test_scores_of_other_objectives_are_of_another_task() -> None:
 
 
 def test_a_policy_may_not_import_its_authors_own_function() -> None:
-    assert "theirs.scores" in find_modules(EnvSpec("CartPole-v1", objective={"kind": "theirs.scores:cost"}))
+    assert "theirs.scores" in EnvSpec("CartPole-v1", objective={"kind": "theirs.scores:cost"}).list_imports()
 
 
 def test_an_environment_in_mid_episode_goes_on_scoring() -> None:

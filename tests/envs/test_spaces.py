@@ -18,7 +18,7 @@ from rltune.envs.spaces import (
 )
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
-from rltune.errors import ConfigError
+from rltune.errors import Cause, ConfigError, GuestError
 
 
 class Compound(gymnasium.Env):
@@ -217,9 +217,11 @@ def test_a_listed_wrapper_makes_a_vector_of_an_image(register):
 def test_a_state_outside_of_its_space_is_refused():
     """The one-hot vector of -1 would be that of the last state."""
     for state in (-1, 5):
-        with pytest.raises(ConfigError) as refused:
+        with pytest.raises(GuestError) as refused:
             flatten_observation(gymnasium.spaces.Discrete(5), state)
         assert str(state) in refused.value.what
+        assert "Discrete(5)" in refused.value.what
+        assert refused.value.cause is Cause.OBSERVATION
 
 
 def test_an_action_of_few_bits_becomes_the_networks_choice():

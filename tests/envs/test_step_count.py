@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rltune.envs.step_count import STEPS, SamplingEnded, count_steps_of
-from rltune.errors import RewardError
+from rltune.errors import Cause, GuestError, RewardError
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +55,46 @@ def test_stock_rllibs_copies_get_what_the_engines_get() -> None:
     envs.close()
 
 
+class Bare(Strict):
+    """Returns no info any more after its first episode began, or from its third step on."""
+
+    begun = steps = 0
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.begun += 1
+        return 0, None if self.call == "reset" and self.begun == 2 else {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return 0, 1.0, False, False, None if self.call == "step" and self.steps == 3 else {}
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_stock_rllibs_copies_must_return_an_info(call: str) -> None:
+    envs = gym.wrappers.vector.DictInfoToList(gym.vector.SyncVectorEnv([lambda: Bare(call)] * 2))
+    count_steps_of(envs)
+
+    def play() -> None:
+        for _ in range(3):
+            envs.reset()
+            envs.step(np.array([0, 1]))
+
+    with pytest.raises(GuestError) as fault:
+        play()
+    envs.close()
+    assert fault.value.cause is Cause.ENVIRONMENT
+    assert fault.value.call.startswith(call)
+    assert "info, a dict" in fault.value.allowed
+
+
 class Envs(SimpleNamespace):
     """As many environments as there are rewards, which are those of each step."""
+
+    def reset(self) -> Any:
+        return None, {}
 
     def step(self, actions: Any) -> Any:
         return None, self.rewards, None, None, {}

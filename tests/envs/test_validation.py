@@ -19,7 +19,7 @@ import pytest
 
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env, check_rewards, examine_env, qualify_id, refuse_program
-from rltune.errors import ConfigError, GuestError, RltuneError
+from rltune.errors import Cause, ConfigError, GuestError, RltuneError
 
 SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
 
@@ -502,3 +502,13 @@ def test_what_the_program_defines_is_refused(
         refuse_program(spec)
     assert refused.value.key == key
     assert f"{key}={module}:" in refused.value.fix
+
+
+def test_an_objective_that_hangs_ends_the_check(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "hanging_score.py").write_text("import time\ndef score(*episode):\n    time.sleep(600)\n")
+    spec = EnvSpec("CartPole-v1", objective={"kind": "hanging_score:score"})
+    with pytest.raises(GuestError) as caught:
+        examine_env(spec, stall_s=1.0)
+    assert caught.value.cause is Cause.STALLED
+    assert (caught.value.key, caught.value.value) == ("objective.kind", "hanging_score:score")

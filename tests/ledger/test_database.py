@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import postgres
+import psutil
 import pytest
 from ended import damage_table
 from ledger import SPACE, add_reports, ask, make_ledger
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from rltune.config.settings_file import FORMAT
 from rltune.errors import StudyError
 from rltune.ledger import database
-from rltune.ledger.database import choose_journal, find_network_file_system
+from rltune.ledger.database import choose_journal, connect_ledger, find_network_file_system
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import open_ledger, set_journal, start_ledger
 from rltune.tracking.dashboard import DashboardTracker
@@ -165,3 +172,39 @@ def test_text_that_cannot_be_decoded_counts_as_damage(tmp_path: Path) -> None:
         pytest.raises(StudyError, match=r"ledger\.db"),
     ):
         ledger.trials.records()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+def test_no_wait_for_a_suspended_server_is_without_a_limit(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "ANSWER_S", 1.0)
+    monkeypatch.setattr(database, "CONNECT_S", 2)  # The shortest that libpq has.
+    monkeypatch.setattr(database, "RESTART_S", 0.0)
+    engine = connect_ledger(postgres.database(postgres_server, "suspended"))
+    with engine.connect() as connection:
+        backend = psutil.Process(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        with pytest.raises(OperationalError):  # The server's own limit.
+            connection.execute(text("SELECT pg_sleep(20)"))
+    suspended = [backend.pid, backend.ppid()]
+    for pid in suspended:
+        os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        # The connection of the pool is tried first, and after that a new one.
+        with pytest.raises(OperationalError):
+            engine.connect()
+    finally:
+        for pid in suspended:
+            os.kill(pid, signal.SIGCONT)
+    assert time.monotonic() - began < 10
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+
+
+@pytest.mark.fast
+def test_the_time_limits_in_a_url_are_kept() -> None:
+    limits = database._choose_time_limits("postgresql+psycopg://host/db?connect_timeout=60")
+    assert limits.keys() >= {"keepalives_idle", "tcp_user_timeout"}
+    assert "connect_timeout" not in limits

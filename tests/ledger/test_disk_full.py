@@ -16,7 +16,7 @@ from toy import ToyTrial
 from rltune.driver.run import resume_sweep
 from rltune.errors import UnavailableError
 from rltune.ledger import database
-from rltune.ledger.disk_full import is_disk_full
+from rltune.ledger.disk_full import is_disk_full, make_disk_full_error
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
@@ -52,6 +52,15 @@ def test_a_full_database_is_known_by_its_code(tmp_path: Path) -> None:
 def test_words_alone_fill_no_disk(text: str) -> None:
     assert not is_disk_full(ValueError(text))
     assert not is_disk_full(RuntimeError(text))
+
+
+def test_the_disk_that_is_full_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch, folder = tmp_path / "scratch", tmp_path / "outputs" / "tight"
+    monkeypatch.setenv("RAY_TMPDIR", str(scratch))
+    for full in (scratch, folder):
+        monkeypatch.setattr("rltune.ledger.disk_full.has_no_room", lambda place, full=full: place == full)
+        assert str(make_disk_full_error(folder)).startswith(f"{full}: ")
+        assert f"make room in {full}, " in make_disk_full_error(folder).fix
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -20,10 +20,10 @@ from rltune.ledger import handover
 from rltune.ledger.handover import (
     HISTORY,
     fetch_sweep,
+    find_successor,
     hand_over,
     has_newest,
     is_stored,
-    is_taken_over,
     read_stored_history,
     take,
 )
@@ -88,6 +88,7 @@ def test_a_resume_is_refused_while_a_driver_works_elsewhere(first: Store, machin
         with pytest.raises(StudyError) as refused:
             fetch_sweep(store, for_driver=True)
         assert (refused.value.key, "take_over=true" in refused.value.fix) == ("sweep", True)
+        assert refused.value.exit_code == 75, "the driver elsewhere may end"
     drive(first, "d3")
     assert read_ledger(first) == "d1 d2 d3", "the driver was killed, and its machine goes on"
 
@@ -97,7 +98,7 @@ def test_the_stored_ledger_continues_if_a_machine_is_gone(first: Store, machine:
     second = machine("second")
     drive(second, "d3", take_over=True)
     assert read_ledger(second) == "d1 d3"
-    assert is_taken_over(first, "d2")
+    assert find_successor(first, "d2")
     with pytest.raises(StudyError) as refused:
         fetch_sweep(first, for_driver=True)
     assert refused.value.key == "sweep"
@@ -164,7 +165,7 @@ def test_a_local_sweep_leaves_no_mark(tmp_path: Path) -> None:
     take(store, "d1")
     hand_over(store, "d1")
     fetch_sweep(store, for_driver=True)
-    assert not is_taken_over(store, "d1")
+    assert not find_successor(store, "d1")
     assert list(tmp_path.iterdir()) == []
 
 

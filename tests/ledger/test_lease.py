@@ -144,6 +144,13 @@ def test_a_lease_is_taken_renewed_and_given_back(ledger: Ledger) -> None:
         assert again.previous is None
 
 
+def test_whoever_took_the_lease_and_did_not_end_is_unfinished(ledger: Ledger) -> None:
+    ledger.change_sweep(status="complete")
+    with take_lease(ledger) as lease:
+        assert (ledger.sweep().status, lease.replaced_status) == ("running", "complete")
+    assert ledger.sweep().status == "running"
+
+
 def test_a_second_driver_is_refused_at_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "LEASE_S", 600.0)
     with take_lease(ledger):

@@ -317,6 +317,12 @@ def test_requests_come_in_order_and_are_taken_once(ledger: Ledger, url: str) -> 
     other.close()
 
 
+def test_a_request_never_gets_the_id_of_a_withdrawn_one(ledger: Ledger) -> None:
+    withdrawn = ledger.add_request(STOP, {}, "maria@host")
+    assert ledger.withdraw_request(withdrawn)
+    assert ledger.add_request(STOP, {}, "maria@host") > withdrawn
+
+
 def test_sweeps_of_one_database_have_requests_of_their_own(ledger: Ledger, url: str) -> None:
     other = Ledger(url, "other", create=True)
     other.trials.add({}, [1], other.add_request(ENQUEUE, {}, "maria@host"), drawn={})

@@ -145,6 +145,8 @@ def test_in_a_database_a_lost_sweep_is_told_from_a_new_one(folder: Path, tmp_pat
         ledger.change_sweep(config="format: 12")
     with pytest.raises(StudyError, match="name="):
         start_ledger(elsewhere, folder, new=True)
+    folder.with_name("lost").mkdir()
+    write_settings(folder.with_name("lost"))
     with pytest.raises(MissingSweepError, match="lost"):
         start_ledger(elsewhere, folder.with_name("lost"), new=False)
     with closing(Ledger(elsewhere, "sweep")) as ledger:

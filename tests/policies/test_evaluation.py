@@ -15,11 +15,11 @@ import torch
 from failing import Failing
 
 from rltune.envs.facts import describe_space
-from rltune.errors import GuestError, PolicyError
+from rltune.errors import Cause, GuestError, PolicyError
 from rltune.policies.evaluation import Copies, environment_of, evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
 from rltune.records import EVALUATION_STEPS
-from tests.policies.bundles import BOX, write_linear
+from tests.policies.bundles import BOX, DISCRETE, write_linear
 
 
 class Countdown(gymnasium.Env):
@@ -263,6 +263,71 @@ class ByType(Countdown):
 
 
 gymnasium.register("ByType-v0", ByType)
+
+
+class Late(Countdown):
+    """Returns something else than before in its third step, or in its second reset."""
+
+    begun = 0
+
+    def __init__(self, fault):
+        self.fault = fault
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        self.begun, self.steps = self.begun + 1, 0
+        return obs, None if self.fault == "reset" and self.begun == 2 else info
+
+    def step(self, action):
+        self.steps += 1
+        obs, reward, over, truncated, info = super().step(action)
+        if self.steps == 3:
+            obs = obs * np.nan if self.fault == "nan" else obs
+            reward = None if self.fault == "reward" else reward
+            info = None if self.fault == "step" else info
+        return obs, reward, over, truncated, info
+
+
+gymnasium.register("Late-v0", Late)
+LATE = {
+    "step": (Cause.ENVIRONMENT, "step 3 of copy 1"),
+    "reset": (Cause.ENVIRONMENT, "reset of copy 1"),
+    "nan": (Cause.OBSERVATION, "step 3 of copy 1"),
+    "reward": (Cause.REWARD, "step 3 of copy 1"),
+}
+
+
+@pytest.mark.parametrize("fault", LATE)
+def test_a_late_fault_in_an_evaluation_names_its_call(checkpoint, fault):
+    with pytest.raises(GuestError) as caught:
+        evaluate(checkpoint, 3, seed=9, env={"id": "Late-v0", "kwargs": {"fault": fault}}, copies=1)
+    assert (caught.value.cause, caught.value.call) == LATE[fault]
+
+
+class States(Countdown):
+    """Leaves its five states in the third step."""
+
+    observation_space = gymnasium.spaces.Discrete(5)
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        self.state = 2
+        return self.state, {}
+
+    def step(self, action):
+        self.state += 1
+        return self.state, *super().step(action)[1:]
+
+
+gymnasium.register("States-v0", States)
+
+
+def test_a_state_that_an_evaluation_meets_must_exist(tmp_path):
+    policy = load_policy(write_linear(tmp_path, DISCRETE), trust=True)
+    with pytest.raises(GuestError) as caught:
+        evaluate(policy, 3, seed=9, env="States-v0", copies=1)
+    assert (caught.value.cause, caught.value.call) == (Cause.OBSERVATION, "step 3 of copy 1")
+    assert "5" in caught.value.what
 
 
 def test_an_evaluation_sends_and_takes_what_training_does(checkpoint):

@@ -14,7 +14,7 @@ from composing import compose
 
 from rltune.config.settings_file import redact_config, write_settings
 from rltune.config.validation import parse_config
-from rltune.errors import PolicyError
+from rltune.errors import PolicyError, RltuneError
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
 from tests.policies.bundles import BOX, write_linear
@@ -77,6 +77,20 @@ FOREIGN = [  # environments that would import a module of the author's choice
     {"id": "chosen:CartPole-v1"},
     {"id": "CartPole-v1", "wrappers": [{"entry_point": "chosen:Wrapper", "kwargs": {}}]},
     {"id": "chosen", "policies": "shared"},
+    {"id": "CartPole-v1", "objective": {"kind": "chosen:score"}},
+]
+MALFORMED = [  # what the code that builds an environment could read in another way than the code that asks for trust
+    {"id": "CartPole-v1", "objective": {"kind": "chosen"}},
+    {"id": "CartPole-v1", "objective": {"kind": "chosen:"}},
+    {"id": "CartPole-v1", "objective": {"kind": ":chosen"}},
+    {"id": "CartPole-v1", "objective": {"kind": "chosen:a:b"}},
+    {"id": "CartPole-v1", "objective": "chosen"},
+    {"id": "CartPole-v1", "wrappers": [{"entry_point": "chosen:Wrapper", "module": "gymnasium"}]},
+    {"id": "CartPole-v1", "wrappers": ["chosen:Wrapper"]},
+    {"id": "CartPole-v1", "wrappers": {"chosen:Wrapper": 1}},
+    {"id": "chosen:a:CartPole-v1"},
+    {"id": "chosen:CartPole-v1", "policies": ""},
+    {"id": ["chosen:CartPole-v1"]},
 ]
 
 
@@ -97,6 +111,41 @@ def test_no_module_of_a_strangers_choice_is_imported(spec, chosen, tmp_path):
             use()
         assert "trust=True" in refused.value.fix
     assert not chosen.exists()
+
+
+@pytest.mark.parametrize("spec", MALFORMED)
+def test_no_spelling_of_a_module_passes_without_trust(spec, chosen, tmp_path):
+    policy = load_policy(write_linear(tmp_path / "best" / "policy", BOX, spec))
+    for use in (policy.env, lambda: evaluate(policy, 1)):
+        with pytest.raises(RltuneError):
+            use()
+    assert not chosen.exists()
+
+
+def test_a_strangers_file_named_as_a_known_package_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "minigrid.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if "site-packages" not in path])
+    monkeypatch.delitem(sys.modules, "minigrid", raising=False)
+    monkeypatch.chdir(tmp_path)
+    sys.path.append(str(tmp_path))
+    policy = load_policy(write_linear(tmp_path / "best" / "policy", BOX, {"id": "minigrid:CartPole-v1"}))
+    with pytest.raises(PolicyError, match="'minigrid'"):
+        policy.env()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("key", ["kwargs", "wrappers"])
+def test_no_variable_of_a_strangers_choice_is_read(key, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "s3cr3t-value")
+    arguments = {"max_episode_steps": 5, "render_mode": "${oc.env:SECRET_TOKEN}"}
+    given = arguments if key == "kwargs" else [{"entry_point": "TimeLimit", "kwargs": arguments}]
+    policy = load_policy(write_linear(tmp_path / "best" / "policy", BOX, {"id": "CartPole-v1", key: given}))
+    for use in (policy.env, lambda: evaluate(policy, 1)):
+        with pytest.raises(PolicyError, match="variables") as refused:
+            use()
+        assert "s3cr3t" not in refused.value.what
+    with pytest.raises(PolicyError, match="variables"):
+        evaluate(policy, 1, env={"kwargs": {"max_episode_steps": 9}})
 
 
 @pytest.mark.parametrize("way", ["trust", "own", "imported"])

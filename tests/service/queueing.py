@@ -20,7 +20,9 @@ def begin_sweep(folder: Path, settings: str) -> None:
     write_settings(folder, make_plan(parse_config(load_settings(settings))).given_settings)
 
 
-def check_at_once(check: Callable[..., CheckedSweep], *arguments: object) -> CheckedSweep:
+def check_at_once(
+    check: Callable[..., CheckedSweep], *arguments: object, is_wanted: Callable[[], bool]
+) -> CheckedSweep:
     """Check a submission in the test's own process."""
     return check(*arguments)
 

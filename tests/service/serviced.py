@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,11 @@ import requests
 import uvicorn
 
 from rltune.service.access import Access
+from rltune.service.admission import Admission
 from rltune.service.api import make_app
+from rltune.service.checking import CheckedSweep
 from rltune.service.client import Client
+from rltune.service.connections import configure_server
 from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
@@ -57,20 +60,21 @@ class Serviced:
 
 
 @contextlib.contextmanager
-def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
+def run_service(
+    outputs: Path, width: int = 1, run_check: Callable[..., CheckedSweep] = check_at_once
+) -> Iterator[Serviced]:
     """Run one in a thread; its queue moves only when a test lets it."""
     folder = ServiceFolder(outputs)
     with folder.hold(), listen("127.0.0.1", 0) as listening:
         processes = FakeProcesses()
         queue = Submissions(folder.database, folder.make_id())
-        sweeps = SweepService(
-            folder, queue, Dispatcher(queue, processes, width), SweepDescriptions(folder), check_at_once
-        )
+        sweeps = SweepService(folder, queue, Dispatcher(queue, processes, width), SweepDescriptions(folder), run_check)
         port = listening.getsockname()[1]
         access = Access(TOKEN, port)
-        app = make_app(sweeps, access)
-        app.include_router(Page(sweeps, access).make_router())
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+        admission = Admission(2)
+        app = make_app(sweeps, access, admission)
+        app.include_router(Page(sweeps, access, admission).make_router())
+        server = uvicorn.Server(configure_server(app))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         while not server.started:

@@ -97,7 +97,8 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
 
     queue.add("s", ["budget.trials=4"])
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
-        take_lease(ledger).release()
+        with take_lease(ledger):
+            ledger.change_sweep(status="complete")
         last_driver = ledger.read_lease().driver_id
         assert change(state="complete") == ("complete", 100, 4)
         assert queue.queue_again(queue.get("s"), ["budget.trials=10"], "budget: {trials: 10}")
@@ -109,7 +110,7 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
         assert change(is_stopping=False) == ("starting", 40, 10)
         extended = parse_config(compose("run", "budget.env_steps=1000", "budget.trials=10"))
         with take_lease(ledger):
-            ledger.change_sweep(status="running", config=format_settings(redact_config(extended)))  # As a resume does.
+            ledger.change_sweep(config=format_settings(redact_config(extended)))  # As a resume does.
             assert change(reason=None) == ("running", 40, 10)
         ledger.change_sweep(status="stopped")
         assert change(reason=None)[0] == "running", "its process ends"

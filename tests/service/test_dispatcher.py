@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -149,6 +151,61 @@ def test_a_sweep_that_somebody_drives_is_not_started(queue: Submissions, process
     processes.endings["a"] = Ending(None, "interrupted")
     dispatcher.step()
     assert (states(queue), processes.started) == ({"a": INTERRUPTED, "b": RUNNING}, ["b"])
+
+
+class SilentProcesses(FakeProcesses):
+    """Processes, of which one has a ledger that does not answer until a test says so."""
+
+    def __init__(self, silent: str) -> None:
+        super().__init__()
+        self.silent, self.answers, self.num_reads = silent, threading.Event(), 0
+
+    def is_driven(self, submission: Submission, if_down: bool | None = False) -> bool | None:
+        """Wait if it is that one's."""
+        if submission.name == self.silent:
+            self.num_reads += 1
+            assert self.answers.wait(30)
+        return super().is_driven(submission, if_down)
+
+
+def test_a_ledger_that_does_not_answer_holds_up_no_queue(queue: Submissions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher_module, "ANSWER_S", 0.2)
+    for name in "abc":
+        queue.add(name, [])
+    processes = SilentProcesses("a")
+    dispatcher = Dispatcher(queue, processes, 1)
+    dispatcher.step()
+    assert states(queue) == {"a": QUEUED, "b": RUNNING, "c": QUEUED}
+    processes.endings["b"] = Ending(0)
+    dispatcher.step()
+    assert states(queue) == {"a": QUEUED, "b": COMPLETE, "c": RUNNING}
+    assert processes.num_reads == 1, "more threads than one wait for the same ledger"
+    processes.answers.set()
+    processes.endings["c"] = Ending(0)
+    while states(queue)["a"] != RUNNING:
+        dispatcher.step()
+    assert processes.started == ["b", "c", "a"]
+
+
+def test_a_running_sweep_whose_ledger_is_silent_lets_others_end(
+    queue: Submissions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "ANSWER_S", 0.2)
+    for name in "ab":
+        queue.change(queue.add(name, []), state=RUNNING)
+    processes = SilentProcesses("a")
+    processes.alive.add("b")
+    dispatcher = Dispatcher(queue, processes, 2)
+    thread = threading.Thread(target=dispatcher.step)
+    thread.start()
+    assert dispatcher.stop("b").is_stopping
+    processes.endings["b"] = Ending(143)
+    thread.join(30)
+    dispatcher.step()
+    assert states(queue) == {"a": RUNNING, "b": INTERRUPTED}
+    processes.answers.set()
+    while states(queue)["a"] == RUNNING and "a" not in processes.started:
+        dispatcher.step()
 
 
 def test_a_sweep_that_another_driver_took_over_is_running(queue: Submissions, processes: FakeProcesses) -> None:
@@ -369,21 +426,45 @@ def test_after_its_end_a_service_notes_and_starts_nothing(queue: Submissions, pr
     assert states(queue) == {"a": RUNNING, "b": QUEUED}
 
 
-def test_a_sweep_that_cannot_be_started_keeps_no_other_from_it(queue: Submissions) -> None:
-    class Broken(FakeProcesses):
-        def start(self, submission: Submission) -> None:
-            if submission.name == "a":
-                raise OSError("no process left")
-            super().start(submission)
+class Broken(FakeProcesses):
+    """Processes of a machine that has none left for some sweeps."""
 
-    processes = Broken()
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = set(names)
+
+    def start(self, submission: Submission) -> None:
+        if submission.name in self.names:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().start(submission)
+
+
+def test_a_sweep_that_cannot_be_started_keeps_no_other_from_it(queue: Submissions) -> None:
     for name in "ab":
         queue.add(name, [])
-    dispatcher = Dispatcher(queue, processes, 1)
+    dispatcher = Dispatcher(queue, Broken("a"), 1)
     dispatcher.step()
     dispatcher.step()
-    assert states(queue) == {"a": FAILED, "b": RUNNING}
+    assert states(queue) == {"a": QUEUED, "b": RUNNING}
     assert queue.get("a").reason
+
+
+def test_a_full_disk_at_their_start_fails_no_sweep_of_the_queue(
+    queue: Submissions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=100)
+    monkeypatch.setattr(dispatcher_module.time, "monotonic", lambda: float(next(clock)))
+    processes = Broken(*"abcd")
+    for name in "abcd":
+        queue.add(name, [])
+    dispatcher = Dispatcher(queue, processes, 2)
+    for _ in range(20):  # The last ones are tried often, because starts without a process give their slots back.
+        dispatcher.step()
+        assert set(states(queue).values()) == {QUEUED}
+    processes.names.clear()
+    while len(processes.started) < 2:
+        dispatcher.step()
+    assert sorted(states(queue).values()) == [QUEUED, QUEUED, RUNNING, RUNNING]
 
 
 def test_one_that_was_taken_from_the_queue_meanwhile_is_not_started(queue: Submissions) -> None:

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ended import damage_table, make_certification, write_sweep
+from ended import damage_table, lock_ledger, make_certification, write_sweep
 from ledger import add_reports
 
 from rltune.errors import RltuneError
@@ -58,6 +58,22 @@ def test_a_damaged_ledger_leaves_all_other_sweeps_listed(service: Serviced, tmp_
     assert ["ledger.db" in page.text for page in pages] == [True, False, True]
     unreadable = {sweep["name"]: sweep["unreadable"] for sweep in service.client.list()}
     assert (unreadable["good"], "ledger.db" in unreadable["bad"]) == (None, True)
+
+
+def test_page_list_and_rest_say_which_ledger_does_not_answer(service: Serviced, tmp_path: Path) -> None:
+    for name in ("good", "silent"):
+        service.queue.change(service.queue.add(name, []), state="complete", ended_s=1.0)
+        write_sweep(tmp_path / "outputs" / name, 2)
+    service.client.list()
+    headers, connection = service.log_in(), lock_ledger(tmp_path / "outputs" / "silent")
+    pages = [service.ask("GET", path, headers=headers) for path in ("/", "/sweeps/good", "/sweeps/silent")]
+    sweeps = {sweep["name"]: sweep for sweep in service.client.list()}
+    connection.close()
+    assert [page.status_code for page in pages] == [200] * 3
+    since = sweeps["silent"]["stale_since"]
+    assert [since in page.text for page in pages] == [True, False, True]
+    assert sweeps["good"]["stale_since"] is None
+    assert [sweep["trials_ended"] for sweep in sweeps.values()] == [2, 2]
 
 
 def test_the_form_offers_the_options_of_each_group(

@@ -192,7 +192,8 @@ def test_a_request_to_stop_counts_for_the_run_it_was_made_to(folder: ServiceFold
         if is_later:
             ledger.add_request(STOP, {}, "maria@host")
         assert processes.find_ending(replace(ONE, **history)).status is None, "the status is that of an earlier end"
-        take_lease(ledger).release()
+        with take_lease(ledger):
+            ledger.change_sweep(status="interrupted")
     ending = processes.find_ending(replace(ONE, **history))
     assert ending is not None
     assert (ending.code, ending.status, ending.is_stop_requested) == (None, "interrupted", is_later)

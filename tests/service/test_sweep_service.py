@@ -127,7 +127,7 @@ def test_the_queue_moves_while_a_submission_is_checked(service: SweepService) ->
     end(service, "one", 1)
     begun, go_on = threading.Event(), threading.Event()
 
-    def hang(check: Callable[..., CheckedSweep], *arguments: object) -> CheckedSweep:
+    def hang(check: Callable[..., CheckedSweep], *arguments: object, is_wanted: Callable[[], bool]) -> CheckedSweep:
         begun.set()
         assert go_on.wait(30)
         return check(*arguments)

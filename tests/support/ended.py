@@ -126,3 +126,13 @@ def damage_table(path: Path, table: str) -> None:
     with path.open("r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"\xa5" * size)
+
+
+def lock_ledger(folder: Path) -> sqlite3.Connection:
+    """Lock a ledger as a driver does that is suspended in the middle of a commit, and change its file."""
+    file = folder / "ledger.db"
+    with closing(sqlite3.connect(file)) as raw:
+        raw.execute("PRAGMA journal_mode=DELETE")
+    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN EXCLUSIVE")
+    return connection

@@ -161,7 +161,7 @@ def test_a_tracker_that_fails_at_the_end_delays_it_no_longer_than_one_that_faile
     assert any("notebook" in line and f"sweep={tmp_path.name}" in line for line in feeds.warnings())
 
 
-def test_what_is_refused_is_given_up_and_holds_up_nothing_else(tmp_path):
+def test_what_is_refused_holds_up_nothing_and_stays_unmarked(tmp_path):
     notebook = Notebook()
     notebook.refuses = True
     ledger, feeds = open_sweep(tmp_path, notebook)
@@ -172,10 +172,46 @@ def test_what_is_refused_is_given_up_and_holds_up_nothing_else(tmp_path):
     feeds.wake()
     wait_for(lambda: not notebook.fails)
     report(ledger, 0, 2)
+    feeds.wake()
+    wait_for(lambda: notebook.curve() == [2])
+    ledger.trials.end(0, "PRUNED", "weak")
+    assert not feeds.close("FINISHED")
+    assert [("trial-000" in line, "resume" in line) for line in feeds.warnings()] == [(True, False), (False, True)]
+    assert notebook.states[-2:] == [("trial-000", "PRUNED", 2.0), ("FINISHED", None)]
+    _, feeds = open_sweep(tmp_path, notebook)
     assert feeds.close("FINISHED")
-    assert notebook.curve() == [2]
-    (line,) = feeds.warnings()
-    assert "trial-000" in line
+    assert notebook.curve() == [2, 1, 2], "the next driver sends it, and what came after it once more"
+    assert notebook.states[-2:] == [("trial-000", "PRUNED", 2.0), ("FINISHED", None)]
+    assert not ledger.read_reports_after(ledger.read_delivered_report(notebook.name), 1)
+
+
+def test_a_refused_state_of_a_trial_is_sent_by_the_next_driver(tmp_path):
+    notebook = Notebook()
+    notebook.refuses = True
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    wait_for(lambda: "open" in notebook.calls)
+    notebook.fails = module.MAX_ATTEMPTS
+    ledger.trials.add({"lr": 0.25}, [7])
+    assert not feeds.close("KILLED")
+    assert notebook.states == [("KILLED", None)]
+    _, feeds = open_sweep(tmp_path, notebook)
+    assert feeds.close("KILLED")
+    assert notebook.states[1:] == [("trial-000", "RUNNING", None), ("KILLED", None)]
+
+
+def test_pages_that_are_too_large_are_sent_in_parts(tmp_path):
+    class Limited(Notebook):
+        def write(self, trial, reports):
+            if len(reports) > 3:
+                raise ConnectionError("413")
+            super().write(trial, reports)
+
+    notebook = Limited()
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    ledger.trials.add({"lr": 0.25}, [7])
+    report(ledger, 0, *range(40))
+    assert feeds.close("FINISHED")
+    assert notebook.curve() == [*range(40)]
 
 
 def test_a_kill_between_a_delivery_and_its_mark_delivers_again(tmp_path, monkeypatch):
@@ -195,24 +231,21 @@ def test_a_kill_between_a_delivery_and_its_mark_delivers_again(tmp_path, monkeyp
     assert notebook.curve() == [1, 2, 1, 2]
 
 
-def test_a_task_waits_for_the_ledger_and_is_tried_again(tmp_path):
+def test_a_wait_covers_what_the_ledger_has_now(tmp_path):
     notebook = Notebook()
+    notebook.has_registry, notebook.fails = True, 1
     ledger, feeds = open_sweep(tmp_path, notebook)
-    feed = feeds._feeds[0]
     ledger.trials.add({"lr": 0.25}, [7])
-    report(ledger, 0, 1)
-    answers = iter([1 / 3, 7])
-
-    def ask():
-        if (answer := next(answers)) != 7:
-            raise ConnectionError
-        return answer, notebook.curve()
-
-    assert feed.call("a question", ask, 30.0) == (7, [1])
-    assert feed.call("a question", lambda: time.sleep(1), 0.1) is None
-    assert feed.call("a question", lambda: 7, 30.0, lambda: True) is None
+    for steps in range(1, 6):
+        report(ledger, 0, steps)
+        assert feeds.wait_until_sent(30.0)
+        assert notebook.curve() == [*range(1, steps + 1)]
+    notebook.hangs.clear()
+    report(ledger, 0, 6)
+    assert not feeds.wait_until_sent(0.1)
+    notebook.hangs.set()
     assert feeds.close("FINISHED")
-    assert feed.call("a question", lambda: 7, 30.0) is None
+    assert not feeds.wait_until_sent(30.0), "there is no thread any more"
 
 
 def test_the_tracker_is_opened_only_after_the_first_seconds(tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ import pytest
 
 from rltune.config.uris import resolve_uri
 from rltune.errors import RltuneError, UnavailableError
-from rltune.tracking import mlflow_client
 from rltune.tracking.mlflow_client import check_uri, make_artifact_folder, make_store
 from rltune.tracking.mlflow_runs import MLflowRuns
 
@@ -123,13 +122,14 @@ def test_an_address_that_cannot_work_is_refused(uri, exit_code, monkeypatch):
 
 
 @contextlib.contextmanager
-def answer_with(status, **headers):
-    """Run an HTTP server that gives one answer to all; yield its address and the logins that it received."""
+def answer_with(status, delay_s=0.0, **headers):
+    """Run an HTTP server with one answer to all; yield its address and the logins that it received."""
     logins = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             logins.append(self.headers.get("Authorization"))
+            time.sleep(delay_s)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -177,11 +177,24 @@ def test_a_server_that_never_answers_is_refused_in_time(monkeypatch):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        monkeypatch.setattr(mlflow_client, "CHECK_S", 0.5)
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
         began = time.monotonic()
         with pytest.raises(UnavailableError):
             check_uri(f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert time.monotonic() - began < 60, "MLflow's own client waits for minutes"
+
+
+def test_the_first_answer_may_be_as_slow_as_later_ones():
+    with answer_with(200, delay_s=2.5) as (host, _):
+        check_uri(f"http://{host}")
+
+
+@pytest.mark.parametrize("typed", ["soon", "-1", ""])
+def test_a_time_out_that_is_no_number_is_refused(typed, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", typed)
+    with pytest.raises(RltuneError) as refused:
+        check_uri("http://127.0.0.1:9")
+    assert (refused.value.key, refused.value.exit_code) == ("MLFLOW_HTTP_REQUEST_TIMEOUT", 2)
 
 
 def test_the_check_writes_nothing_and_imports_no_mlflow(tmp_path):

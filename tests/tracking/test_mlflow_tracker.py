@@ -16,6 +16,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -217,12 +218,10 @@ def short_pauses(monkeypatch):
         monkeypatch.setattr(f"rltune.tracking.feed.{name}", seconds)
 
 
-class Forgetful(BaseHTTPRequestHandler):
-    """Passes requests on and loses every seventh answer or so: what was asked has happened all the same."""
+class Proxy(BaseHTTPRequestHandler):
+    """Passes requests on to a server."""
 
     target = ("127.0.0.1", 0)
-    num_lost = 0
-    chance = random.Random(1)
     timeout = 5
 
     def pass_on(self):
@@ -232,28 +231,69 @@ class Forgetful(BaseHTTPRequestHandler):
         upstream.request(self.command, self.path, body, headers)
         answer = upstream.getresponse()
         content = answer.read()
-        lost = self.chance.random() < 0.15
-        type(self).num_lost += lost
-        self.send_response(500 if lost else answer.status)
-        self.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
-        self.send_header("Content-Length", "2" if lost else str(len(content)))
-        self.end_headers()
-        self.wfile.write(b"no" if lost else content)
+        self.answer(answer.status, answer.headers.get("Content-Type", "application/json"), content)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = pass_on
+    def answer(self, status, kind, content):
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def do_POST(self):
+        self.pass_on()
+
+    do_GET = do_PUT = do_DELETE = do_PATCH = do_POST
 
     def log_message(self, *args):
         pass
 
+    @classmethod
+    @contextlib.contextmanager
+    def serve(cls, server):
+        """Pass requests on to a server, and return the proxy's address."""
+        cls.target = ("127.0.0.1", server.port)
+        proxy = ThreadingHTTPServer(("127.0.0.1", 0), cls)
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{proxy.server_port}"
+        finally:
+            proxy.shutdown()
+
+
+class Forgetful(Proxy):
+    """Loses every seventh answer or so: what was asked has happened all the same."""
+
+    num_lost = 0
+    chance = random.Random(1)
+
+    def answer(self, status, kind, content):
+        if self.chance.random() < 0.15:
+            type(self).num_lost += 1
+            status, content = 500, b"no"
+        super().answer(status, kind, content)
+
+
+class FailsToWrite(Proxy):
+    """Answers every batch of points with the next of these statuses; all other requests are passed on."""
+
+    statuses = itertools.cycle([500, 502, 503, 413, 429, 403, 404, 400])
+    has_failed: ClassVar[set[int]] = set()
+    is_broken = False
+
+    def do_POST(self):
+        if not (self.is_broken and self.path.endswith("/runs/log-batch")):
+            return self.pass_on()
+        status = next(self.statuses)
+        self.has_failed.add(status)
+        content = b'{"error_code": "INTERNAL_ERROR", "message": "deadlock detected"}' if status == 500 else b"<html>"
+        return self.answer(status, "application/json" if status == 500 else "text/html", content)
+
 
 @pytest.mark.usefixtures("short_pauses")
-def test_lost_answers_double_neither_runs_nor_points(folder, server, monkeypatch):
-    monkeypatch.setattr("rltune.tracking.feed.MAX_ATTEMPTS", 50)  # it is one answer in seven, not the operation
-    Forgetful.target = ("127.0.0.1", server.port)
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Forgetful)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    try:
-        sweep = Sweep(folder, f"http://127.0.0.1:{proxy.server_port}", "lossy").begin(trials=3)
+def test_lost_answers_double_neither_runs_nor_points(folder, server):
+    with Forgetful.serve(server) as uri:
+        sweep = Sweep(folder, uri, "lossy").begin(trials=3)
         steps = itertools.count(1)
         while (step := next(steps)) <= 6 or (Forgetful.num_lost <= 5 and step < 300):
             sweep.reports([step], trials=3)
@@ -262,14 +302,34 @@ def test_lost_answers_double_neither_runs_nor_points(folder, server, monkeypatch
             sweep.end(number, "COMPLETE")
         sweep.settle()
         assert sweep.tracker.close("FINISHED", 120.0)
-    finally:
-        proxy.shutdown()
     assert Forgetful.num_lost > 5
     sweep.uri = server.uri
     assert set(sweep.statuses().items()) == {
         (name, "FINISHED") for name in ("lossy", "trial-000", "trial-001", "trial-002")
     }
     assert sweep.check_curves() == 2 * 3 * (step - 1)
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_server_that_fails_on_writes_alone_loses_no_point(folder, server):
+    with FailsToWrite.serve(server) as uri:
+        sweep = Sweep(folder, uri, "writes").begin(trials=3).reports([1, 2], trials=3).settle()
+        FailsToWrite.is_broken = True
+        steps, deadline = itertools.count(3), time.monotonic() + 60
+        while len(FailsToWrite.has_failed) < 8 and time.monotonic() < deadline:
+            sweep.reports([step := next(steps)], trials=3)
+            time.sleep(0.2)
+        FailsToWrite.is_broken = False
+        sweep.wait_for("has now received")
+        for number in range(3):
+            sweep.end(number, "COMPLETE")
+        assert sweep.tracker.close("FINISHED", 120.0)
+    assert sorted(FailsToWrite.has_failed) == [400, 403, 404, 413, 429, 500, 502, 503]
+    assert sweep.tracker.warnings() == []
+    assert not sweep.is_behind()
+    sweep.uri = server.uri
+    assert set(sweep.statuses().values()) == {"FINISHED"}
+    assert sweep.check_curves() == 2 * 3 * step
 
 
 def test_a_trial_that_breaks_a_constraint_says_so_in_mlflow(folder):
@@ -440,10 +500,8 @@ def test_without_tracking_every_call_does_nothing(folder):
     tracker.wake()
     tracker.artifact(folder)
     tracker.describe(None, {}, {})
-    tracker.wait_until_sent()
-    assert tracker.champion("cartpole-ppo") is None
-    about = {"name": "m", "key": RunKey(0), "model": {}, "tags": {}, "description": ""}
-    assert tracker.register(alias="champion", **about) is None
+    assert tracker.wait_until_sent()
+    assert not tracker.has_registry
     assert tracker.close("FINISHED")
     assert tracker.warnings() == []
     assert not (folder / "mlruns").exists()

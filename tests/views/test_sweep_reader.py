@@ -5,18 +5,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import postgres
 import pytest
-from ended import damage_table, write_sweep
+from ended import damage_table, lock_ledger, write_sweep
 from ledger import add_reports
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from rltune.errors import StudyError
+from rltune.errors import StudyError, StudyUnavailableError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
@@ -77,6 +78,31 @@ def test_each_sweep_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     damage_table(bad / "ledger.db", "sweep_trials")
     results = SweepReader().read([good, bad, missing])
     assert [isinstance(results[folder], StudyError) for folder in (good, bad, missing)] == [False, True, True]
+
+
+def test_a_ledger_that_does_not_answer_delays_no_other(tmp_path: Path) -> None:
+    good, silent, unread = (write_sweep(tmp_path / name, 2, None, "running") for name in ("good", "silent", "unread"))
+    reader = SweepReader(answer_s=0.5)
+    assert [read(reader, folder).stale_since_s for folder in (good, silent)] == [None, None]
+    with closing(open_ledger(good)) as ledger:
+        add_reports(ledger, ledger.trials.add({"lr": 1e-3}, [1]).number, {200: 999.0})
+    locks, before_s = [lock_ledger(silent), lock_ledger(unread)], time.time()
+    first, began_s = reader.read([silent, unread, good]), time.monotonic()
+    second, elapsed_s = reader.read([silent, unread, good]), time.monotonic() - began_s
+    assert elapsed_s < 0.5, "a database that does not answer was waited for again"
+    for results in (first, second):
+        stale, error, view = results[silent], results[unread], results[good]
+        assert isinstance(stale, SweepView)
+        assert isinstance(error, StudyUnavailableError)
+        assert isinstance(view, SweepView)
+        assert stale.stale_since_s is not None
+        assert before_s <= stale.stale_since_s <= time.time()
+        assert (len(stale.trials), len(view.trials), view.stale_since_s) == (2, 3, None)
+    for connection in locks:
+        connection.close()
+    deadline = time.monotonic() + 10
+    while any(not isinstance(view, SweepView) or view.stale_since_s for view in reader.read([silent, unread]).values()):
+        assert time.monotonic() < deadline
 
 
 # A driver that takes the lease of a sweep and then waits to be killed.

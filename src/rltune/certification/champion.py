@@ -1,6 +1,6 @@
 """Register a sweep's winner in MLflow; it becomes the champion only if it beats the present one on the same episodes.
 
-Runs in the driver; `rltune.tracking` talks to MLflow.
+Runs in the driver, at the end of the sweep.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from rltune.envs.objective import Objective
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective
-from rltune.records import Direction
-from rltune.tracking.feed import Feeds
-from rltune.tracking.model_registry import RegisteredModel
+from rltune.records import Direction, RunKey
+from rltune.tracking.model_registry import ModelRegistry, RegisteredModel, RegistryError
 
 if TYPE_CHECKING:
     from rltune.policies.result import Evaluation
@@ -77,7 +76,8 @@ class Candidate:
 
 def register_champion(
     candidate: Candidate,
-    tracker: Feeds,
+    registry: ModelRegistry,
+    find_run: Callable[[RunKey], str],
     notify: Callable[[str], None],
     player: Player,
 ) -> dict[str, Any] | None:
@@ -85,14 +85,16 @@ def register_champion(
 
     Args:
         candidate: The winner.
-        tracker: Registers the model.
+        registry: MLflow's.
+        find_run: Returns the id of a trial's MLflow run.
         notify: Shows the user a line.
         player: Plays the candidate's episodes with the present champion.
 
     Returns:
-        The version for the summary; None if nothing was registered.
+        The version for the summary; None for a policy that cannot be registered.
 
     Raises:
+        RegistryError: MLflow has not answered in time, or it refuses.
         CallGivenUpError: The sweep has to end.
     """
     bundle = candidate.winner.folder / "policy"
@@ -101,11 +103,12 @@ def register_champion(
         return None
     from rltune.policies.mlflow_model import make_model_arguments  # Imported here because torch and MLflow load slowly.
 
-    before = tracker.champion(candidate.name, ALIAS)
-    better, why = _compare(candidate, before, tracker, player)
-    registered = tracker.register(
+    run_id = find_run(candidate.winner.run)
+    before, newest = registry.look_up(candidate.name, ALIAS)
+    better, why = _compare(candidate, before, registry, player)
+    registered = registry.register(
         name=candidate.name,
-        key=candidate.winner.run,
+        run_id=run_id,
         model=make_model_arguments(bundle, _describe_training(candidate)),
         tags=_make_tags(candidate),
         description=_make_description(candidate, why),
@@ -115,17 +118,16 @@ def register_champion(
             f"a sweep, and `{ALIAS}` the best of them on the same episodes. "
             f"`rltune.load_policy('models:/{candidate.name}@{ALIAS}')` loads it."
         ),
+        newest=newest,
         rank=partial(_rank, candidate),
     )
-    if registered is None:
-        return None
     # Resuming a finished sweep registers the winner again, and MLflow's registry then returns the existing version.
     is_same = before is not None and registered.version == before.version
     is_champion = is_same or registered.alias == ALIAS
     if is_same:
         why = "as before"
     elif better and not is_champion:
-        why = "MLflow did not accept the alias, or a sweep that ended at the same time has registered a better one"
+        why = "a sweep that ended at the same time has registered a better one"
     return {
         "name": candidate.name,
         "version": registered.version,
@@ -138,7 +140,7 @@ def register_champion(
 def _compare(
     candidate: Candidate,
     before: RegisteredModel | None,
-    tracker: Feeds,
+    registry: ModelRegistry,
     player: Player,
 ) -> tuple[bool, str]:
     """Decide whether the winner becomes the champion, and return the decision and its reason in words."""
@@ -161,7 +163,7 @@ def _compare(
         return False, f"{who} is certified and this policy is not"
     if not is_scored:  # The search's score is no mean of these episodes.
         return False, f"this policy was not evaluated on {candidate.episodes}"
-    theirs = _find_score(before, candidate, tracker, player)
+    theirs = _find_score(before, candidate, registry, player)
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
     is_better = objective.direction.is_better(score, theirs)
@@ -178,21 +180,19 @@ def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, 
     return tags.get("rltune.certified") == "true", score, -int(version.version)
 
 
-def _find_score(before: RegisteredModel, candidate: Candidate, tracker: Feeds, player: Player) -> float | None:
+def _find_score(before: RegisteredModel, candidate: Candidate, registry: ModelRegistry, player: Player) -> float | None:
     """Return the champion's score on the candidate's episodes: read from tags or evaluated; None if neither works."""
     has_score = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
     # Without the environment's tag, the score may come from another environment with the same id.
     if has_score and ENV_TAG in before.tags:
         return float(before.tags["rltune.score"])
     with tempfile.TemporaryDirectory(prefix="rltune-champion-") as folder:
-        files = tracker.fetch(before, Path(folder))
-        if files is None:
-            return None
         from rltune.policies.policy import load_policy
 
         try:
+            files = registry.fetch(before, Path(folder))
             policy = load_policy(files)
-        except RltuneError:  # Its files come from an incompatible version of rltune.
+        except (RegistryError, RltuneError):  # Its files are gone, or come from an incompatible version of rltune.
             return None
         if spec_of(policy.info["env"]).digest != candidate.env.digest:
             return None

@@ -102,7 +102,12 @@ class RemoteClient(Client):
         give_up_at = time.monotonic() + (QUICK_S if is_quick else PATIENCE_S)
         while True:
             try:
-                return self._wait_for(lambda: request(self._connect()), give_up_at)
+                return call_in_thread(
+                    lambda: request(self._connect()),
+                    "store-request",
+                    lambda: self._deadline < math.inf and time.monotonic() > min(self._deadline, give_up_at),
+                    _let_process_exit,
+                )
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -113,19 +118,31 @@ class RemoteClient(Client):
                     raise make_store_error(self._address, problem, StoreUnavailableError) from None
             time.sleep(RETRY_S)
 
-    def _wait_for(self, request: Callable[[], T], give_up_at: float) -> T:
-        """Run a request in a daemon thread, which is abandoned when the deadline passes.
 
-        Raises:
-            TimeoutError: It was left there.
-        """
-        answer: Future[T] = Future()
-        threading.Thread(target=_answer, args=(answer, request), name="store-request", daemon=True).start()
-        while not wait([answer], POLL_S).done:
-            if self._deadline < math.inf and time.monotonic() > min(self._deadline, give_up_at):
-                _let_process_exit()
-                raise TimeoutError("no answer in time")
-        return answer.result()
+def call_in_thread(
+    request: Callable[[], T],
+    name: str,
+    is_given_up: Callable[[], bool],
+    on_given_up: Callable[[], object] = lambda: None,
+) -> T:
+    """Run a request in a daemon thread, and return its result.
+
+    Args:
+        request: What may hang.
+        name: The thread's.
+        is_given_up: Whether the result is not waited for any more.
+        on_given_up: Called before the thread is abandoned.
+
+    Raises:
+        TimeoutError: It was left there.
+    """
+    answer: Future[T] = Future()
+    threading.Thread(target=_answer, args=(answer, request), name=name, daemon=True).start()
+    while not wait([answer], POLL_S).done:
+        if is_given_up():
+            on_given_up()
+            raise TimeoutError("no answer in time")
+    return answer.result()
 
 
 def _answer(answer: Future[T], request: Callable[[], T]) -> None:

@@ -30,6 +30,7 @@ from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, SOCKET_VARIABL
 from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_worker_script
 from rltune.errors import RltuneError
+from rltune.search_path import spell_python
 
 MAX_PATH_LENGTH = 100  # The longest socket path that is used; Linux allows 107 characters.
 CALL_TIMEOUT_S = 120.0  # How long a call waits, as it is queued until Ray requests its first worker.
@@ -57,7 +58,7 @@ class ForkServer:
         listening.listen(1024)
         with listening:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rltune.cluster.fork_server_main", str(listening.fileno())],
+                spell_python("rltune.cluster.fork_server_main", str(listening.fileno())),
                 # The fork server ends when this pipe closes, which happens however the driver ends.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -50,7 +50,12 @@ Request = dict[str, Any]
 # -- Functions that run in the fork server ----------------------------------------------------------------------------
 
 
-def main(listening: socket.socket) -> Callable[[], None]:
+def main(descriptor: str) -> None:
+    """Serve requests that arrive at a listening socket, and do in each forked process what it was forked for."""
+    serve(socket.socket(fileno=int(descriptor)))()
+
+
+def serve(listening: socket.socket) -> Callable[[], None]:
     """Serve requests to fork workers or to call functions, until the driver ends.
 
     Ray's library reads its settings, such as the id of the raylet's process, when it is imported (2.60). So the second
@@ -61,7 +66,7 @@ def main(listening: socket.socket) -> Callable[[], None]:
         listening: The socket that receives the requests.
 
     Returns:
-        In each forked process, the function that it has to run. In the fork server itself `main` never returns.
+        In each forked process, the function that it has to run. In the fork server itself `serve` never returns.
     """
     _import_modules(EARLY)
     is_ready = False  # Whether the modules that need Ray's environment variables are imported.
@@ -222,7 +227,3 @@ def _pickle_error(error: Exception) -> bytes:
     except Exception:
         return pickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}")))
     return content
-
-
-if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))()

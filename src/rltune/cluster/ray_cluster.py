@@ -9,8 +9,10 @@ import contextlib
 import os
 import re
 import secrets
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,7 +133,7 @@ def connect_ray(
     """Start a local Ray or join a cluster, and shut down or disconnect at the end of the context.
 
     A Ray that runs in this process already (a test's, a notebook's) is used and left running. The session of a Ray of
-    our own, with its logs, is deleted if the context ends without an exception.
+    our own, with its logs, is deleted if the context ends without an exception, or with one of ours.
 
     Args:
         modules: What the processes of a Ray of our own import as soon as they start, before there is a trial.
@@ -152,13 +154,18 @@ def connect_ray(
     _start_alone(cluster, modules, fork_server)
     logs = find_logs() if cluster.address is None else None
     _own_logs[:] = [logs] if logs else []
+    are_logs_needed = True
     try:
         yield list_nodes()
+        are_logs_needed = False
+    except RltuneError:
+        are_logs_needed = False
+        raise
     finally:
         _own_logs.clear()
         ray.shutdown()
-    if logs:
-        delete_session(logs)
+        if logs and not are_logs_needed:
+            delete_session(logs)
 
 
 def bound_own_logs() -> None:
@@ -178,11 +185,15 @@ def ensure_ray() -> None:
 
 def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None) -> None:
     """Start a local Ray or join a cluster; a fork server, if given, forks Ray's workers."""
+    handler = signal.getsignal(signal.SIGTERM)
     with contextlib.ExitStack() as stack:
         if fork_server:  # Ray may request workers from the moment its raylet runs.
             script = stack.enter_context(fork_server.publish_address(modules))
             stack.enter_context(start_workers_by(script, fork_server.prepare))
         _start(cluster, modules)
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        # Ray sets a handler of its own, which prints a stack before it raises SystemExit (Ray 2.60).
+        signal.signal(signal.SIGTERM, handler)
     if fork_server:
         fork_server.report_started_ray()
 

@@ -5,6 +5,7 @@ Ray itself would wait for ever for resources that no node has. Runs in the drive
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -12,7 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rltune.config.schema import MAX_ON_GPU
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 EPSILON = 1e-6  # Tolerance for rounding: 3 x 0.3333 must fit into 1.
 GRAIN = 10_000  # Ray truncates fractions to four digits (2.60): as 0.1666, six trials of 1/6 fit on one GPU.
 MIN_IDLE = 0.01  # A larger idle part of a GPU is reported to the user; three trials of 0.33 leave 1% idle.
+CGROUPS, CGROUPS_OF_PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 WIDE_LAYER = 512  # Units of a hidden layer from which a second torch thread is worth a CPU; see `choose_cpus`.
 
 
@@ -113,14 +115,33 @@ def local_machine() -> Machine:
 
 
 def available_cpus() -> int:
-    """Count the CPUs that this process may use, as limited by its affinity mask and its container's quota."""
+    """Count the CPUs that this process may use: by its affinity mask, the quotas of its cgroups, and its Slurm job."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = Path("/sys/fs/cgroup/cpu.max")
-    if quota.is_file():
-        limit, _, period = quota.read_text().partition(" ")
-        if limit != "max":
-            cpus = min(cpus, max(1, math.ceil(int(limit) / int(period))))
-    return cpus
+    slurm = os.environ.get("SLURM_CPUS_ON_NODE", "")  # Not every Slurm cluster confines a job to its CPUs.
+    limits = [*_read_quotas(), *([int(slurm)] if slurm.isdecimal() else [])]
+    return max(1, math.ceil(min([cpus, *limits])))
+
+
+def _read_quotas() -> list[float]:
+    """Read the quotas, in CPUs, of this process's cgroups and of all cgroups around them, in versions 1 and 2.
+
+    In a container, the container's own cgroup is mounted as the root, and the path may be one outside of it.
+    """
+    quotas = []
+    lines = CGROUPS_OF_PROCESS.read_text().splitlines() if CGROUPS_OF_PROCESS.is_file() else []
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        own = PurePosixPath(path.lstrip("/"))
+        for folder in (own, *own.parents):
+            with contextlib.suppress(OSError, ValueError):  # There is no quota, or the folder is not mounted.
+                if controllers:
+                    files = [CGROUPS / controllers / folder / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
+                    quota, period = (int(file.read_text()) for file in files)
+                else:
+                    quota, period = map(int, (CGROUPS / folder / "cpu.max").read_text().split())
+                quotas += [quota / period] if quota > 0 else []
+    return quotas
 
 
 def count_local_gpus() -> int:

@@ -22,7 +22,7 @@ FORMAT = 12
 OLDEST_FORMAT = 11
 """The oldest version that can still be shown and whose policies load. 0.1.0 wrote 11, which every 0.x reads."""
 
-_IDENTITY = re.compile(r"^(?:name|storage|study|tracking):.*\n(?: .*\n)*", re.MULTILINE)  # Sections of the file.
+_IDENTITY = re.compile(r"^(?:key|name|storage|study|tracking):.*\n(?: .*\n)*", re.MULTILINE)  # Sections of the file.
 
 # Ten times as fast as OmegaConf's own loader and dumper. Like these, they read 1e-3 as a number.
 _Loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
@@ -76,6 +76,7 @@ def read_settings(folder: Path, *, for_resume: bool = False) -> dict[str, Any]:
     text, loaded = _load_file(path)
     # Checked before the digest, because another format may compute it differently.
     check_format(str(path), loaded.pop("format", None), oldest=FORMAT if for_resume else OLDEST_FORMAT)
+    loaded.pop("key", None)
     body, mark, digest = text.rpartition(DIGEST_MARK)
     if for_resume and (not mark or digest.strip() not in (_compute_digest(body), "any")):
         raise StudyError(
@@ -108,7 +109,7 @@ def _load_file(path: Path) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class SweepIdentity:
-    """Where a sweep is: its folder on this machine, its name and its addresses, which have no logins.
+    """Which sweep it is, and where: its folder on this machine, its name and its addresses, which have no logins.
 
     Attributes:
         folder: The sweep's folder, which may have been renamed.
@@ -116,6 +117,8 @@ class SweepIdentity:
         storage: The setting ``storage``; None keeps the checkpoints in the folder.
         ledger_url: The setting ``study.storage``; None keeps the ledger in the folder.
         tracking_uri: The setting ``tracking.uri``.
+        key: Random; the sweep's row in its ledger and its runs in MLflow have the same. Whatever has another key is
+            another sweep. None for a sweep whose file has none, as those of 0.1.0.
     """
 
     folder: Path
@@ -123,13 +126,15 @@ class SweepIdentity:
     storage: str | None = None
     ledger_url: str | None = None
     tracking_uri: str | None = None
+    key: str | None = None
 
     @classmethod
     def of(cls, folder: Path, settings: Mapping[str, Any]) -> SweepIdentity:
         """Take the identity of a sweep from its settings, some of which may be missing."""
         study, tracking = (settings.get(group) or {} for group in ("study", "tracking"))
         name = settings.get("name") or folder.name
-        return cls(folder, name, settings.get("storage"), study.get("storage"), tracking.get("uri"))
+        addresses = settings.get("storage"), study.get("storage"), tracking.get("uri")
+        return cls(folder, name, *addresses, settings.get("key"))
 
 
 def read_identity(folder: Path, *, any_format: bool = False) -> SweepIdentity:
@@ -150,7 +155,11 @@ def read_identity(folder: Path, *, any_format: bool = False) -> SweepIdentity:
         as_written = tuple(f"format: {number}\n" for number in range(OLDEST_FORMAT, FORMAT + 1))
         if text.startswith(as_written) and (sections := _IDENTITY.findall(text)):
             return SweepIdentity.of(folder, load_settings("".join(sections)))
-    return SweepIdentity.of(folder, _load_file(folder / "config.yaml")[1] if any_format else read_settings(folder))
+    path = folder / "config.yaml"
+    settings = _load_file(path)[1]
+    if not any_format:
+        check_format(str(path), settings.get("format"), OLDEST_FORMAT)
+    return SweepIdentity.of(folder, settings)
 
 
 def check_format(subject: str, number: Any, oldest: int, sweep: str = "") -> None:
@@ -185,15 +194,17 @@ def _compute_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def format_settings(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any], key: str | None = None) -> str:
     """Format settings as YAML, for a sweep's folder and MLflow.
 
     The last line holds a digest, by which a damaged file is recognised.
 
     Args:
         settings: The settings without logins, see `redact_config`.
+        key: The sweep's, see `SweepIdentity`, for its folder.
     """
-    body = f"format: {FORMAT}\n{dump_settings(settings)}"
+    identity = {"format": FORMAT} | ({"key": key} if key else {})
+    body = f"{dump_settings(identity)}{dump_settings(settings)}"
     return f"{body}{DIGEST_MARK}{_compute_digest(body)}\n"
 
 
@@ -211,9 +222,15 @@ def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator
         yield from flatten_settings(value, joint, f"{key}{joint}{name}" if key else str(name))
 
 
-def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write a sweep's settings to its folder atomically, and sign them with this user's key."""
-    draft, text = folder / ".config.yaml", format_settings(settings)
+def write_settings(folder: Path, settings: Mapping[str, Any], key: str | None = None) -> None:
+    """Write a sweep's settings to its folder atomically, and sign them with this user's secret.
+
+    Args:
+        folder: The sweep's.
+        settings: The settings without logins, see `redact_config`.
+        key: The sweep's, see `SweepIdentity`.
+    """
+    draft, text = folder / ".config.yaml", format_settings(settings, key)
     draft.write_text(text)
     mark_own(folder, _compute_digest(text))
     draft.rename(folder / "config.yaml")

@@ -24,6 +24,7 @@ from rltune.checkpoints.clients import StoreError
 from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.config.budget import STEPS_SPENT
 from rltune.config.settings_file import format_settings
+from rltune.config.uris import resolve_uri
 from rltune.driver.folder import leave_folder, store_results
 from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.publish import publish_outcome
@@ -43,7 +44,8 @@ from rltune.ledger.outcome import (
 from rltune.ledger.ranking import rank_records
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.policies.acting import save_acting
-from rltune.records import STOP, TrialRecord, trial_dir_of
+from rltune.records import STOP, RunKey, TrialRecord, trial_dir_of
+from rltune.tracking.model_registry import REGISTER_S, ModelRegistry, RegistryError
 from rltune.views.sweep_view import SweepView
 
 LEAVE_S = 12.0  # Seconds for the end of a sweep whose cluster has lost its head node.
@@ -79,14 +81,14 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
             for record in table.records():
                 if record.state == "RUNNING":
                     table.interrupt(record.number)
-    ledger.check_lease()
+    _require_ownership(sweep)
     records = ledger.trials.records()
     winner, certification = select_winner(sweep, records)
-    ledger.check_lease()
-    model = register_winner(sweep, winner, certification)
-    ledger.check_lease()
-    outcome = save_outcome(sweep, records, winner, certification, model)
-    ledger.check_lease()
+    _require_ownership(sweep)
+    model, unregistered = register_winner(sweep, winner, certification)
+    _require_ownership(sweep)
+    outcome = save_outcome(sweep, records, winner, certification, model, unregistered)
+    _require_ownership(sweep)
     publish_outcome(sweep, records, outcome, certification)
     _drop_training_states(sweep, outcome)
     # Ctrl-C is recorded as a request to stop, so that a service does not resume the sweep.
@@ -94,6 +96,20 @@ def _end(sweep: OpenSweep, *, ray_lost: bool = False) -> Outcome:
         ledger.add_request(STOP, {}, describe_user(), is_taken=True)
     ledger.change_sweep(status=outcome.status)
     return outcome
+
+
+def _require_ownership(sweep: OpenSweep) -> None:
+    """Raise an error if another driver has taken the sweep over; an urgent end does not wait for a bucket that is away.
+
+    Raises:
+        LeaseLostError: Another driver publishes the sweep's results.
+        StoreError: The bucket cannot be asked.
+    """
+    try:
+        sweep.ledger.require_ownership()
+    except StoreError:
+        if not sweep.stopper.is_urgent():
+            raise
 
 
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
@@ -182,18 +198,18 @@ def _keep_acting(sweep: OpenSweep, finalist: Finalist, acting: Mapping[str, Any]
 
 def register_winner(
     sweep: OpenSweep, winner: Finalist | None, certification: Certification | None
-) -> dict[str, Any] | None:
+) -> tuple[dict[str, Any] | None, str | None]:
     """Register the winner as a model in MLflow.
 
     Returns:
-        The registered version, as in the summary; None without a winner, in an interrupted sweep, or if nothing is
-        registered.
+        The registered version and why it is not registered yet, as in the summary. Both are None without a winner, in
+        an interrupted sweep, or if nothing is to be registered.
     """
     stopper = sweep.stopper
     if winner is None or stopper.is_urgent() or stopper.interrupted:
-        return None
-    if not (sweep.plan.tracking.register and sweep.tracker.has_mlflow):
-        return None
+        return None, None
+    if not (sweep.plan.tracking.register and sweep.tracker.has_registry):
+        return None, None
     candidate = Candidate(
         winner,
         certification,
@@ -205,9 +221,31 @@ def register_winner(
         settings=format_settings(sweep.plan.settings),
         copies=sweep.plan.build.copies,
     )
-    with contextlib.suppress(CallGivenUpError):
-        return register_champion(candidate, sweep.tracker, sweep.console.note, _make_player(sweep))
-    return None
+    registry = ModelRegistry(resolve_uri(sweep.plan.tracking.uri), stopper.is_urgent)
+    note, player = sweep.console.note, _make_player(sweep)
+    try:
+        return register_champion(candidate, registry, partial(_find_mlflow_run, sweep), note, player), None
+    except CallGivenUpError:
+        return None, None
+    except RegistryError as error:
+        if stopper.is_urgent():
+            return None, None
+        note(f"the winner is not registered yet ({error}); {make_resume_command(sweep.folder)} registers it")
+        return None, str(error)
+
+
+def _find_mlflow_run(sweep: OpenSweep, key: RunKey) -> str:
+    """Return the id of a trial's MLflow run, after waiting until MLflow has it.
+
+    Raises:
+        RegistryError: MLflow does not have it yet.
+    """
+    sweep.tracker.wait_until_sent(REGISTER_S)
+    table = sweep.ledger.trials if key.seed_index is None else sweep.ledger.runs
+    for record in reversed(table.records()):
+        if record.run_key == key and record.mlflow_run_id:
+            return record.mlflow_run_id
+    raise RegistryError(f"MLflow has not received {key.name}")
 
 
 def save_outcome(
@@ -216,6 +254,7 @@ def save_outcome(
     winner: Finalist | None,
     certification: Certification | None,
     model: dict[str, Any] | None,
+    unregistered: str | None = None,
 ) -> Outcome:
     """Save the outcome in ``summary.json`` and in the ledger, where only the final status is still missing."""
     ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.folder
@@ -230,6 +269,7 @@ def save_outcome(
         trials=trials,
         winner=describe_winner(winner, folder, records),
         model=model,
+        unregistered=unregistered,
         cost=compute_cost(
             records, budget.env_steps, sweep.plan.build.replicates, sweep.slots.mean(), sweep.note_wall_time(), runs
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import shutil
 import sqlite3
@@ -16,11 +17,12 @@ from rltune.config.authorship import MARK
 from rltune.config.settings_file import write_settings
 from rltune.driver.plan import Plan
 from rltune.errors import StudyError
-from rltune.ledger.handover import hand_over, has_newest, is_taken_over, make_distant_ledger_error, take
+from rltune.ledger.handover import find_successor, hand_over, has_newest, make_distant_ledger_error, take
 from rltune.ledger.sweep_folder import (
     LEDGER,
     SETTINGS,
     SWEEP_LOGGER,
+    find_original,
     is_half_made,
     make_resume_command,
 )
@@ -28,6 +30,7 @@ from rltune.secrets import redact
 from rltune.trial.shared_store import leave_token
 
 if TYPE_CHECKING:
+    from rltune.ledger.lease import Lease
     from rltune.ledger.ledger import Ledger
 
 # These files are uploaded at a sweep's start, because other machines recognize a sweep by its settings file.
@@ -45,31 +48,75 @@ class RedactingFormatter(logging.Formatter):
 
 
 @contextlib.contextmanager
-def hold_sweep(plan: Plan) -> Iterator[Ledger]:
+def hold_sweep(plan: Plan, stream: TextIO | None = None) -> Iterator[Ledger]:
     """Open a sweep's ledger, take its lease, and then kill processes that an earlier, dead driver left running.
 
-    The folder of a new sweep is made first.
+    The folder of a new sweep is made first. A copy of a sweep's folder becomes a sweep of its own, with another key.
+
+    Args:
+        plan: The sweep's plan.
+        stream: Where to print that the folder is a copy; None is standard output.
 
     Raises:
         StudyError: The folder is another sweep's, or the ledger is missing, damaged, or of another sweep.
         StudyUnavailableError: Another driver has the lease.
     """
     # Imported only now, because SQLAlchemy's import then overlaps with Ray's start.
-    from rltune.ledger.lease import take_lease
+    from rltune.ledger.ledger import make_key
     from rltune.ledger.storage import set_journal, start_ledger
 
     folder = plan.folder
     if not plan.resumed:
         _make_folder(folder)
     ledger = start_ledger(plan.ledger_url, folder, new=not plan.resumed)
-    with contextlib.closing(ledger), take_lease(ledger) as lease:
-        if not plan.resumed:
-            ledger.require_new()  # Fails if another driver has started this sweep meanwhile.
-        set_journal(ledger, plan.is_folder_shared())
-        if lease.previous:
-            end_stale_processes(lease.previous.sessions)
-        _clear_leftovers(folder)
-        yield ledger
+    with contextlib.closing(ledger):
+        original = _find_original(plan, ledger) if plan.resumed else None
+        is_other_sweep = bool(original) or not plan.resumed
+        with _hold_lease(ledger, make_key() if is_other_sweep else None) as lease:
+            if original:
+                ledger.forget_mlflow()
+                print(f"{folder.name} is a copy of {original}: from now on a sweep of its own", file=stream, flush=True)
+            set_journal(ledger, plan.is_folder_shared())
+            if lease.previous:
+                end_stale_processes(lease.previous.sessions)
+            _clear_leftovers(folder)
+            yield ledger
+
+
+@contextlib.contextmanager
+def _hold_lease(ledger: Ledger, new_key: str | None) -> Iterator[Lease]:
+    """Hold a sweep's lease, and set the sweep's status back if nothing was begun, as when a check fails."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from rltune.ledger.lease import take_lease
+
+    with take_lease(ledger, new_key) as lease:
+        try:
+            yield lease
+        finally:
+            if lease.replaced_status and not lease.is_lost:
+                with contextlib.suppress(StudyError, SQLAlchemyError):
+                    ledger.change_sweep(status=lease.replaced_status)
+
+
+def _find_original(plan: Plan, ledger: Ledger) -> Path | None:
+    """Return the folder of which a sweep's folder is a copy with a ledger of its own; None if it is no copy.
+
+    Folders of a sweep in a bucket are places where it is driven by turns, so that a copy there is the same sweep.
+
+    Raises:
+        StudyError: It is a copy whose ledger is the original's row in a database.
+    """
+    original = None if plan.open_store().address else find_original(plan.folder, ledger.sweep().folder)
+    if original and plan.ledger_url:
+        raise StudyError(
+            f": {plan.folder} is a copy of {original}, and both have the same ledger",
+            "the folder of the sweep that is in the database",
+            make_resume_command(original),
+            key="sweep",
+            value=plan.name,
+        )
+    return original
 
 
 def _make_folder(folder: Path) -> None:
@@ -106,10 +153,12 @@ def open_folder(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> Ite
         # deadline.
         stack.callback(forget_clients)
         ledger.lease.note_sessions(list_sessions())
-        write_settings(folder, plan.given_settings)
+        write_settings(folder, plan.given_settings, ledger.key)
+        ledger.lease.replaced_status = ""
         if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
         take(store, ledger.lease.id)
+        ledger.lease.find_successor = functools.partial(find_successor, store, ledger.lease.id)
         stack.callback(store_results, plan, ledger, stream)
         store.publish(_find_files(folder, BEGUN))
         if plan.is_joined:
@@ -157,6 +206,7 @@ def store_results(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> N
 
     A driver that has lost its lease stores nothing: the files are another driver's.
     """
+    from rltune.ledger.lease import LeaseLostError
     from rltune.ledger.storage import copy_ledger
 
     folder, store = plan.folder, plan.open_store()
@@ -168,14 +218,14 @@ def store_results(plan: Plan, ledger: Ledger, stream: TextIO | None = None) -> N
     files = {name: name for name in _find_files(folder, RESULTS)}
     draft, problem = folder / f".{LEDGER}", ""
     try:
-        if is_taken_over(store, ledger.lease.id):
-            problem = "another machine has taken the sweep over"
-        else:
-            if ledger.is_file:
-                copy_ledger(folder / LEDGER, draft)
-                files = {LEDGER: draft.name} | files
-            store.publish(files)
-            hand_over(store, ledger.lease.id)
+        ledger.lease.check_bucket()
+        if ledger.is_file:
+            copy_ledger(folder / LEDGER, draft)
+            files = {LEDGER: draft.name} | files
+        store.publish(files)
+        hand_over(store, ledger.lease.id)
+    except LeaseLostError as error:
+        problem = error.what
     except (StoreError, OSError, sqlite3.Error) as error:
         logger.warning("storing the sweep's files failed", exc_info=error)
         problem = f"some files of {folder}; {make_resume_command(folder)} stores them again"

@@ -22,7 +22,7 @@ from rltune.driver.plan import Invocation, Plan
 from rltune.driver.requests.inbox import Inbox, reopen_failed
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.trackers import open_trackers
-from rltune.ledger.handover import is_taken_over, make_distant_ledger_error
+from rltune.ledger.lease import RENEW_S
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
 from rltune.records import WHOLE_BUDGET
@@ -73,7 +73,7 @@ class OpenSweep:
         self.name, self.folder = plan.name, plan.folder
         self.ending, self.ended = threading.Lock(), threading.Event()
         self.store, self.rule = plan.open_store(), plan.stopping_rule()
-        self.retention = Retention(self.store, self._check_ownership)
+        self.retention = Retention(self.store, ledger.require_ownership)
         self._earlier_wall_s = ledger.sweep().wall_s
         ledger.judge_by(plan.criteria)
         if plan.resumed:
@@ -119,16 +119,6 @@ class OpenSweep:
         view = choose_view(self.plan.traits, has_constraints=bool(self.plan.criteria.constraints))
         return OptunaStudy(self.ledger.trials, view, self.plan.space.distributions(), self.plan.earlier)
 
-    def _check_ownership(self) -> None:
-        """Raise an error if another driver has taken the sweep over, in this ledger or in a copy of it elsewhere.
-
-        Raises:
-            StudyError: Another driver has taken the sweep over, or the storage cannot be used.
-        """
-        self.ledger.check_lease()
-        if self.ledger.lease and is_taken_over(self.store, self.ledger.lease.id):
-            raise make_distant_ledger_error(self.folder)
-
     def _add_chores(self) -> None:
         """Add the periodic functions that run from the sweep's start to its end."""
         spent_steps = self.stopper.env_steps
@@ -138,6 +128,7 @@ class OpenSweep:
             return self.stopper.env_steps > spent_steps and not self.tracker.opening
 
         imports = ImportAhead((*self.plan.traits.imports, *NEEDED_AT_END), is_time_to_import)
+        self.housekeeping.add(RENEW_S, self.ledger.has_lost_ownership)
         self.housekeeping.add(INBOX_S, self.inbox.read)
         self.housekeeping.add(TICK_S, self.stopper.check_wall_time)
         self.housekeeping.add(WALL_TIME_S, self.note_wall_time)
@@ -210,7 +201,7 @@ def open_sweep(plan: Plan, invocation: Invocation, ledger: Ledger, share: Share,
                 raise
             finally:
                 sweep.console.close()
-                if ledger.has_lost_lease():
+                if ledger.has_lost_ownership():
                     sweep.tracker.abandon()
                 else:
                     # This has no effect after a proper end, which has already closed the trackers.

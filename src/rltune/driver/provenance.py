@@ -25,7 +25,7 @@ SPACES = ("observation space", "action space")
 def record_start(
     ledger: Ledger, folder: Path, settings: Mapping[str, Any], facts: EnvFacts | None, typed: str | None = None
 ) -> None:
-    """Record in the ledger that the sweep runs, with its settings, and at its first start also versions and command.
+    """Record the sweep's settings in the ledger, and at its first start also versions and command.
 
     The environment's spaces and the digests of its source files are among the versions of what results depend on.
 
@@ -37,7 +37,7 @@ def record_start(
         typed: The command that runs the sweep again; None if a script has started it.
     """
     # Written at every start, because the folder may have been moved and a resume may have changed settings.
-    ledger.change_sweep(status="running", folder=str(folder), config=format_settings(settings))
+    ledger.change_sweep(folder=str(folder), config=format_settings(settings))
     if ledger.sweep().began is None:
         ledger.change_sweep(
             versions=list_versions() | describe_environment(facts),

@@ -141,6 +141,6 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
 
 def _find_mlflow_address(sweep: OpenSweep) -> str | None:
     """Return MLflow's address without a login, for the closing description; None without MLflow."""
-    if not sweep.tracker.has_mlflow:
+    if not sweep.tracker.has_registry:
         return None
     return resolve_uri(sweep.plan.tracking.uri)

@@ -38,8 +38,8 @@ from rltune.driver.starting import (
     require_changeable,
 )
 from rltune.envs.validation import qualify_id
-from rltune.errors import StudyUnavailableError
-from rltune.ledger.disk_full import explain_full_disk
+from rltune.errors import StudyUnavailableError, UnavailableError
+from rltune.ledger.disk_full import DISK_FULL, explain_full_disk, find_full_temp_folder
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
@@ -153,7 +153,7 @@ def drive(plan: Plan, invocation: Invocation, ray: RayStart | None = None) -> Ou
         stack.callback(leaving.cancel)
         ledger = None
         if plan.resumed:  # Taking the lease kills processes of a dead driver, before this driver starts its own.
-            ledger = stack.enter_context(hold_sweep(plan))
+            ledger = stack.enter_context(hold_sweep(plan, invocation.stream))
             withdraw_stops(ledger)
         plan = planning.measure_share(plan)
         plan, invocation = stack.enter_context(ray).start(plan, invocation)
@@ -162,7 +162,7 @@ def drive(plan: Plan, invocation: Invocation, ray: RayStart | None = None) -> Ou
         request, autoscales = plan.request, plan.cluster.autoscale
         slots = Slots(share.bundles, request.limit, ray.nodes, autoscales, request.trials_per_node)
         # A new sweep's folder is made only now, so that a failed check leaves none behind.
-        ledger = ledger or stack.enter_context(hold_sweep(plan))
+        ledger = ledger or stack.enter_context(hold_sweep(plan, invocation.stream))
         stack.enter_context(open_folder(plan, ledger, invocation.stream))
 
         from rltune.driver.open_sweep import open_sweep
@@ -226,7 +226,20 @@ class RayStart:
         Raises:
             RltuneError: Ray does not start.
         """
-        return self._stack.enter_context(connect_ray(self._cluster, self._modules, self._helpers[1]))
+        try:
+            return self._stack.enter_context(connect_ray(self._cluster, self._modules, self._helpers[1]))
+        except UnavailableError as error:
+            # Ray only says that its node is not up in time (Ray 2.60).
+            place = find_full_temp_folder()
+            if self._cluster.address is not None or place is None:
+                raise
+            raise UnavailableError(
+                f": Ray did not start, because {DISK_FULL}, in {place}",
+                "room for the sockets and logs of Ray's processes",
+                f"make room in {place}, or name another folder in RAY_TMPDIR; then the same command again",
+                key="cluster",
+                value="local",
+            ) from error
 
     @functools.cached_property
     def _helpers(self) -> tuple[ThreadPoolExecutor, ForkServer | None]:

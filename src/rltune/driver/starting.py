@@ -185,6 +185,8 @@ def find_end(folder: Path, ledger_url: str | None) -> Outcome | None:
     outcome = load_outcome(folder) if status in ENDED else None
     if outcome and any(record.state == "RUNNING" for record in records):
         return None  # A resume continues trials that an error has left unfinished.
+    if outcome and outcome.unregistered:
+        return None  # A resume registers the winner, if MLflow answers by now.
     return outcome
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy, build_own, take_copies
 from rltune.envs.guest import import_guest
 from rltune.envs.pettingzoo import make_parallel_env
-from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, resolve_variables, spec_of
+from rltune.envs.spec import EXTRAS, WRAPPER_USAGE, EnvSpec, has_variables, parse_wrapper, resolve_variables, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, nearest
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> 
     import gymnasium
 
     def make(copy: Copy) -> Any:
-        if module := spec.id.rpartition(":")[0]:
+        if module := spec.registration.module:
             import_guest(module)  # Gymnasium imports it, too, but shows it the command line of this process.
         arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
         return gymnasium.make(spec.id, **{"disable_env_checker": True, **arguments})
@@ -155,7 +154,7 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
 
     return (
         spec.policies is None
-        and "${oc.env:" not in str(spec.kwargs)
+        and not has_variables(spec.kwargs)
         and not spec.is_numbered
         and not spec.needs_context
         and not spec.wrappers
@@ -196,12 +195,9 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
     import gymnasium
 
     key = f"env.wrappers[{index}]"
-    usage = "{entry_point: 'module:Class', kwargs: {...}}"
-    if not isinstance(wrapper, Mapping) or set(wrapper) - {"entry_point", "kwargs"} or "entry_point" not in wrapper:
-        raise ConfigError(key, wrapper, "is no wrapper", usage, "see gymnasium.wrappers for names")
-    module, _, name = str(wrapper["entry_point"]).rpartition(":")
+    module, name = parse_wrapper(wrapper, index)
     try:
-        cls = getattr(import_guest(module or "gymnasium.wrappers"), name)
+        cls = getattr(import_guest(module), name)
     except (GuestError, AttributeError) as error:
         if isinstance(error, GuestError) and not isinstance(error.__cause__, ImportError):
             raise
@@ -210,7 +206,7 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
             key,
             ABSENT,
             f": cannot import {wrapper['entry_point']}",
-            f"an importable class, given as {usage}",
+            f"an importable class, given as {WRAPPER_USAGE}",
             f"gymnasium.wrappers:{close}, if that was meant" if close else "install its package",
         ) from None
     if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
@@ -219,19 +215,10 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
             key,
             ABSENT,
             f": {wrapper['entry_point']} is no gymnasium.Wrapper",
-            usage,
+            WRAPPER_USAGE,
             "see gymnasium.wrappers for names",
         )
     return functools.partial(cls, **resolve_variables(wrapper.get("kwargs") or {}))
-
-
-def find_modules(spec: EnvSpec | Mapping[str, Any]) -> list[str]:
-    """List the modules that building an environment would import, without loaded modules and known packages."""
-    spec = spec_of(spec)
-    named = [spec.id if spec.policies is not None else spec.id.rpartition(":")[0]]
-    named.append(str(spec.objective.get("kind", "")).rpartition(":")[0])
-    named += [str(wrapper.get("entry_point", "")).rpartition(":")[0] for wrapper in spec.wrappers]
-    return [name for name in named if name and name.partition(".")[0] not in KNOWN_PACKAGES and name not in sys.modules]
 
 
 def import_env_module(module: str, env_id: str) -> None:

@@ -33,6 +33,7 @@ from rltune import errors
 from rltune.envs.guest import ARGUMENTS, RUNNING, find_place, make_fault, make_stall
 from rltune.errors import Cause, GuestError, RltuneError, UnexpectedError, describe_exception
 from rltune.formatting import find_start, use_start
+from rltune.search_path import spell_python
 
 POLL_S = 0.1  # How often the caller is asked whether it still wants the answer.
 START_S = 300.0  # The shortest time limit until the first sign of life, because the imports before it take seconds.
@@ -41,8 +42,6 @@ MEANWHILE_S = 0.5  # How long it waits, and the user's code has begun, before it
 REMIND_S = 5.0  # When the caller first hears what a slow call waits for, and then each time after four times as long.
 MAX_OUTPUT = 4_000  # The last characters of what the process has printed that are kept.
 MAX_LINES = 3  # The last of its lines that are part of an error.
-# The modules are found where the parent finds them, even if its program has changed the path.
-START = "import sys; sys.path[:] = sys.argv[4:]; from rltune.envs.child import main; main(*sys.argv[1:4])"
 PR_SET_PDEATHSIG = 1  # prctl's option for a signal that a process gets when its parent ends.
 PR_SET_CHILD_SUBREAPER = 36  # prctl's option to become the parent of descendants whose own parents end, as of daemons.
 _encode = json.JSONEncoder().encode  # The user's code may put another function in the place of json.dumps.
@@ -100,7 +99,7 @@ class Child:
             pid = fork(theirs) if fork else None
             if pid is None:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", START, str(requests), str(answers), ",".join(imports), *sys.path],
+                    spell_python(__name__, str(requests), str(answers), ",".join(imports)),
                     stdin=lifeline,
                     stdout=output,
                     stderr=output,

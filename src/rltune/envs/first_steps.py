@@ -33,11 +33,14 @@ from rltune.envs.spaces import (
     unflatten_action,
 )
 from rltune.envs.spec import EnvSpec
+from rltune.envs.step_count import describe_returned
 from rltune.errors import ABSENT, ConfigError, GuestError, read_text
 
 MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
 # The longest random episode on which the objective is checked; with a longer one it is not checked.
-SCORE_STEPS = 2_000
+SCORE_STEPS, SCORE_S = 2_000, 10.0
+OBJECTIVE = "the objective"
+"""The name of the call into an objective of the user's."""
 SEED = 0
 RESET = "def reset(self, *, seed=None, options=None)"
 RTOL, ATOL = 1e-5, 1e-6  # Smaller differences are rounding: simulations on GPUs add in another order each time.
@@ -254,19 +257,20 @@ def find_difference(space: Any, one: Any, other: Any, part: str = "") -> str | N
 def _check_score(play: FirstSteps, spec: EnvSpec) -> None:
     """Play a random episode, and refuse an objective that cannot be computed from the last step's info.
 
-    An episode that has not ended after `SCORE_STEPS` is not scored: the first trial finds such a fault.
+    An episode that has not ended after `SCORE_STEPS` or `SCORE_S` is not scored: the first trial finds such a fault.
 
     Raises:
         ConfigError: The info of the last step lacks the key, or what is there is no number.
     """
-    score, total = make_score(spec.objective), 0.0
+    score, total, began = make_score(spec.objective), 0.0, time.monotonic()
     play.reset()
     for length in range(1, SCORE_STEPS + 1):
         _, reward, is_over, info = play.step(play.draw_action(), f"step {length} of the objective's episode")
         total += reward
         if is_over:
-            with _name_call(("objective.kind", spec.objective["kind"], ""), "the objective"):
+            with _name_call(("objective.kind", spec.objective["kind"], ""), OBJECTIVE):
                 score(total, length, info)
+        if is_over or time.monotonic() - began > SCORE_S:
             return
 
 
@@ -321,14 +325,6 @@ def read_returned(call: str, returned: Any) -> tuple[Any, ...]:
     is_reset = call == "reset"
     if isinstance(returned, tuple) and len(returned) == (2 if is_reset else 5) and isinstance(returned[-1], dict):
         return returned
-    if isinstance(returned, tuple):
-        last = f", the last one a {type(returned[-1]).__name__}" if returned else ""
-        what = f"returned a tuple of {len(returned)}{last}"
-    else:
-        what = read_text(returned) if isinstance(returned, Exception) else f"returned one {type(returned).__name__}"
-    if is_reset:
-        allowed, fix = "a tuple of two: the observation, and the info, a dict", "return observation, {}"
-    else:
-        allowed = "Gymnasium's five: observation, reward, terminated, truncated, and the info, a dict"
-        fix = "return observation, reward, done, False, info: the done of old Gym is terminated"
+    what, allowed, fix = describe_returned(returned, is_reset=is_reset)
+    what = read_text(returned) if isinstance(returned, Exception) else f"returned {what}"
     raise ConfigError("", ABSENT, what, allowed, fix)

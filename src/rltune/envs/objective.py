@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rltune.envs.guest import import_guest
-from rltune.errors import ConfigError, GuestError, choices, describe_exception
+from rltune.envs.spec import INFO, OBJECTIVE_USAGE, RETURN, EntryPoint, parse_scoring
+from rltune.errors import ConfigError, GuestError, describe_exception
 from rltune.records import Direction
 
 Score = Callable[[float, int, Mapping[str, Any]], float]
 """Computes an episode's score from its return, its length and the info of its last step."""
-
-RETURN, INFO = "return", "info"
-USAGE = "return, info with objective.key, or package.module:function of an episode's return, length and last info"
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Objective:
         """Make the objective of a sweep's or an environment's settings; None and empty settings mean the return."""
         settings = settings or {}
         kind = str(settings.get("kind", RETURN))
-        name = str(settings["key"]) if kind == INFO else kind.rpartition(":")[2]
+        name = str(settings["key"]) if kind == INFO else EntryPoint.parse(kind).name
         return cls(name, Direction(settings.get("direction", Direction.MAX)))
 
     @property
@@ -56,13 +54,13 @@ def make_score(settings: Mapping[str, Any]) -> Score:
     Raises:
         ConfigError: The kind names no function.
     """
-    kind = settings.get("kind", RETURN)
+    kind, point = settings.get("kind", RETURN), parse_scoring(settings)
     if kind == RETURN:
         return lambda episode_return, length, info: episode_return
-    if kind == INFO:
+    if point is None:
         key = str(settings["key"])
         return lambda episode_return, length, info: _read_info(key, info)
-    function = _import_function(kind)
+    function = _import_function(kind, point)
     return lambda episode_return, length, info: _require_number(
         "objective.kind", kind, function(episode_return, length, info)
     )
@@ -81,8 +79,7 @@ def check_objective(objective: Mapping[str, Any], *, vectorize: str, several_age
     if not objective:
         return
     kind, key, direction = objective["kind"], objective.get("key"), objective["direction"]
-    if kind not in (RETURN, INFO) and ":" not in kind:
-        raise ConfigError("objective.kind", kind, "", USAGE, choices(kind, (RETURN, INFO)))
+    parse_scoring(objective)
     if (kind == INFO) != (key is not None):
         wrong = "without objective.key" if key is None else f"with objective.key={key}"
         raise ConfigError(
@@ -110,10 +107,9 @@ def check_objective(objective: Mapping[str, Any], *, vectorize: str, several_age
         )
 
 
-def _import_function(kind: str) -> Callable[..., Any]:
-    module, _, name = kind.partition(":")
+def _import_function(kind: str, point: EntryPoint) -> Callable[..., Any]:
     try:
-        function: Callable[..., Any] = getattr(import_guest(module), name)
+        function: Callable[..., Any] = getattr(import_guest(point.module), point.name)
     except (GuestError, AttributeError) as error:
         if isinstance(error, GuestError) and not isinstance(error.__cause__, Exception):
             raise
@@ -121,11 +117,11 @@ def _import_function(kind: str) -> Callable[..., Any]:
             "objective.kind",
             kind,
             f"cannot be imported: {describe_exception(error.__cause__ or error)}",
-            USAGE,
+            OBJECTIVE_USAGE,
             "install its package, or put its folder on PYTHONPATH",
         ) from None
     if not callable(function):
-        raise ConfigError("objective.kind", kind, "is no function", USAGE, "objective.kind=return")
+        raise ConfigError("objective.kind", kind, "is no function", OBJECTIVE_USAGE, "objective.kind=return")
     return function
 
 

@@ -50,7 +50,7 @@ def make_parallel_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any)
     Raises:
         ConfigError: The module is missing or defines no such environment.
     """
-    module = _import_module(spec.id)
+    module = _import_module(spec.registration.module)
     name = next((name for name in FACTORIES if callable(getattr(module, name, None))), None)
     if name is None:
         raise ConfigError(

@@ -17,6 +17,7 @@ import numpy as np
 from rltune.envs.closing import close_env
 from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.guest import GUEST_FAULTS, is_termination
+from rltune.envs.step_count import read_reset, read_step
 from rltune.errors import GuestError, RltuneError, describe_exception
 
 WINDOW_S = 600.0  # The limit on restarts holds for any ten minutes, so that a copy that always fails ends its trial.
@@ -61,7 +62,7 @@ class RestartingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 words = np.random.SeedSequence([self._seed, self._num_made]).generate_state(1)
                 seed = int(words[0]) >> 1  # Some environments pass the seed to C as an int.
             try:
-                self._obs, info = self.env.reset(seed=seed, options=options)
+                self._obs, info = read_reset(self.env.reset(seed=seed, options=options))
             except GUEST_FAULTS as error:
                 self._make_again(error)
                 continue
@@ -71,7 +72,7 @@ class RestartingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step; if it raises, make the copy again and cut the episode."""
         try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            obs, reward, terminated, truncated, info = read_step(self.env.step(action))
         except GUEST_FAULTS as error:
             self._make_again(error)
             return self._obs, 0.0, False, True, {RECORD: self._take_record(cut=True)}

@@ -10,7 +10,7 @@ import gymnasium
 
 from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.objective import make_score
-from rltune.envs.step_count import read_reward
+from rltune.envs.step_count import read_reward, read_step
 
 Step = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 Moments = tuple[int, float, float]
@@ -96,7 +96,7 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Step:
         """Take a step, and return the shaped reward in place of the true one."""
-        obs, raw, terminated, truncated, info = self.env.step(action)
+        obs, raw, terminated, truncated, info = read_step(self.env.step(action))
         reward = read_reward(raw)
         if not (terminated or truncated):
             self._return, self._length = self._return + reward, self._length + 1

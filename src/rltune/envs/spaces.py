@@ -14,8 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rltune.envs.step_count import read_reward, read_rewards
-from rltune.errors import ABSENT, ConfigError, RewardError
+from rltune.envs.step_count import read_reset, read_reward, read_rewards, read_step
+from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError, describe_exception, spell
 
 MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
 FLOATS = (np.float32, np.float64)  # The types of numbers that networks take and give without a cast.
@@ -184,12 +184,14 @@ def _check_bounds(space: Any, array: np.ndarray[Any, Any], part: str) -> str | N
     if not is_finite[place]:
         raise ConfigError("", ABSENT, f"{name} is {array[place]}", "finite numbers", NOT_FINITE)
     least, greatest = (bound[place] for bound in bounds)
+    is_box = isinstance(space, spaces.Box)
+    outside = "which its observation_space does not allow" if is_box else f"outside of {space}"
     if excess[place] <= limit[place]:
         return f"{name} is {array[place]}, outside of its bounds {least} to {greatest}"
     raise ConfigError(
         "",
         ABSENT,
-        f"{name} is {array[place]}, which its observation_space does not allow",
+        f"{name} is {array[place]}, {outside}",
         f"{least} to {greatest} in this place",
         "correct what reset and step return, or widen the space: Box(-np.inf, np.inf, shape) has no bounds",
     )
@@ -257,19 +259,55 @@ def flatten_observation(space: gymnasium.Space[Any], observation: Any, images: b
         images: Whether images stay images.
 
     Raises:
-        ConfigError: A state lies outside of a Discrete space.
+        GuestError: The observation does not fit the space; names the part and its value.
     """
-    if images and is_image(space):
-        return np.asarray(observation, np.float32) / np.float32(find_image_scale(space))
-    if isinstance(space, spaces.Discrete) and not 0 <= observation - space.start < space.n:
-        raise ConfigError(
-            "",
-            ABSENT,
-            f"observation {observation} lies outside of {space}",
-            f"{space.start} to {space.start + space.n - 1}",
-            "correct what reset and step return, or the observation_space",
-        )
-    return spaces.utils.flatten(space, observation).astype(np.float32)
+    try:
+        if images and is_image(space):
+            return np.asarray(observation, np.float32) / np.float32(find_image_scale(space))
+        if _has_known_choices(space, observation):
+            return spaces.utils.flatten(space, observation).astype(np.float32)
+        cause, why = None, ""
+    except Exception as error:  # Gymnasium reads it as its space says, which fails in any way if it does not fit.
+        cause, why = error, f" ({describe_exception(error)})"
+    fault = find_observation_fault(space, observation)
+    raise fault or GuestError(
+        f"observation {spell(observation)} cannot be read{why}",
+        f"observations of {space}",
+        "correct the observation_space, or what reset and step return",
+        cause=Cause.OBSERVATION,
+    ) from cause
+
+
+def _has_known_choices(space: gymnasium.Space[Any], observation: Any) -> bool:
+    """Return whether all choices in an observation are among those of its space: others have no place of their own.
+
+    Gymnasium does not look at it. A one-hot vector of a choice below the first one, or beyond the last one of a part,
+    would be that of another choice.
+    """
+    if isinstance(space, spaces.Discrete):
+        return bool(0 <= observation - space.start < space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        index = np.asarray(observation) - space.start
+        return bool(((index >= 0) & (index < space.nvec)).all())
+    if isinstance(space, spaces.Dict):
+        return all(_has_known_choices(part, observation[key]) for key, part in space.spaces.items())
+    if isinstance(space, spaces.Tuple):
+        return all(map(_has_known_choices, space.spaces, observation))
+    return True
+
+
+def find_observation_fault(space: gymnasium.Space[Any], observation: Any) -> GuestError | None:
+    """Return the error for an observation that does not fit its space, which names its wrong part; None if it fits.
+
+    Args:
+        space: As the environment declares it.
+        observation: What its reset or its step returned.
+    """
+    try:
+        check_observation(space, observation)
+    except ConfigError as refusal:
+        return GuestError(refusal.problem, refusal.allowed, refusal.fix, cause=Cause.OBSERVATION)
+    return None
 
 
 class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -409,13 +447,23 @@ class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
 class PlainNumbers(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Treat a copy that others than rltune step as rltune does: choices are Python ints, and rewards floats."""
 
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Start an episode.
+
+        Raises:
+            GuestError: The reset has returned something else than an observation and an info.
+        """
+        return read_reset(self.env.reset(**kwargs))
+
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step.
 
         Raises:
             RewardError: The reward is no single number.
+            GuestError: The step has returned something else than Gymnasium's five values.
         """
-        obs, reward, terminated, truncated, info = self.env.step(to_python(self.action_space, action))
+        returned = read_step(self.env.step(to_python(self.action_space, action)))
+        obs, reward, terminated, truncated, info = returned
         return obs, read_reward(reward), terminated, truncated, info
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -24,8 +24,17 @@ KNOWN_PACKAGES = ("gymnasium", "pettingzoo", "rltune", "ale_py", "minigrid", "mp
 UNSHAPED = {"normalise": False, "scale": 1.0, "clip": None}
 """The settings that leave rewards as the environment gives them."""
 
-PLAIN_RETURN = {"kind": "return", "key": None, "direction": "max"}
+RETURN, INFO = "return", "info"
+"""The objectives that need no function of the user's."""
+
+OBJECTIVE_USAGE = (
+    "return, info with objective.key, or package.module:function of an episode's return, length and last info"
+)
+
+PLAIN_RETURN = {"kind": RETURN, "key": None, "direction": "max"}
 """The objective that is the return as it is."""
+
+WRAPPER_USAGE = "{entry_point: 'module:Class', kwargs: {...}}"
 
 PER_COPY = ("number", "port", "folder", "one_of")
 """What an argument may be that differs between copies of an environment, see `rltune.envs.copies`."""
@@ -37,6 +46,22 @@ MAX_NUMBERS = 10_000  # More copies than a machine can have at once.
 
 CONTEXTS = ("env_config", "config")
 """Arguments that classes written for RLlib take; such a mapping becomes an RLlib ``EnvContext``."""
+
+
+class EntryPoint(NamedTuple):
+    """A module that settings or a policy's files name, and the name of something in it.
+
+    Who imports it and who asks whether it may be imported take the same object, so that they mean the same module.
+    """
+
+    module: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: object, default: str = "") -> EntryPoint:
+        """Split ``module:name``; a text without a colon is a name in the module ``default``."""
+        module, colon, name = str(text).rpartition(":")
+        return cls(module if colon else default, name)
 
 
 @dataclass(frozen=True)
@@ -100,6 +125,31 @@ class EnvSpec:
         return [part for part, is_normalised in parts.items() if is_normalised]
 
     @property
+    def registration(self) -> EntryPoint:
+        """The module that registers the environment, if its id names one; several agents' id is the module itself."""
+        return EntryPoint.parse(self.id) if self.policies is None else EntryPoint(self.id, "")
+
+    @property
+    def scoring(self) -> EntryPoint | None:
+        """The function of the user's that scores an episode; None if rltune's own do."""
+        return parse_scoring(self.objective)
+
+    @property
+    def wrapping(self) -> list[EntryPoint]:
+        """The classes of the wrappers."""
+        return [parse_wrapper(wrapper, index) for index, wrapper in enumerate(self.wrappers)]
+
+    def list_imports(self) -> list[str]:
+        """List the modules that building the environment and scoring its episodes import."""
+        points = [self.registration, *self.wrapping, *([self.scoring] if self.scoring else [])]
+        return list(dict.fromkeys(point.module for point in points if point.module))
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether building the environment puts values of this machine, such as environment variables, into it."""
+        return has_variables(self.kwargs) or any(has_variables(wrapper) for wrapper in self.wrappers)
+
+    @property
     def digest(self) -> str:
         """A digest of everything that scores depend on: id, arguments, wrappers, objective, and the limit of episodes.
 
@@ -138,6 +188,38 @@ class EnvSpec:
         return min(limits.items(), key=lambda item: item[1]) if limits else None
 
 
+def parse_wrapper(wrapper: Any, index: int) -> EntryPoint:
+    """Return the class of a wrapper; without a module it is one of Gymnasium's.
+
+    Raises:
+        ConfigError: It lacks an entry point.
+    """
+    if not isinstance(wrapper, Mapping) or set(wrapper) - {"entry_point", "kwargs"} or "entry_point" not in wrapper:
+        key = f"env.wrappers[{index}]"
+        raise ConfigError(key, wrapper, "is no wrapper", WRAPPER_USAGE, "see gymnasium.wrappers for names")
+    return EntryPoint.parse(wrapper["entry_point"], "gymnasium.wrappers")
+
+
+def parse_scoring(objective: Mapping[str, Any]) -> EntryPoint | None:
+    """Return the function of the user's that an objective names; None if it is one of rltune's kinds.
+
+    Raises:
+        ConfigError: The kind is neither one of rltune's nor ``module:function``.
+    """
+    kind = objective.get("kind", RETURN)
+    if kind in (RETURN, INFO):
+        return None
+    point = EntryPoint.parse(kind)
+    if not all(point):
+        raise ConfigError("objective.kind", kind, "", OBJECTIVE_USAGE, choices(str(kind), (RETURN, INFO)))
+    return point
+
+
+def has_variables(arguments: Any) -> bool:
+    """Return whether arguments hold an ``${oc.env:NAME}``, so that `resolve_variables` replaces what they hold."""
+    return "${oc.env:" in str(arguments)
+
+
 def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of an environment or wrapper with ``${oc.env:NAME}`` replaced by the variable's value.
 
@@ -146,7 +228,7 @@ def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: The variable is not set.
     """
-    if "${oc.env:" not in str(arguments):
+    if not has_variables(arguments):
         return dict(arguments)
     try:
         return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(dict(arguments)), resolve=True))

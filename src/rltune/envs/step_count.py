@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from rltune.envs.guest import GUEST_FAULTS, make_fault, raise_fault
+from rltune.envs.guest import GUEST_FAULTS, call_guest, make_fault, raise_fault
 from rltune.errors import Cause, GuestError, RewardError
 
 NO_NUMBER = (TypeError, ValueError, OverflowError, RuntimeError)
@@ -113,6 +113,49 @@ def _make_reward_error(reward: Any) -> RewardError:
     return RewardError(f"the reward is {what}", "one finite number for each step", fix)
 
 
+def read_step(returned: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    """Return the observation, reward, terminated, truncated and info that a step has returned.
+
+    Raises:
+        GuestError: It has returned something else, such as old Gym's four values, or None in place of the info.
+    """
+    if isinstance(returned, tuple) and len(returned) == 5 and isinstance(returned[-1], dict):
+        return returned
+    raise _make_return_error(returned, is_reset=False)
+
+
+def read_reset(returned: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the observation and the info that a reset has returned.
+
+    Raises:
+        GuestError: It has returned something else, such as the observation alone.
+    """
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[-1], dict):
+        return returned
+    raise _make_return_error(returned, is_reset=True)
+
+
+def _make_return_error(returned: Any, *, is_reset: bool) -> GuestError:
+    what, allowed, fix = describe_returned(returned, is_reset=is_reset)
+    return GuestError(f"{what} was returned", allowed, fix)
+
+
+def describe_returned(returned: Any, *, is_reset: bool) -> tuple[str, str, str]:
+    """Return what a step or a reset has returned instead of Gymnasium's tuple, what is allowed, and what to write."""
+    if isinstance(returned, tuple):
+        last = f", the last one a {type(returned[-1]).__name__}" if returned else ""
+        what = f"a tuple of {len(returned)}{last}"
+    else:
+        what = f"one {type(returned).__name__}"
+    if is_reset:
+        return what, "a tuple of two: the observation, and the info, a dict", "return observation, {}"
+    return (
+        what,
+        "Gymnasium's five: observation, reward, terminated, truncated, and the info, a dict",
+        "return observation, reward, done, False, info: the done of old Gym is terminated",
+    )
+
+
 def read_observation(observation: Any, shape: tuple[int, ...]) -> Any:
     """Return an observation, which may be a list, as an array of its space's shape.
 
@@ -165,7 +208,11 @@ def count_steps_of(envs: Any) -> None:
         from rltune.envs.spaces import PlainNumbers  # Imported here, because it reads rewards by this module.
 
         inner.envs = tuple(map(PlainNumbers, inner.envs))
-    take, num_envs, num_steps = envs.step, envs.num_envs, 0
+    begin, take, num_envs, num_steps = envs.reset, envs.step, envs.num_envs, 0
+
+    def reset(*args: Any, **kwargs: Any) -> Any:
+        with call_guest(f"reset of {num_envs} copies"):
+            return begin(*args, **kwargs)
 
     def name_call(index: int, agent: int = 0) -> str:
         return f"step {num_steps} of copy {index + 1}"
@@ -188,4 +235,4 @@ def count_steps_of(envs: Any) -> None:
             require_finite(result[0], name_call)
         return result
 
-    envs.step = step
+    envs.reset, envs.step = reset, step

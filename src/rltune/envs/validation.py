@@ -16,7 +16,7 @@ from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
 from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env, limit_close
 from rltune.envs.facts import EnvFacts, select_json
-from rltune.envs.first_steps import check_first_steps
+from rltune.envs.first_steps import OBJECTIVE, check_first_steps
 from rltune.envs.guest import ONE_PORT_EACH, call_guest, is_address_in_use
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.objective import make_score
@@ -50,7 +50,11 @@ def examine_env(spec: EnvSpec, stall_s: float, meanwhile: Callable[[], object] |
             meanwhile=meanwhile,
         )
     except GuestError as fault:
-        raise fault if fault.key else fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from None
+        if fault.key:
+            raise
+        of_objective = fault.call == OBJECTIVE
+        key, value = ("objective.kind", spec.objective["kind"]) if of_objective else ("env.id", spec.id)
+        raise fault.rewrite(f": {fault.problem}", key=key, value=value) from None
     return EnvFacts.from_dict(answer)
 
 

@@ -34,6 +34,9 @@ from rltune.secrets import conceal, redact_error, reveal
 
 # PostgreSQL rolls back a transaction that is idle this long. It is shorter than a lease, so no lock outlasts one.
 IDLE_S = 10.0
+CONNECT_S = 5  # A server that does not accept a connection within this time is down.
+ANSWER_S = 30.0  # So is one that has not answered a statement within this time, or to which nothing gets through.
+KEEPALIVE_S = 5  # An idle connection is probed at this interval; after three probes without an answer it is lost.
 RESTART_S = 30.0  # A new connection waits this long for a database server that is restarting.
 NETWORK_FILE_SYSTEMS = frozenset({
     "9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
@@ -60,10 +63,10 @@ def connect_ledger(url: str) -> Engine:
     if not url.startswith("sqlite:"):
         if make_url(url).get_backend_name() not in ("sqlite", "postgresql"):
             raise ValueError("a ledger is kept in SQLite or PostgreSQL")
-        engine = create_engine(url, pool_pre_ping=True)
+        engine = create_engine(url, pool_pre_ping=True, connect_args=_choose_time_limits(url))
         _wait_for_restarts(engine)
         if engine.dialect.name == "postgresql":
-            event.listen(engine, "connect", _limit_idle_transactions)
+            event.listen(engine, "connect", _limit_transactions)
             return engine.execution_options(schema_translate_map={None: SCHEMA})
         return engine
     file = Path(make_url(url).database or "")
@@ -93,6 +96,47 @@ def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
         ) from None
 
 
+def _choose_time_limits(url: str) -> dict[str, Any]:
+    """Return the connection parameters that bound each wait for a PostgreSQL server, except those that the URL sets.
+
+    They are libpq's, which other drivers than psycopg do not have.
+    """
+    parsed = make_url(url)
+    if not parsed.get_driver_name().startswith("psycopg"):
+        return {}
+    limits = {
+        "connect_timeout": CONNECT_S,
+        "keepalives_idle": KEEPALIVE_S,
+        "keepalives_interval": KEEPALIVE_S,
+        "keepalives_count": 3,
+        "tcp_user_timeout": int(1000 * ANSWER_S),
+    }
+    return {key: value for key, value in limits.items() if key not in parsed.query}
+
+
+def _connect(dialect: Any, arguments: Any, options: Any) -> Any:
+    """Connect so that each statement has a time limit on this side, too.
+
+    A server whose processes are suspended enforces no ``statement_timeout``, and its kernel goes on acknowledging what
+    it receives, so that no time-out of TCP ends the wait either.
+    """
+    if dialect.driver != "psycopg":
+        return dialect.connect(*arguments, **options)
+    import psycopg
+
+    class TimedConnection(psycopg.Connection[Any]):
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+            try:
+                return super().wait(gen, interval, ANSWER_S if timeout is None else timeout)
+            except psycopg.errors.OperationalError:
+                # After a time-out the server may still answer, so that no later statement can use the connection.
+                if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                    self.pgconn.finish()
+                raise
+
+    return TimedConnection.connect(*arguments, **options)
+
+
 def _wait_for_restarts(engine: Engine) -> None:
     """Let new connections wait while the database server restarts; otherwise a restart would end the sweep.
 
@@ -105,7 +149,7 @@ def _wait_for_restarts(engine: Engine) -> None:
         deadline = time.monotonic() + (RESTART_S if has_answered else 0.0)
         while True:
             try:
-                connection = dialect.connect(*arguments, **options)
+                connection = _connect(dialect, arguments, options)
             except dialect.loaded_dbapi.OperationalError:
                 if time.monotonic() >= deadline:
                     # The server has stayed away, so the next connections fail at once instead of waiting again.
@@ -119,10 +163,14 @@ def _wait_for_restarts(engine: Engine) -> None:
     event.listen(engine, "do_connect", connect)
 
 
-def _limit_idle_transactions(connection: Any, _: Any) -> None:
-    """Let PostgreSQL end idle transactions, because a suspended process's locks would block the next driver."""
+def _limit_transactions(connection: Any, _: Any) -> None:
+    """Let PostgreSQL end idle transactions, because a suspended process's locks would block the next driver.
+
+    Statements that take too long end, too, so that they keep no locks after this side has given them up.
+    """
     with connection.cursor() as cursor:
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S:g}s'")
+        cursor.execute(f"SET statement_timeout = '{ANSWER_S:g}s'")
     connection.commit()
 
 

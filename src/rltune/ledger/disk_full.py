@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +45,12 @@ def has_no_room(folder: Path) -> bool:
     return shutil.disk_usage(place).free < MIN_FREE_BYTES
 
 
+def find_full_temp_folder() -> Path | None:
+    """Return the folder for temporary files, where Ray has its sockets and logs, if its disk is full; else None."""
+    place = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    return place if has_no_room(place) else None
+
+
 def _has_full_code(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -54,11 +62,12 @@ def _has_full_code(error: BaseException) -> bool:
 
 
 def make_disk_full_error(folder: Path) -> StudyUnavailableError:
-    """Make the error that a sweep's disk is full, with the command that resumes the sweep."""
+    """Make the error that a sweep's disk, or the one for temporary files, is full, with the command to resume."""
+    place = folder if has_no_room(folder) else find_full_temp_folder() or folder
     return StudyUnavailableError(
-        f"{folder}: {DISK_FULL}; everything recorded before is kept",
+        f"{place}: {DISK_FULL}; everything recorded before is kept",
         "room for the ledger and the trials' checkpoints",
-        f"make room, then {make_resume_command(folder)}",
+        f"make room in {place}, then {make_resume_command(folder)}",
     )
 
 

@@ -19,9 +19,11 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import yaml
+
 from rltune.checkpoints.store import Store
-from rltune.config.settings_file import read_identity
-from rltune.errors import StudyError
+from rltune.config.settings_file import load_settings, read_identity
+from rltune.errors import StudyError, StudyUnavailableError
 from rltune.ledger.sweep_folder import LEDGER, SETTINGS
 
 HISTORY = "drivers.txt"
@@ -64,14 +66,16 @@ def take(store: Store, driver_id: str) -> None:
         _add_state(store, driver_id)
 
 
-def is_taken_over(store: Store, driver_id: str) -> bool:
-    """Return whether another machine has taken the sweep over; this driver must not write to the storage then.
+def find_successor(store: Store, driver_id: str) -> str | None:
+    """Return the machine whose driver has taken the sweep over from this one; None if this one is the last driver.
 
     Raises:
         StoreError: The storage cannot be used.
     """
-    stored = read_stored_history(store)
-    return bool(stored) and stored[-1].split()[0] != driver_id
+    for line in read_stored_history(store)[-1:]:
+        last_id, machine, *_ = line.split()
+        return None if last_id == driver_id else machine
+    return None
 
 
 def hand_over(store: Store, driver_id: str) -> None:
@@ -80,7 +84,7 @@ def hand_over(store: Store, driver_id: str) -> None:
     Raises:
         StoreError: The storage cannot be used.
     """
-    if store.address and not is_taken_over(store, driver_id):
+    if store.address and not find_successor(store, driver_id):
         _add_state(store, driver_id, STORED)
 
 
@@ -93,15 +97,17 @@ def fetch_sweep(store: Store, *, for_driver: bool = False, take_over: bool = Fal
         take_over: Take the ledger in the storage although a driver on another machine has a newer one.
 
     Raises:
-        StudyError: The newest ledger is on another machine, or this machine has changes that it lacks. Or the storage
-            cannot be used.
+        StudyError: This machine has changes that the newest ledger lacks, or the storage cannot be used.
+        StudyUnavailableError: The newest ledger is on another machine, whose driver has not ended.
     """
     if not store.address:
         return
     folder = store.folder
     with _lock_folder(folder):
-        if (folder / SETTINGS).exists() and has_newest(store):
-            return
+        if (folder / SETTINGS).exists():
+            if has_newest(store):
+                return
+            _require_same_sweep(store)
         stored, local = read_stored_history(store), _read_local_history(folder)
         if (folder / LEDGER).exists() and not (local and is_stored(local)):
             if for_driver:
@@ -117,6 +123,26 @@ def fetch_sweep(store: Store, *, for_driver: bool = False, take_over: bool = Fal
         store.fetch(PUBLISHED)
     if for_driver and not can_fetch and read_identity(folder).ledger_url is None:
         raise make_distant_ledger_error(folder, stored[-1].split()[1])
+
+
+def _require_same_sweep(store: Store) -> None:
+    """Refuse files in the storage that belong to another sweep of the same name, before they replace those here.
+
+    Raises:
+        StudyError: The settings there have another key than the settings here.
+    """
+    with contextlib.suppress(ValueError, yaml.YAMLError):
+        stored = load_settings((store.read(SETTINGS, is_quick=True) or b"").decode()).get("key")
+        key = read_identity(store.folder, any_format=True).key
+        if key and stored not in (None, key):
+            aside = f"mv {shlex.quote(str(store.folder))} {shlex.quote(f'{store.folder}-aside')}"
+            raise StudyError(
+                f": {store.address} has another sweep of this name",
+                f"the sweep whose key {store.folder / SETTINGS} has",
+                f"{aside} continues the one in the storage",
+                key="sweep",
+                value=store.folder.name,
+            )
 
 
 @contextlib.contextmanager
@@ -136,14 +162,14 @@ def _lock_folder(folder: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def make_distant_ledger_error(folder: Path, host: str = "the machine where it runs") -> StudyError:
-    """Make the error for a sweep whose newest ledger is a file on another machine.
+def make_distant_ledger_error(folder: Path, host: str = "the machine where it runs") -> StudyUnavailableError:
+    """Make the error for a sweep whose newest ledger is a file on another machine, where its driver may yet end.
 
     Args:
         folder: The sweep's.
         host: That machine.
     """
-    return StudyError(
+    return StudyUnavailableError(
         f": its newest ledger is a file on {host}, whose driver has not ended",
         "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
         "resume it on that machine; if the machine is gone, take_over=true continues the ledger that an earlier driver "

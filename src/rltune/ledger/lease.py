@@ -27,7 +27,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from rltune.cluster.stale_processes import GONE, RUNNING, ProcessMark, mark_process
 from rltune.errors import StudyUnavailableError
 from rltune.ledger.database import connect_ledger, file_of, make_storage_error
-from rltune.ledger.tables import LEASES
+from rltune.ledger.tables import LEASES, SWEEPS
 
 if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
@@ -183,16 +183,24 @@ class Lease:
         ledger: The sweep's.
         driver: This driver.
         previous: The driver that did not give the lease back; None where nothing of another driver is left.
+        replaced_status: See below.
 
     Attributes:
         id: This driver's, by which the fence knows it.
         previous: See above.
+        replaced_status: The sweep's status when this driver took the lease, to which a start that fails sets it back;
+            '' if there is nothing to set back.
         on_lost: Called once when the lease is lost, from any thread; whoever needs it sets it.
+        find_successor: Returns the machine whose driver has taken the sweep over in the bucket, where another ledger
+            is; None if this driver is the last one there. Whoever records the driver in the bucket sets it.
     """
 
-    def __init__(self, ledger: Ledger, driver: DriverRecord, previous: DriverRecord | None) -> None:
-        self.id, self.previous = driver.id, previous
+    def __init__(
+        self, ledger: Ledger, driver: DriverRecord, previous: DriverRecord | None, replaced_status: str = ""
+    ) -> None:
+        self.id, self.previous, self.replaced_status = driver.id, previous, replaced_status
         self.on_lost: Callable[[], None] = lambda: None
+        self.find_successor: Callable[[], str | None] = lambda: None
         self._driver, self._name, self._sweep_id, self._file = driver, ledger.name, ledger.sweep_id, file_of(ledger.url)
         # The lease has its own connection, so that a long transaction of the driver cannot hold up the renewal.
         self._engine = connect_ledger(ledger.url)
@@ -217,6 +225,16 @@ class Lease:
         if self._lost:
             raise self._lost
 
+    def check_bucket(self) -> None:
+        """Raise an error if the bucket names another driver as the last one of the sweep; the lease is lost then.
+
+        Raises:
+            LeaseLostError: Another driver has taken the sweep over.
+            StoreError: The bucket cannot be used.
+        """
+        if machine := self.find_successor():
+            raise self._lose(f", on {machine}")
+
     def is_held(self) -> bool:
         """Return whether this driver still holds the lease; if necessary, this is read from the database.
 
@@ -234,13 +252,15 @@ class Lease:
             connection: Reads who the other driver is.
         """
         row = connection.execute(select(LEASES.c.driver).where(LEASES.c.sweep_id == self._sweep_id)).first()
+        return self._lose(f", {_make_record(row.driver).describe()}" if row and row.driver else "")
+
+    def _lose(self, location: str) -> LeaseLostError:
         with self._losing:
             is_first = self._lost is None
             if self._lost is None:
-                location = f", {_make_record(row.driver).describe()}" if row and row.driver else ""
                 self._lost = LeaseLostError(
                     f": another driver has taken it over{location}",
-                    "one driver at a time; this one stood still for longer than its lease",
+                    "one driver at a time",
                     "nothing: the other driver continues the sweep",
                     key="sweep",
                     value=self._name,
@@ -311,18 +331,20 @@ class Lease:
         return True
 
 
-def take_lease(ledger: Ledger) -> Lease:
+def take_lease(ledger: Ledger, new_key: str | None = None) -> Lease:
     """Take the lease of a sweep for this process, as soon as it is known that no other driver has it.
 
     A live process of this machine is refused at once and a dead one replaced at once; anything else is watched for
-    `LEASE_S`. From now on the ledger writes only while it has the lease.
+    `LEASE_S`. From now on the ledger writes only while it has the lease. The transaction that takes the lease also sets
+    the sweep's status to running: whatever happens to this driver, a sweep that it has not ended is unfinished.
 
     Args:
         ledger: The sweep's.
+        new_key: Replaces the sweep's key: what had the earlier key is another sweep, or none.
 
     Raises:
         StudyUnavailableError: Another driver has it.
-        StudyError: The ledger cannot be written.
+        StudyError: The ledger cannot be written, or another sweep has its row meanwhile.
     """
     watch = LeaseWatch(ledger.read_lease)
     driver = DriverRecord(id=secrets.token_hex(16), host=socket.gethostname(), **mark_process(psutil.Process()))
@@ -336,7 +358,7 @@ def take_lease(ledger: Ledger) -> Lease:
             # This driver inherits the sessions of the previous one and is going to end them. If it is killed before
             # that, then the next driver finds them in the lease's row.
             driver = replace(driver, sessions=watch.driver.sessions if watch.driver else ())
-            if _take(ledger, driver, watch.state):
+            if (status := _take(ledger, driver, watch.state, new_key)) is not None:
                 break
         except Exception as error:
             _held_ids.discard(driver.id)
@@ -346,7 +368,7 @@ def take_lease(ledger: Ledger) -> Lease:
             if isinstance(error, SQLAlchemyError):
                 raise make_storage_error(ledger.url, error) from None
             raise
-    ledger.fence.lease = lease = Lease(ledger, driver, watch.driver)
+    ledger.fence.lease = lease = Lease(ledger, driver, watch.driver, status)
     for table in (ledger.trials, ledger.runs):
         table.clear_cache()  # Until the lease was taken, the previous driver may have changed these tables.
     return lease
@@ -364,13 +386,28 @@ def _make_held_error(ledger: Ledger, watch: LeaseWatch) -> StudyUnavailableError
     )
 
 
-def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState) -> bool:
-    """Take the lease atomically; return False if it is not released and has changed since `seen` was read."""
+def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState, new_key: str | None) -> str | None:
+    """Take the lease, and set the sweep's status to running, in one transaction.
+
+    Returns:
+        The earlier status, '' for none; None if the lease is not released and has changed since `seen` was read.
+
+    Raises:
+        StudyError: The row has another key than when the ledger was opened.
+    """
     unchanged = (LEASES.c.driver_id == seen.driver_id) & (LEASES.c.counter == seen.counter)
     free = update(LEASES).where(LEASES.c.sweep_id == ledger.sweep_id, or_(LEASES.c.released, unchanged))
     mine = {"driver_id": driver.id, "driver": asdict(driver), "released": False, "counter": LEASES.c.counter + 1}
     with ledger.fence.engine.begin() as connection:
-        return bool(connection.execute(free.values(**mine)).rowcount)
+        if not connection.execute(free.values(**mine)).rowcount:
+            return None
+        is_sweep = SWEEPS.c.id == ledger.sweep_id
+        status, key = connection.execute(select(SWEEPS.c.status, SWEEPS.c.key).where(is_sweep)).one()
+        if key != ledger.key:
+            raise ledger.make_other_sweep_error()
+        connection.execute(update(SWEEPS).where(is_sweep).values(status="running", key=new_key or key))
+    ledger.key = new_key or key
+    return status or ""
 
 
 class Fence:
@@ -407,6 +444,7 @@ class Fence:
         """
         with self.engine.begin() as connection:
             if self.lease is not None:
+                self.lease.check()  # A driver that was taken over in the bucket still has its own row.
                 checked = connection.exec_driver_sql(self._check, (self.sweep_id, self.lease.id))
                 if not checked.rowcount:
                     raise self.lease.lose(connection)

@@ -70,6 +70,7 @@ class Ledger:
     Args:
         url: An SQLAlchemy URL.
         name: The sweep; None is the only one of a file.
+        key: The sweep's random key, as its folder has it; None accepts the sweep of this name whatever its key.
         create: Whether to add the sweep; otherwise it has to exist.
 
     Attributes:
@@ -77,13 +78,14 @@ class Ledger:
         runs: The runs of the certification.
         fence: Begins the transactions that write, and has the driver's lease.
         sweep_id: The id of the sweep's row.
+        key: The random key in that row.
 
     Raises:
-        StudyError: The sweep to add was begun already, or the sweep to open is missing, has another format or cannot be
-            read.
+        StudyError: The sweep to add was begun already, or the sweep to open is missing, has another key or another
+            format, or cannot be read.
     """
 
-    def __init__(self, url: str, name: str | None = None, *, create: bool = False) -> None:
+    def __init__(self, url: str, name: str | None = None, key: str | None = None, *, create: bool = False) -> None:
         self.url = url
         try:
             self._engine = connect_ledger(url)
@@ -93,15 +95,28 @@ class Ledger:
         if row is None:
             problem = f"the sweep '{name}' is not in its ledger" if name else f"{file_of(url)} has no sweep"
             raise MissingSweepError(problem, "a ledger of this sweep", spell_command("list"))
-        self.sweep_id, self.name, self._format = row
+        self.sweep_id, self.name, self._format, self.key = row
         # Tables on a server are not migrated, so that an earlier format is read in files only.
         oldest = OLDEST_FORMAT if self.is_file and not create else FORMAT
         check_format(": its ledger", self._format, oldest, self.name)
         self.fence = Fence(self._engine, self.sweep_id)
+        if key not in (None, self.key):
+            raise self.make_other_sweep_error()
         self.trials = TrialTable(self.fence, TRIALS)
         self.runs = TrialTable(self.fence, CERTIFY)
         if create:
             self.require_new()
+
+    def make_other_sweep_error(self) -> StudyError:
+        """Make the error for a row that another sweep of the same name has."""
+        folder = self.sweep().folder
+        return StudyError(
+            ": its ledger has another sweep of this name" + (f", of {folder}" if folder else ""),
+            "the sweep whose key config.yaml has",
+            "the same command with another name=... or another study.storage=... begins this one again",
+            key="sweep",
+            value=self.name,
+        )
 
     @property
     def criteria(self) -> Criteria:
@@ -158,7 +173,7 @@ class Ledger:
     def check_lease(self) -> None:
         """Check in the database that this driver still holds the lease; for readers, which have no lease, do nothing.
 
-        Files outside the ledger have no fence of their own, so a driver calls this before it writes them.
+        `require_ownership` asks the bucket, too.
 
         Raises:
             LeaseLostError: Another driver has taken the sweep over.
@@ -168,10 +183,23 @@ class Ledger:
             with self.fence.begin():
                 pass
 
-    def has_lost_lease(self) -> bool:
+    def require_ownership(self) -> None:
+        """Check that this driver still owns the sweep: it has the lease, and is the last driver in the bucket.
+
+        The driver's housekeeping asks this every few seconds, and the driver asks it before each publication.
+
+        Raises:
+            LeaseLostError: Another driver has taken the sweep over.
+            StoreError: The bucket cannot be used.
+        """
+        self.check_lease()
+        if self.lease:
+            self.lease.check_bucket()
+
+    def has_lost_ownership(self) -> bool:
         """Return whether another driver is known to have taken the sweep over; never fails, even without database."""
         with contextlib.suppress(StudyError, SQLAlchemyError):
-            self.check_lease()
+            self.require_ownership()
         return self.lease is not None and self.lease.is_lost
 
     def read_lease(self) -> LeaseState:
@@ -323,14 +351,21 @@ class Ledger:
         )
         return [(report_id, kind, make_report(*values)) for report_id, kind, *values in self.fence.read(newer)]
 
-    def forget_mlflow(self, tracker: str) -> None:
-        """Delete the MLflow run ids and what counts as delivered, so that a new MLflow store receives everything."""
+    def forget_mlflow(self, tracker: str | None = None) -> None:
+        """Delete the MLflow run ids and what counts as delivered, so that a new MLflow store receives everything.
+
+        Args:
+            tracker: The tracker to which all is delivered again; None for every tracker.
+        """
         trials = select(SWEEP_TRIALS.c.id).where(SWEEP_TRIALS.c.sweep_id == self.sweep_id)
         of_sweep = DELIVERIES.c.sweep_id == self.sweep_id
         with self.fence.begin() as connection:
             marks = TRIAL_DELIVERIES.c
-            connection.execute(delete(TRIAL_DELIVERIES).where(marks.tracker == tracker, marks.trial_id.in_(trials)))
-            connection.execute(delete(DELIVERIES).where(of_sweep, DELIVERIES.c.tracker == tracker))
+            named, named_trials = (
+                true() if tracker is None else column == tracker for column in (DELIVERIES.c.tracker, marks.tracker)
+            )
+            connection.execute(delete(TRIAL_DELIVERIES).where(named_trials, marks.trial_id.in_(trials)))
+            connection.execute(delete(DELIVERIES).where(of_sweep, named))
             for table, mine in ((SWEEP_TRIALS, SWEEP_TRIALS.c.sweep_id), (SWEEPS, SWEEPS.c.id)):
                 connection.execute(update(table).where(mine == self.sweep_id).values(mlflow_run_id=None))
         self.trials.forget_mlflow_runs()
@@ -351,27 +386,34 @@ def find_sweeps(engine: Engine, names: Iterable[str]) -> dict[str, int]:
         return {str(row.name): int(row.id) for row in connection.execute(wanted)}
 
 
-def _find_sweep(engine: Engine, name: str | None) -> tuple[int, str, int] | None:
-    """Return the row id, the name and the ledger format of a sweep; None if the database has no such sweep."""
+def _find_sweep(engine: Engine, name: str | None) -> tuple[int, str, int, str] | None:
+    """Return the row id, the name, the ledger format and the key of a sweep; None if the database has no such sweep."""
     if not has_table(engine, SWEEPS):
         return None
     with engine.connect() as connection:
         return _read_sweep(connection, name)
 
 
-def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, str, int]:
-    """Return a sweep's row id, name and ledger format, after creating the tables and the sweep where missing."""
+def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, str, int, str]:
+    """Return a sweep's row id, name, ledger format and key, after creating the tables and the sweep where missing."""
     with begin_alone(engine) as connection:
         add_tables(connection)
         if existing := _read_sweep(connection, name):
             return existing
-        row = {"name": name, "format": FORMAT, "key": uuid.uuid4().hex}
+        key = make_key()
+        row = {"name": name, "format": FORMAT, "key": key}
         sweep_id = int(connection.execute(insert(SWEEPS).returning(SWEEPS.c.id), row).scalar_one())
         connection.execute(insert(LEASES), {"sweep_id": sweep_id})
-    return sweep_id, name, FORMAT
+    return sweep_id, name, FORMAT, key
 
 
-def _read_sweep(connection: Connection, name: str | None) -> tuple[int, str, int] | None:
+def make_key() -> str:
+    """Make the random key of a new sweep."""
+    return uuid.uuid4().hex
+
+
+def _read_sweep(connection: Connection, name: str | None) -> tuple[int, str, int, str] | None:
     is_wanted = true() if name is None else SWEEPS.c.name == name
-    row = connection.execute(select(SWEEPS.c.id, SWEEPS.c.name, SWEEPS.c.format).where(is_wanted)).first()
-    return (int(row.id), str(row.name), int(row.format)) if row else None
+    columns = SWEEPS.c.id, SWEEPS.c.name, SWEEPS.c.format, SWEEPS.c.key
+    row = connection.execute(select(*columns).where(is_wanted)).first()
+    return (int(row.id), str(row.name), int(row.format), str(row.key)) if row else None

@@ -32,6 +32,7 @@ class Outcome:
             (relative to the folder), evaluation, and acting (`rltune.policies.acting.choose_acting`) if its policy
             acts by sampling; None without.
         model: name, version, uri, champion, why; None when nothing was registered.
+        unregistered: Why MLflow has not registered the winner, which the next driver tries again; None otherwise.
         cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency; certify_env_steps, certify_train_s.
         certified: `Certification.summary`; None when nothing was certified.
         front: The whole trials that no other one beats in both objectives, the best objective first: trial, params,
@@ -59,6 +60,7 @@ class Outcome:
     environment: str | None = None
     seed: int | None = None
     began: str | None = None
+    unregistered: str | None = None
 
     def __repr__(self) -> str:
         """Describe in one line how the sweep ended."""

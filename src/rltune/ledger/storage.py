@@ -56,8 +56,10 @@ def open_ledger_of(sweep: SweepIdentity, ledger_url: str | None = None) -> Ledge
     return ledger.judge_by(read_criteria(load_settings(ledger.sweep().config or "")))
 
 
-def locate_ledger(sweep: SweepIdentity, ledger_url: str | None = None) -> tuple[str, str | None]:
-    """Return the database URL of a sweep's ledger, and the sweep's name there; None if the database has one sweep.
+def locate_ledger(sweep: SweepIdentity, ledger_url: str | None = None) -> tuple[str, str | None, str | None]:
+    """Return the database URL of a sweep's ledger, and the sweep's name and key there; None for a file of the folder.
+
+    The ledger in a sweep's folder is that sweep's whatever its key.
 
     Args:
         sweep: The sweep.
@@ -76,7 +78,7 @@ def locate_ledger(sweep: SweepIdentity, ledger_url: str | None = None) -> tuple[
         if sweep.storage:
             raise make_distant_ledger_error(sweep.folder)
         raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
-    return url, sweep.name if configured else None
+    return (url, sweep.name, sweep.key) if configured else (url, None, None)
 
 
 def require_login(ledger_url: str, name: str) -> None:
@@ -108,11 +110,13 @@ def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
         new: Whether to create the ledger, for a sweep that has not been begun.
 
     Raises:
-        StudyError: The ledger is missing or cannot be read, or the new sweep has been begun already.
+        StudyError: The ledger is missing or cannot be read, it is another sweep's, or the new sweep has been begun
+            already.
     """
     url = make_storage_url(configured, folder)
     if new or configured:
-        return Ledger(url, folder.name, create=new)
+        key = None if new else read_identity(folder).key
+        return Ledger(url, folder.name, key, create=new)
     if not (folder / LEDGER).exists():
         raise StudyError(
             f"{folder / LEDGER} is missing",

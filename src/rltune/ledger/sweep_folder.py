@@ -29,6 +29,22 @@ def is_half_made(folder: Path) -> bool:
     return folder.is_dir() and all(entry.name.startswith(HALF_MADE) for entry in folder.iterdir())
 
 
+def find_original(folder: Path, recorded: str | None) -> Path | None:
+    """Return the folder of which a sweep's folder is a copy; None if it is no copy, for example because it was moved.
+
+    Args:
+        folder: The sweep's folder.
+        recorded: The folder in which the sweep was last worked on, as its ledger has it.
+    """
+    with contextlib.suppress(OSError, StudyError):
+        original = Path(recorded or folder)
+        if not original.samefile(folder):
+            key = read_identity(folder).key
+            # Another sweep may have got the place of one that was moved.
+            return original if key and read_identity(original, any_format=True).key == key else None
+    return None
+
+
 def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
     """Spell the command that resumes the sweep: from the present folder, or on any machine if it has remote storage.
 

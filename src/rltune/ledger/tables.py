@@ -171,4 +171,6 @@ REQUESTS = Table(
     Column("asked_by", _PlainText, nullable=False, key="requested_by"),
     Column("taken_s", Float),  # The time at which a driver took the request; NULL until then.
     Column("trial", Integer),  # The number of the trial of an enqueued configuration.
+    # Requests can be withdrawn, and whoever remembers the id of the newest one must not see that id again.
+    sqlite_autoincrement=True,
 )

@@ -13,24 +13,25 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from gymnasium.spaces import Dict
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
-from rltune.envs.guest import call_guest
+from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
-from rltune.envs.spaces import to_python
+from rltune.envs.spaces import find_observation_fault, to_python
 from rltune.envs.spec import EnvSpec, spec_of
-from rltune.envs.step_count import read_reward
+from rltune.envs.step_count import read_reset, read_reward, read_step
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
 from rltune.policies.policy import AnyPolicy, load_playable
 from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
-from rltune.policies.uri import Source, require_own_environment
+from rltune.policies.uri import Source, read_environment, require_own_environment
 from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
@@ -193,7 +194,7 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
         PolicyError: A change is unknown; or no environment was named, and the policy names none, or one whose module
             somebody else has chosen.
     """
-    trained: Mapping[str, Any] = policy.info.get("env") or {}
+    trained = read_environment(policy)
     given: Mapping[str, Any] = {"id": env} if isinstance(env, str) else env or {}
     changes = {key: value for key, value in given.items() if value is not None}
     known = {field.name for group in (EnvConfig, EnvSpec) for field in fields(group)}
@@ -206,17 +207,18 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     if not isinstance(steps, int) or steps < 1:
         raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
     is_same = changes.get("id", trained.get("id")) == trained.get("id")
-    arguments: dict[str, dict[str, Any]] = {}
-    for key, other in (("kwargs", "per_copy"), ("per_copy", "kwargs")):
-        kept = ((trained.get(key) or {}) if is_same else {}).items()
-        arguments[key] = {name: value for name, value in kept if name not in changes.get(other, {})}
-        arguments[key] |= changes.get(key, {})
-    spec = {**trained, **changes, **arguments}
+    typed: dict[str, Mapping[str, Any]] = {key: changes.get(key, {}) for key in ("kwargs", "per_copy")}
+    replaced = {name for arguments in typed.values() for name in arguments}
+    kept = {
+        key: {name: value for name, value in (trained.get(key) or {}).items() if is_same and name not in replaced}
+        for key in typed
+    }
+    spec = {**trained, **changes, **{key: {**kept[key], **typed[key]} for key in typed}}
     if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     # What the caller has named may be imported; what only the policy's files name is checked.
-    files = {**spec, **dict.fromkeys(changes), **({"id": "", "policies": None} if "id" in changes else {})}
-    require_own_environment({**files, "id": files["id"] or ""}, policy)
+    files = {**trained, **dict.fromkeys(changes), **kept, **({"id": "", "policies": None} if "id" in changes else {})}
+    require_own_environment({**files, "id": files.get("id") or ""}, policy)
     return spec
 
 
@@ -354,7 +356,7 @@ def _play(
         obs: list[Any] = []
         for episode, env in enumerate(envs):
             with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
-                obs.append(env.reset(seed=seed + episode)[0])
+                obs.append(read_reset(env.reset(seed=seed + episode))[0])
             progress(0, episodes)
         limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -363,20 +365,45 @@ def _play(
         started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
         stack.enter_context(call_guest("step or reset"))  # The door is around the loop, where it costs no time.
+
+        def reset(index: int, episode: int) -> Any:
+            try:
+                return read_reset(envs[index].reset(seed=seed + episode))[0]
+            except GUEST_FAULTS as error:
+                raise_fault(error, f"reset of copy {index + 1}")
+
+        def step(index: int, action: Any) -> Any:
+            try:
+                returned = read_step(envs[index].step(to_python(envs[index].action_space, action)))
+                observation, reward, *ends = returned
+                return observation, read_reward(reward), *ends
+            except GUEST_FAULTS as error:
+                raise_fault(error, f"step {lengths[current[index]] + 1} of copy {index + 1}")
+
+        def choose() -> Any:
+            rng = [generators[current[i]] for i in busy]
+            try:
+                return policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
+            except PolicyError:
+                for i in busy:
+                    if fault := find_observation_fault(_list_parts(envs[i], obs[i]), obs[i]):
+                        num_steps = lengths[current[i]]
+                        raise_fault(fault, f"{f'step {num_steps}' if num_steps else 'reset'} of copy {i + 1}")
+                raise
+
         while busy:
             # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
-            rng = [generators[current[i]] for i in busy]
-            actions, memory = policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
+            actions, memory = choose()
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
-                obs[i], reward, terminated, truncated, info = envs[i].step(to_python(envs[i].action_space, action))
+                obs[i], reward, terminated, truncated, info = step(i, action)
                 if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
                     episode = current[i]
                     returns[episode], lengths[episode], generators[episode] = 0.0, 0, make_generator(seed + episode)
-                    obs[i], begins[row] = envs[i].reset(seed=seed + episode)[0], True
+                    obs[i], begins[row] = reset(i, episode), True
                     ongoing.append(row)
                     continue
-                returns[current[i]] += read_reward(reward)
+                returns[current[i]] += reward
                 lengths[current[i]] += 1
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
                 if terminated or truncated or is_cut:
@@ -399,7 +426,7 @@ def _play(
                     if started == episodes:
                         continue
                     current[i], started = started, started + 1
-                    obs[i] = envs[i].reset(seed=seed + current[i])[0]
+                    obs[i] = reset(i, current[i])
                     begins[row] = True
                 else:
                     progress(done, episodes)
@@ -407,6 +434,12 @@ def _play(
             memory = None if memory is None else memory[ongoing]
             begins, busy = begins[ongoing], [busy[row] for row in ongoing]
     return returns, lengths, tuple(sorted(cut))
+
+
+def _list_parts(env: Any, observation: Any) -> Any:
+    """Return the space of an observation: of several agents, only those that are left have one."""
+    space = env.observation_space
+    return Dict({agent: space[agent] for agent in observation}) if isinstance(env, TeamEnv) else space
 
 
 def _summarise(returns: np.ndarray, lengths: np.ndarray, direction: Direction) -> Evaluation:

@@ -25,6 +25,7 @@ from rltune.policies.uri import (
     Source,
     locate_policy,
     locate_trusted_algorithm,
+    read_environment,
     require_own_environment,
 )
 
@@ -178,10 +179,11 @@ class MultiAgentPolicy:
 def _build_env(policy: Policy | MultiAgentPolicy, arguments: Mapping[str, Any]) -> Any:
     from rltune.envs.build import make_env
 
-    if not policy.info.get("env"):
+    spec = read_environment(policy)
+    if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "info['env']", "give evaluate an env=")
-    require_own_environment(policy.info["env"], policy)
-    return make_env(policy.info["env"], **arguments)
+    require_own_environment(spec, policy)
+    return make_env(spec, **arguments)
 
 
 AnyPolicy: TypeAlias = bundle_reader.BundlePolicy | MultiAgentPolicy | RLlibPolicy

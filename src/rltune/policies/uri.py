@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import compute_digest, find_store, is_own_checkpoint
 from rltune.config.capabilities import list_algos
 from rltune.config.settings_file import SweepIdentity, read_identity
-from rltune.envs.build import find_modules
+from rltune.envs.spec import KNOWN_PACKAGES, spec_of
 from rltune.errors import PolicyError, StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import SweepRef
@@ -93,24 +95,73 @@ def _make_trust_error(source: Source, reason: str) -> PolicyError:
     )
 
 
+FORMS_OF_ENV: dict[str, Any] = {
+    "id": str,
+    "kwargs": Mapping,
+    "per_copy": Mapping,
+    "rewards": Mapping,
+    "objective": Mapping,
+    "wrappers": (list, tuple),
+    "policies": (str, Mapping),
+}
+"""The types of what a policy's files say about its environment."""
+
+
+def read_environment(policy: Any) -> Mapping[str, Any]:
+    """Return the specification of the environment in a policy's files; empty if they name none.
+
+    Raises:
+        PolicyError: It is no specification.
+    """
+    spec = policy.info.get("env") or {}
+    wrong = "env" if not isinstance(spec, Mapping) else None
+    for key, form in FORMS_OF_ENV.items() if wrong is None else ():
+        if spec.get(key) is not None and not isinstance(spec[key], form):
+            wrong = f"env.{key}"
+    if wrong:
+        raise PolicyError(
+            f"this policy's files hold an {wrong} of another type",
+            "a bundle as a trial's checkpoint holds it",
+            "give evaluate another checkpoint of the trial",
+        )
+    return cast(Mapping[str, Any], spec)
+
+
 def require_own_environment(spec: Mapping[str, Any], policy: Any) -> None:
-    """Refuse a policy's environment if building it would import a module that the user has not chosen.
+    """Refuse a policy's environment if building it would import a module, or read a variable, of the author's choice.
 
     Args:
         spec: The environment's specification in the policy's files.
         policy: The policy; a policy whose ``is_trusted`` returns True may import any module.
 
     Raises:
-        PolicyError: The environment would import such a module; the error names it.
+        PolicyError: The environment would do so; the error names the module.
     """
-    modules = find_modules(spec)
-    if modules and not policy.is_trusted():
-        raise PolicyError(
-            f"this policy's environment {spec['id']} would import '{modules[0]}', which its author has chosen",
-            "modules of Gymnasium and of rltune's extras, those that are imported already, and policies of sweeps that "
-            "you ran",
-            f"{TRUST}; rltune.load_policy(uri, trust=True)",
-        )
+    typed = spec_of(spec)
+    modules = [name for name in typed.list_imports() if not _is_harmless(name)]
+    if not (modules or typed.has_variables) or policy.is_trusted():
+        return
+    would = f"import '{modules[0]}'" if modules else "read environment variables"
+    raise PolicyError(
+        f"this policy's environment {typed.id} would {would}, which its author has chosen",
+        "modules of Gymnasium and of rltune's extras, those that are imported already, and policies of sweeps that "
+        "you ran",
+        f"{TRUST}; rltune.load_policy(uri, trust=True)",
+    )
+
+
+def _is_harmless(module: str) -> bool:
+    """Return whether anybody may name a module: it is imported already, or belongs to an installed known package.
+
+    A file of the working folder may have the name of a known package that is not installed.
+    """
+    package = module.partition(".")[0]
+    if module in sys.modules:
+        return True
+    if package not in KNOWN_PACKAGES:
+        return False
+    installed = [folder for folder in sys.path if Path(folder).resolve() != Path.cwd()]
+    return package in sys.modules or PathFinder.find_spec(package, installed) is not None
 
 
 @contextmanager

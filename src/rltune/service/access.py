@@ -81,7 +81,7 @@ class Access:
         """Return whether a text is the token, in constant time."""
         return hmac.compare_digest(text.strip().encode(), self.token.encode())
 
-    def check(
+    async def check(
         self,
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],

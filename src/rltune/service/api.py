@@ -24,6 +24,7 @@ from rltune.errors import (
     describe_exception,
 )
 from rltune.service.access import LOGIN, READING, Access, AccessError
+from rltune.service.admission import RECEIVE, Admission
 from rltune.service.models import EnqueueBody, Refusal, ResumeBody, RetryBody, SubmitBody, SweepDescription
 from rltune.service.submissions import UnknownSubmissionError
 from rltune.service.sweep_service import SweepService
@@ -52,12 +53,13 @@ CREATED = {"headers": {"Location": {"schema": {"type": "string"}}}}
 LOG = {"content": {"text/plain": {}}, "headers": {NEXT: {"schema": {"type": "string"}}}}
 
 
-def make_app(service: SweepService, access: Access) -> FastAPI:
+def make_app(service: SweepService, access: Access, admission: Admission) -> FastAPI:
     """Make the FastAPI application of the REST API; `rltune.service.page` adds the web page.
 
     Args:
         service: Carries out the requests.
         access: Decides who may send requests.
+        admission: Runs the requests that check settings.
     """
     app = FastAPI(
         title="rltune",
@@ -67,23 +69,24 @@ def make_app(service: SweepService, access: Access) -> FastAPI:
         dependencies=[Depends(access.check)],
         generate_unique_id_function=lambda route: route.name,
     )
-    app.include_router(make_router(service))
+    app.include_router(make_router(service, admission))
     # The login page needs these files, so they are served without a token.
     app.mount("/static", StaticFiles(packages=[("rltune.service", "static")]))
     app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
     access.protect(app)
     app.middleware("http")(add_headers)
-    app.add_middleware(answer_head)
+    app.add_middleware(prepare_request)
     for kind in (RltuneError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, respond_to_error)
     return app
 
 
-def answer_head(app: ASGIApp) -> ASGIApp:
-    """Handle HEAD as GET; the HTTP server leaves the body out."""
+def prepare_request(app: ASGIApp) -> ASGIApp:
+    """Handle HEAD as GET, since the HTTP server leaves the body out, and keep what says that the client is gone."""
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-        await app(dict(scope, method="GET") if scope.get("method") == "HEAD" else scope, receive, send)
+        changed = {"method": "GET"} if scope.get("method") == "HEAD" else {}
+        await app({**scope, **changed, RECEIVE: receive}, receive, send)
 
     return respond
 
@@ -100,14 +103,15 @@ async def add_headers(request: Request, respond: Callable[[Request], Awaitable[R
     return response
 
 
-def make_router(service: SweepService) -> APIRouter:
+def make_router(service: SweepService, admission: Admission) -> APIRouter:
     """Make the routes of the REST API."""
     query_check = Depends(refuse_unknown_parameters)
     router = APIRouter(prefix="/api", responses=declare(400, 401, 422, 503), dependencies=[query_check])
 
     @router.get("/health")
-    def health() -> dict[str, str]:
+    async def health() -> dict[str, str]:
         """Say that the service responds and accepts the token."""
+        # Neither this nor what it depends on takes a thread, so that it responds while all threads are busy.
         return {"rltune": "well"}
 
     @router.get("/sweeps")
@@ -120,9 +124,9 @@ def make_router(service: SweepService) -> APIRouter:
         return service.list(group, limit, offset)
 
     @router.post("/sweeps", status_code=201, responses=declare(403, 409, 413) | {201: CREATED})
-    def submit(body: SubmitBody, response: Response) -> SweepDescription:
+    async def submit(body: SubmitBody, request: Request, response: Response) -> SweepDescription:
         """Put a sweep into the queue."""
-        sweep = service.submit(body.overrides, body.name, body.group)
+        sweep = await admission.run(request, service.submit, body.overrides, body.name, body.group)
         response.headers["Location"] = f"{API}sweeps/{quote(sweep['name'])}"
         return sweep
 
@@ -144,9 +148,9 @@ def make_router(service: SweepService) -> APIRouter:
         return service.stop(name)
 
     @router.post("/sweeps/{name}/resume", responses=declare(403, 404, 409, 413))
-    def resume(name: str, body: ResumeBody | None = None) -> SweepDescription:
+    async def resume(name: str, request: Request, body: ResumeBody | None = None) -> SweepDescription:
         """Put a sweep that has ended at the queue's end, perhaps with other settings."""
-        return service.resume(name, body.overrides if body else [])
+        return await admission.run(request, service.resume, name, body.overrides if body else [])
 
     @router.post("/sweeps/{name}/retry", responses=declare(403, 404, 409, 413))
     def retry(name: str, body: RetryBody | None = None) -> SweepDescription:
@@ -161,7 +165,7 @@ def make_router(service: SweepService) -> APIRouter:
     return router
 
 
-def refuse_unknown_parameters(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:
     """Refuse unknown query parameters, because a misspelt filter would otherwise be ignored.
 
     Raises:

@@ -49,27 +49,36 @@ class CheckedSweep:
     settings: str
 
 
-def run_in_child(check: Callable[..., CheckedSweep], *arguments: object, limit_s: float = LIMIT_S) -> CheckedSweep:
+def run_in_child(
+    check: Callable[..., CheckedSweep],
+    *arguments: object,
+    limit_s: float = LIMIT_S,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> CheckedSweep:
     """Run a check in a child process, which has ended with its descendants afterwards.
 
     Args:
         check: `check_submission` or `check_change`.
         arguments: The arguments of the check.
         limit_s: The longest time that the check may take.
+        is_wanted: Whether somebody still waits for the result.
 
     Raises:
         RltuneError: The sweep cannot be run, or the check does not end in time.
     """
     request = {"check": f"{check.__module__}:{check.__qualname__}", "arguments": arguments}
-    deadline = time.monotonic() + limit_s
+    began = time.monotonic()
     child = Child((check.__module__,), print_output=lambda printed: None)
     try:
         answer = child.call(
-            f"{__name__}:call_check", request, limit_s=limit_s, is_given_up=lambda: time.monotonic() > deadline
+            f"{__name__}:call_check",
+            request,
+            limit_s=limit_s,
+            is_given_up=lambda: time.monotonic() - began > limit_s or not is_wanted(),
         )
     except CallGivenUpError:
         raise RltuneError(
-            f"checking the settings took more than {limit_s:g} s",
+            f"checking the settings took more than {time.monotonic() - began:.0f} s",
             "modules that are imported, and an environment that is reset and stepped, within seconds",
             TRY_ALONE,
         ) from None

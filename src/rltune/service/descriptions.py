@@ -17,10 +17,10 @@ import psutil
 from rltune.config.settings_file import load_settings
 from rltune.errors import StudyError
 from rltune.formatting import first_line
+from rltune.ledger.lease import DriverRecord
 from rltune.ledger.sweep_folder import SETTINGS
 from rltune.service.folder import ServiceFolder
 from rltune.service.models import SweepDescription
-from rltune.service.processes import read_lease
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
 from rltune.views.analysis import build_space
 from rltune.views.html import FOLDER, PAGE
@@ -29,6 +29,7 @@ from rltune.views.sweep_reader import SweepReader
 from rltune.views.sweep_view import SweepView
 
 CPU_INTERVAL_S = 0.1  # CPU usage is measured over this time.
+ANSWER_S = 2.0  # A ledger that has not answered by then is shown as it was.
 
 
 class SweepDescriptions:
@@ -40,7 +41,7 @@ class SweepDescriptions:
 
     def __init__(self, folder: ServiceFolder) -> None:
         self._folder = folder
-        self._reader = SweepReader()
+        self._reader = SweepReader(answer_s=ANSWER_S)
 
     def list(
         self,
@@ -107,21 +108,37 @@ class SweepDescriptions:
             "best": view.best.score if view and view.best else None,
             "env_steps": view.sampled_env_steps if view else 0,
             "unreadable": first_line(result.what) if isinstance(result, StudyError) and is_unreadable else None,
+            "stale_since": format_time(view.stale_since_s) if view else None,
             "report": has_report(folder),
         }
 
     def show(self, submission: Submission) -> dict[str, Any]:
         """Describe one sweep for its page: the sections of `rltune.views.page`, and the machine's CPU and memory."""
-        folder = self._folder.sweeps / submission.name
-        view = self._reader.read([folder])[folder]
+        view = self._read(submission)
         if not isinstance(view, SweepView) or not view.settings:
-            return {"load": describe_load(folder), "view": None, "sections": {}, "parameters": []}
+            return {"load": describe_load(None), "view": None, "sections": {}, "parameters": []}
         return {
-            "load": describe_load(folder),
+            "load": describe_load(view.snapshot.lease.driver),
             "view": view,
             "sections": {section.name: section for section in describe_sweep(view, view.outcome)},
             "parameters": list(build_space(view).names),
         }
+
+    def load_view(self, submission: Submission) -> SweepView:
+        """Return the view of a sweep for its report.
+
+        Raises:
+            StudyError: The ledger cannot be read, or no driver has begun the sweep yet.
+        """
+        view = self._read(submission)
+        if isinstance(view, StudyError):
+            raise view
+        view.require_settings()
+        return view
+
+    def _read(self, submission: Submission) -> SweepView | StudyError:
+        folder = self._folder.sweeps / submission.name
+        return self._reader.read([folder])[folder]
 
 
 def has_report(folder: Path) -> bool:
@@ -155,7 +172,7 @@ def _extend_budget(view: SweepView, submission: Submission) -> SweepView:
     )
 
 
-def describe_load(folder: Path) -> dict[str, Any]:
+def describe_load(driver: DriverRecord | None) -> dict[str, Any]:
     """Describe the machine's CPU and memory usage, and the sweep's own memory if its driver runs on this machine."""
     memory = psutil.virtual_memory()
     load: dict[str, Any] = {
@@ -164,9 +181,7 @@ def describe_load(folder: Path) -> dict[str, Any]:
         "processes": None,
         "sweep_memory": None,
     }
-    # The machine's usage is shown even if the sweep's ledger is missing or damaged.
-    with contextlib.suppress(Exception):
-        driver = read_lease(folder).driver
+    with contextlib.suppress(psutil.Error):
         if driver and driver.is_alive():
             process = psutil.Process(driver.pid)
             processes = [process, *process.children(recursive=True)]

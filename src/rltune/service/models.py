@@ -70,6 +70,7 @@ class SweepDescription(TypedDict):
     best: float | None
     env_steps: int
     unreadable: str | None
+    stale_since: str | None
     report: bool
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from urllib.parse import parse_qs, quote
 
 import yaml
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -18,11 +19,11 @@ from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import format_objective
 from rltune.service.access import LOGGED_IN, Access
+from rltune.service.admission import Admission
 from rltune.service.descriptions import has_report
 from rltune.service.submissions import ENDED, RUNNING
 from rltune.service.sweep_service import VERBS, SweepService
 from rltune.views.html import FOLDER, PAGE, render_page
-from rltune.views.sweep_view import load_view
 
 MAX_ROWS = 20  # A sweep's page shows at most this many rows of a table, and a link to the others.
 LOG_BYTES = 6000
@@ -51,10 +52,11 @@ class Page:
     Args:
         service: Carries out the requests.
         access: Checks the token.
+        admission: Runs the requests that check settings.
     """
 
-    def __init__(self, service: SweepService, access: Access) -> None:
-        self._service, self._access = service, access
+    def __init__(self, service: SweepService, access: Access, admission: Admission) -> None:
+        self._service, self._access, self._admission = service, access, admission
         # The templates on disk may be newer than the running code after an upgrade, so they are not reloaded.
         loader = ChoiceLoader([PackageLoader("rltune.service"), PackageLoader("rltune.views")])
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
@@ -66,6 +68,7 @@ class Page:
         router.get("/")(self.show_list)
         router.get("/sweeps/{name}")(self.show_sweep)
         router.get("/sweeps/{name}/{verb}")(self.go_back)
+        router.post("/sweeps/{name}/resume")(self.resume)
         router.post("/sweeps/{name}/{verb}")(self.act)
         router.get("/sweeps/{name}/report/{file}")(self.send_report)
         router.get("/submit")(self.show_form)
@@ -110,7 +113,16 @@ class Page:
             getattr(self._service, verb)(name, **read_arguments(verb, given))
         except RltuneError as error:
             return self._render_sweep(name, given, error)
-        return RedirectResponse("/" if given.get("from") == "list" else f"/sweeps/{quote(name)}", 303)
+        return _redirect_back(name, given)
+
+    async def resume(self, name: str, given: Form, request: Request) -> Response:
+        """Resume a sweep, perhaps with more trials."""
+        try:
+            overrides = read_arguments("resume", given).get("overrides", [])
+            await self._admission.run(request, self._service.resume, name, overrides)
+        except RltuneError as error:
+            return await to_thread.run_sync(self._render_sweep, name, given, error)
+        return _redirect_back(name, given)
 
     def go_back(self, name: str, verb: str) -> Response:
         """Redirect to the sweep's page if a browser repeats a refused POST request as GET."""
@@ -121,7 +133,7 @@ class Page:
         submission, folder = self._service.submissions.get(name), self._service.folder.sweeps / name
         headers = {"Content-Security-Policy": REPORT_POLICY}
         if file == PAGE and (submission.state == RUNNING or not has_report(folder)):
-            return HTMLResponse(render_page(load_view(folder)), headers=headers)
+            return HTMLResponse(render_page(self._service.descriptions.load_view(submission)), headers=headers)
         if file not in {path.name for path in folder.joinpath(FOLDER).glob("[!.]*")}:
             raise RltuneError(f"{file}: the report has no such file", PAGE, f"/sweeps/{name}")
         return FileResponse(folder / FOLDER / file, headers=headers)
@@ -134,11 +146,11 @@ class Page:
         options = {group: list(find_options(group.name)) for group in list_groups("run")}
         return self._render("submit.html", error, options=options, given=given)
 
-    def submit(self, given: Form) -> Response:
+    async def submit(self, given: Form, request: Request) -> Response:
         """Submit the sweep of a filled form."""
         try:
             name, group = given.get("name") or None, given.get("group") or None
-            submitted = self._service.submit(spell_form(given), name, group)
+            submitted = await self._admission.run(request, self._service.submit, spell_form(given), name, group)
         except RltuneError as error:
             return self._render_form(given, error)
         return RedirectResponse(f"/sweeps/{quote(submitted['name'])}", 303)
@@ -154,6 +166,10 @@ class Page:
             return self._render("login.html", wrong, 401)
         request.session[LOGGED_IN] = True
         return RedirectResponse("/", 303)
+
+
+def _redirect_back(name: str, given: Mapping[str, str]) -> Response:
+    return RedirectResponse("/" if given.get("from") == "list" else f"/sweeps/{quote(name)}", 303)
 
 
 def spell_form(given: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,9 @@ from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 from rltune.service.access import Access
+from rltune.service.admission import Admission
 from rltune.service.api import make_app
+from rltune.service.connections import configure_server
 from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
@@ -75,10 +77,10 @@ def serve(
         threading.Thread(target=service.list, name="first-list", daemon=True).start()
         dispatcher.start()
         stack.callback(dispatcher.close)
-        app = make_app(service, access)
-        app.include_router(Page(service, access).make_router())
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
-        server = _Server(config, dispatcher, folder)
+        admission = Admission()
+        app = make_app(service, access, admission)
+        app.include_router(Page(service, access, admission).make_router())
+        server = _Server(configure_server(app, timeout_graceful_shutdown=3), dispatcher, folder)
         server.run(sockets=[listening])
     return server.signal
 

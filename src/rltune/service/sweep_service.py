@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from rltune.compose.composing import change_settings
 from rltune.driver.requests.actions import enqueue_configuration, request_retry
-from rltune.errors import ConfigError, StudyError
+from rltune.errors import ConfigError, StudyError, UnavailableError
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.service.checking import CheckedSweep, check_change, check_submission, run_in_child
@@ -39,8 +39,20 @@ class SweepService:
     descriptions: SweepDescriptions
     run_check: Callable[..., CheckedSweep] = run_in_child
 
-    def submit(self, overrides: Sequence[str], name: str | None = None, group: str | None = None) -> SweepDescription:
+    def submit(
+        self,
+        overrides: Sequence[str],
+        name: str | None = None,
+        group: str | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> SweepDescription:
         """Check a submitted sweep and append it to the queue.
+
+        Args:
+            overrides: As they are typed after ``rltune run``.
+            name: The sweep's name; None has one made.
+            group: Its group.
+            is_wanted: Whether the client still waits for the response.
 
         Raises:
             ConfigError: It cannot be run.
@@ -48,7 +60,8 @@ class SweepService:
         """
         if group is not None and not re.fullmatch(r"[\w.-]+", group, re.ASCII):
             raise ConfigError("group", group, "is no name", "letters, digits, - _ .", "group=first-try")
-        checked = self.run_check(check_submission, overrides, str(self.folder.sweeps), name)
+        checked = self.run_check(check_submission, overrides, str(self.folder.sweeps), name, is_wanted=is_wanted)
+        _require_client(is_wanted)
         self.submissions.add(checked.name, checked.overrides, group, checked.settings)
         self.dispatcher.wake()
         return self.show(checked.name)
@@ -77,12 +90,15 @@ class SweepService:
         self.dispatcher.stop(name)
         return self.show(name)
 
-    def resume(self, name: str, overrides: Sequence[str] = ()) -> SweepDescription:
+    def resume(
+        self, name: str, overrides: Sequence[str] = (), is_wanted: Callable[[], bool] = lambda: True
+    ) -> SweepDescription:
         """Resume an ended sweep by appending it to the queue, possibly with changed settings.
 
         Args:
             name: The sweep.
             overrides: The settings that change from now on.
+            is_wanted: Whether the client still waits for the response.
 
         Raises:
             ConfigError: The sweep cannot be run with these settings.
@@ -99,7 +115,9 @@ class SweepService:
             )
         settings = submission.settings
         if overrides and submission.state in ENDED:
-            settings = self.run_check(check_change, overrides, str(self.folder.sweeps), settings).settings
+            output_dir = str(self.folder.sweeps)
+            settings = self.run_check(check_change, overrides, output_dir, settings, is_wanted=is_wanted).settings
+        _require_client(is_wanted)
         self.dispatcher.resume(submission, overrides, settings)
         return self.show(name)
 
@@ -151,3 +169,13 @@ class SweepService:
         if submission.state in ENDED:
             changed = change_settings(submission.settings, overrides)
             self.dispatcher.resume(submission, overrides, OmegaConf.to_yaml(changed))
+
+
+def _require_client(is_wanted: Callable[[], bool]) -> None:
+    """Refuse a request that its client has given up, because the client is going to send it again.
+
+    Raises:
+        UnavailableError: Nobody waits for the response.
+    """
+    if not is_wanted():
+        raise UnavailableError("the request was given up", "a client that waits for a minute", "the same again")

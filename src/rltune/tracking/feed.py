@@ -11,11 +11,11 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -27,38 +27,16 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.tracking.mlflow_tracker import MLflowTracker
-from rltune.tracking.model_registry import RegisteredModel
 from rltune.tracking.tracker import Tracker
 
 # After a change, the feed waits this long to send several reports in one request, which costs the driver as much CPU
 # time as ten reports. The first wait also leaves the CPU to the first trials: importing MLflow takes 2 s.
 LINGER_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0  # The back-off after a failure doubles from the first value to the second.
-POLL_S = 0.1  # A caller that waits for a result checks for signals at this interval.
+POLL_S = 0.05  # A caller that waits for deliveries checks for signals at this interval.
 MAX_ATTEMPTS = 3  # An operation that the tracker refuses this often in a row is given up.
 AWAY_S = 5.0  # At the end of a sweep, a tracker that keeps failing gets this many more seconds.
-REGISTER_S, CHAMPION_S = 180.0, 30.0
-T = TypeVar("T")
-
-
-@dataclass(eq=False)
-class _Task:
-    """An operation that the driver has passed to the feed's thread.
-
-    Attributes:
-        name: For messages.
-        function: Carries it out.
-        done: Set after it was carried out or given up.
-        result: What the function returned.
-        error: Why it was given up, or was not carried out yet.
-    """
-
-    name: str
-    function: Callable[[], Any]
-    done: threading.Event = field(default_factory=lambda: threading.Event())
-    result: Any = None
-    error: str = ""
+Operation = tuple[str, Callable[[Tracker], None]]  # What is published at the end, with its name for messages.
 
 
 class _AbandonedError(Exception):
@@ -92,17 +70,21 @@ class Feed:
         self._reads_ledger = (
             _overrides(tracker, Tracker.write) or _overrides(tracker, Tracker.write_sweep) or self._takes_checkpoints
         )
-        self._tasks: list[_Task] = []
         self._woken, self._urgent = threading.Event(), threading.Event()
         self._woken.set()  # When a sweep resumes, an earlier driver may have left something undelivered.
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self._ending: tuple[str, Outcome | None] = ("KILLED", None)
+        self._operations: list[Operation] = []
+        self._is_idle = False
         self._is_open = self._is_delivered = self._has_warned = False
         self._failures = 0  # Consecutive failures.
         self._failing_since = 0.0  # The time of the first of these failures.
         self._refusals: Counter[str] = Counter()  # Consecutive refusals of each operation.
-        # Checkpoints that the tracker has refused are not sent again by this driver, but by the next one.
-        self._skipped: set[str] = set()
+        # What the tracker has refused stays unmarked in the ledger. The next driver sends it again, and not this one.
+        self._skipped: set[str] = set()  # The paths of refused checkpoints.
+        self._refused_revisions: dict[tuple[str, int], int] = {}  # The last refused revision of trials.
+        # Where the mark of reports in the ledger stays, and the last report that this driver has nevertheless sent.
+        self._kept_mark, self._position = -1, 0
         self._thread = threading.Thread(target=self._run, name=f"feed-{tracker.name}", daemon=True)
         self._thread.start()
 
@@ -110,6 +92,11 @@ class Feed:
     def is_opening(self) -> bool:
         """Whether the tracker is still being opened for the first time."""
         return not (self._is_open or self._failures or self._closing.is_set())
+
+    @property
+    def _has_everything(self) -> bool:
+        is_refused = self._kept_mark >= 0 or self._refused_revisions or self._skipped
+        return self._is_delivered and not is_refused
 
     def wake(self, *, connect: bool = False) -> None:
         """Wake the thread, because the ledger has new rows.
@@ -121,46 +108,33 @@ class Feed:
             self._urgent.set()
         self._woken.set()
 
-    def put(self, name: str, function: Callable[[], Any]) -> None:
-        """Pass an operation to the feed's thread without waiting for its result."""
-        self._tasks.append(_Task(name, function))
-        self._woken.set()
-
-    def call(
-        self, name: str, function: Callable[[], T], timeout_s: float, is_urgent: Callable[[], bool] = lambda: False
-    ) -> T | None:
-        """Run a function in the feed's thread after the deliveries before it, and return its result.
+    def wait_until_sent(self, timeout_s: float, is_urgent: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until everything that the ledger has now was delivered, and return whether it was.
 
         Args:
-            name: For messages.
-            function: It is called again if it fails.
             timeout_s: The longest wait.
             is_urgent: Whether to stop waiting, such as after a signal.
-
-        Returns:
-            None if it was not called, and `messages` says why.
         """
-        task = _Task(name, function)
         deadline = time.monotonic() + timeout_s
-        if self._closing.is_set() or not self._thread.is_alive():
-            deadline, task.error = 0.0, "it is closed"
-        else:
-            self._tasks.append(task)
-            self._urgent.set()
-            self._woken.set()
-        while not task.done.wait(min(POLL_S, max(0.0, deadline - time.monotonic()))):
-            if is_urgent() or time.monotonic() >= deadline:
-                # Marking the task as done makes the thread skip it, because its caller no longer waits.
-                task.done.set()
-                reason = "the sweep ends" if is_urgent() else task.error or f"no answer within {timeout_s:.0f} s"
-                self.messages.put(f"{self.tracker.name} did not take {name} ({reason})")
-                return None
-        return task.result  # type: ignore[no-any-return]
+        self._urgent.set()
+        self._woken.set()
+        while self._thread.is_alive() and not is_urgent() and time.monotonic() < deadline:
+            # The thread lowers both before it reads the ledger, so that a delivery that began earlier does not count.
+            if not self._woken.is_set() and self._is_idle:
+                return True
+            time.sleep(POLL_S)
+        return False
 
-    def begin_close(self, status: str, outcome: Outcome | None = None) -> None:
-        """Tell the thread to deliver the rest, end the sweep's run and stop; does not wait."""
+    def begin_close(self, status: str, outcome: Outcome | None = None, operations: Iterable[Operation] = ()) -> None:
+        """Tell the thread to deliver the rest, end the sweep's run and stop; does not wait.
+
+        Args:
+            status: As for `Tracker.end`.
+            outcome: As for `Tracker.end`.
+            operations: What is published after the ledger was delivered, in this order.
+        """
         if not self._closing.is_set():
-            self._ending = status, outcome
+            self._ending, self._operations = (status, outcome), list(operations)
             self._closing.set()
         self._urgent.set()
         self._woken.set()
@@ -176,7 +150,7 @@ class Feed:
             Whether everything was delivered.
         """
         if self._abandoned.is_set():
-            return self._is_delivered
+            return self._has_everything
         began, was_urgent = time.monotonic(), is_urgent()
         limit_s = min(timeout_s, self.tracker.close_s)
         # If the first failure occurs only now, it may be temporary, so some more attempts are allowed.
@@ -189,10 +163,10 @@ class Feed:
                 break
             self._thread.join(min(POLL_S, max(0.0, end - time.monotonic())))
         self._abandon()
-        if not self._is_delivered:
+        if not self._has_everything:
             rest = f"has not received everything; the rest is delivered by {make_resume_command(self._store.folder)}"
             self.messages.put(f"{self.tracker.name} {self.tracker.give_up() or rest}")
-        return self._is_delivered
+        return self._has_everything
 
     def abandon(self) -> None:
         """Stop delivering at once, because another driver has taken the sweep over and delivers now."""
@@ -212,6 +186,7 @@ class Feed:
         while not self._is_delivered:
             self._woken.wait()
             self._urgent.wait(self._find_pause_s())
+            self._is_idle = False  # Before the flag is cleared, for `wait_until_sent`.
             self._woken.clear()
             self._urgent.clear()
             try:
@@ -223,7 +198,7 @@ class Feed:
             else:
                 if self._has_warned:
                     self.messages.put(f"{self.tracker.name} has now received everything that was missing")
-                self._failures, self._has_warned = 0, False
+                self._failures, self._has_warned, self._is_idle = 0, False, True
 
     def _find_pause_s(self) -> float:
         if not self._failures:
@@ -242,7 +217,7 @@ class Feed:
         self._woken.set()
 
     def _deliver(self) -> None:
-        """Deliver to the tracker what the ledger has and the tracker lacks; then run the driver's tasks."""
+        """Deliver to the tracker what the ledger has and the tracker lacks; at the end, also publish the outcome."""
         is_last = self._closing.is_set()
         self._check_right()
         if self._reads_ledger:
@@ -250,14 +225,13 @@ class Feed:
         if not self._is_open:
             self.tracker.open()
             self._is_open = True
-        # The list is copied first, so that rows which the driver wrote before a task are delivered before the task
-        # runs.
-        tasks = list(self._tasks)
         self._deliver_ledger()
-        for task in tasks:
-            self._carry_out(task)
         if is_last:
-            # If a task found that a run was deleted in MLflow, then the run's rows must be delivered again.
+            while self._operations:
+                name, operation = self._operations[0]
+                self._attempt(name, partial(operation, self.tracker))
+                self._operations.pop(0)
+            # If an operation found that a run was deleted in MLflow, then the run's rows must be delivered again.
             self._deliver_ledger()
             self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
             self._attempt("its closing", self.tracker.close)
@@ -272,19 +246,26 @@ class Feed:
         # complete.
         pending = ledger.read_pending_trials(tracker.name, with_checkpoints=self._takes_checkpoints)
         records = self._read_records((trial.kind, trial.number) for trial in pending)
-        changed = {(trial.kind, trial.number): trial.revision for trial in pending if trial.revision > trial.delivered}
-        is_last = False
+        changed = {
+            (trial.kind, trial.number): trial.revision
+            for trial in pending
+            if trial.revision > max(trial.delivered, self._refused_revisions.get((trial.kind, trial.number), 0))
+        }
+        # After failures the pages are small first: a slow server, or a proxy that limits the size of requests, may take
+        # fewer reports at a time than the tracker would send.
+        size, is_last = max(1, tracker.batch_size >> self._failures), False
         while not is_last:
-            page = []
-            if tracker.takes_reports:
-                page = ledger.read_reports_after(ledger.read_delivered_report(tracker.name), tracker.batch_size)
-            is_last = len(page) < tracker.batch_size
+            page = ledger.read_reports_after(self._find_position(), size) if tracker.takes_reports else []
+            is_last = len(page) < size
+            size = min(2 * size, tracker.batch_size)
             if page:
                 for key in self._deliver_page(page, records, changed):
                     ledger.mark_trial(tracker.name, *key, revision=changed.pop(key))
         for key, revision in changed.items():
-            self._attempt(records[key].run_key.name, partial(tracker.write, records[key], []))
-            ledger.mark_trial(tracker.name, *key, revision=revision)
+            if self._attempt(records[key].run_key.name, partial(tracker.write, records[key], [])):
+                ledger.mark_trial(tracker.name, *key, revision=revision)
+            else:
+                self._refused_revisions[key] = revision
         for trial in pending:
             record = records[trial.kind, trial.number]
             if self._takes_checkpoints and record.state == "COMPLETE" and trial.checkpoint is None:
@@ -312,17 +293,34 @@ class Feed:
         for _, kind, report in page:
             curves[kind, report.number].append(report)
         records = {**self._read_records(curves.keys() - records.keys()), **records}
-        delivered = []
+        delivered, is_page_accepted = [], True
         for key, curve in curves.items():
             record = records[key]
-            has_all_reports = key in changed and curve[-1].nominal_steps >= max(record.reports, default=0)
+            has_all_reports = curve[-1].nominal_steps >= max(record.reports, default=0)
             if not has_all_reports:  # The trial's last reports come with a later page, so its end is not shown yet.
                 record = replace(record, state="RUNNING", stop_reason=None, diverged=False)
-            if self._attempt(record.run_key.name, partial(self.tracker.write, record, curve)) and has_all_reports:
+            is_accepted = self._attempt(record.run_key.name, partial(self.tracker.write, record, curve))
+            is_page_accepted &= is_accepted
+            if is_accepted and has_all_reports and key in changed:
                 delivered.append(key)
-        self._attempt("the sweep's curves", partial(self.tracker.write_sweep, page))
-        self._ledger.mark_reports(self.tracker.name, page[-1][0])
+        is_page_accepted &= self._attempt("the sweep's curves", partial(self.tracker.write_sweep, page))
+        self._move_mark(page[-1][0], is_page_accepted)
         return delivered
+
+    def _find_position(self) -> int:
+        """Return the id of the last report that needs no delivery by this driver."""
+        mark = self._ledger.read_delivered_report(self.tracker.name)
+        if mark != self._kept_mark:  # A tracker that has to show everything in another MLflow has reset the mark.
+            self._kept_mark, self._position = -1, mark
+        return self._position
+
+    def _move_mark(self, report_id: int, is_page_accepted: bool) -> None:
+        """Record that a page was delivered; the mark stays before the first page of which something was refused."""
+        if not is_page_accepted and self._kept_mark < 0:
+            self._kept_mark = self._ledger.read_delivered_report(self.tracker.name)
+        if self._kept_mark < 0:
+            self._ledger.mark_reports(self.tracker.name, report_id)
+        self._position = report_id
 
     def _deliver_checkpoint(self, record: TrialRecord) -> None:
         path = record.checkpoint.path if record.checkpoint else ""
@@ -340,16 +338,6 @@ class Feed:
             self._skipped.add(path)
             return
         self._ledger.mark_trial(self.tracker.name, record.kind, record.number, checkpoint=path)
-
-    def _carry_out(self, task: _Task) -> None:
-        if not task.done.is_set():  # A task that is done is skipped, because its caller has stopped waiting.
-            try:
-                self._attempt(task.name, lambda: setattr(task, "result", task.function()))
-            except BaseException as error:
-                task.error = _describe(error.__cause__ or error)
-                raise
-        task.done.set()
-        self._tasks.remove(task)
 
     def _attempt(self, name: str, operation: Callable[[], Any]) -> bool:
         """Run an operation; return False if it was given up because the tracker has refused it repeatedly."""
@@ -394,7 +382,7 @@ class Feeds:
     Args:
         ledger: The sweep's.
         store: The sweep's, which has the checkpoints.
-        trackers: Where the sweep is shown. The MLflow among them registers models.
+        trackers: Where the sweep is shown.
         is_urgent: Whether only seconds are left, as after a signal: then no result is waited for.
     """
 
@@ -406,13 +394,13 @@ class Feeds:
         is_urgent: Callable[[], bool] = lambda: False,
     ) -> None:
         self._feeds = [Feed(tracker, ledger, store) for tracker in trackers] if ledger and store else []
-        self._mlflow = next((feed for feed in self._feeds if isinstance(feed.tracker, MLflowTracker)), None)
         self._is_urgent = is_urgent
+        self._operations: list[Operation] = []
 
     @property
-    def has_mlflow(self) -> bool:
-        """Whether one of the trackers is MLflow's or derives from it."""
-        return self._mlflow is not None
+    def has_registry(self) -> bool:
+        """Whether the ledger gets the ids of MLflow runs, from which a model can be registered."""
+        return any(feed.tracker.has_registry for feed in self._feeds)
 
     @property
     def opening(self) -> bool:
@@ -429,37 +417,23 @@ class Feeds:
             feed.wake(connect=connect)
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
-        """Upload a file or a folder's content to the sweep's run; it must exist until it was delivered."""
+        """Have the end upload a file or a folder's content to the sweep's run; it must exist until then."""
         path = Path(path).absolute()
-        for feed in self._feeds:
-            feed.put(f"the artifact {path.name}", partial(feed.tracker.keep_files, path, folder))
+        self._operations.append((f"the artifact {path.name}", lambda tracker: tracker.keep_files(path, folder)))
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Log metrics and tags to a run; see `Tracker.describe`."""
+        """Have the end log metrics and tags to a run; see `Tracker.describe`."""
         name = f"the description of {key.name if key else 'the sweep'}"
-        for feed in self._feeds:
-            feed.put(name, partial(feed.tracker.describe, key, metrics, tags))
+        self._operations.append((name, lambda tracker: tracker.describe(key, metrics, tags)))
 
-    def register(self, *, name: str, **arguments: Any) -> RegisteredModel | None:
-        """Log a trial's policy as an MLflow model and register it; see `MLflowTracker.register`.
-
-        Returns:
-            None if MLflow did not take it, and `warnings` says why.
-        """
-        return self._ask(f"{name} as a model", lambda mlflow: mlflow.register(name=name, **arguments), REGISTER_S)
-
-    def champion(self, name: str, alias: str = "champion") -> RegisteredModel | None:
-        """Return the model version with an alias; None if there is none or MLflow does not answer (see `register`)."""
-        return self._ask(f"a look-up of {name}@{alias}", lambda mlflow: mlflow.champion(name, alias), CHAMPION_S)
-
-    def fetch(self, version: RegisteredModel, folder: Path) -> Path | None:
-        """Download the files of a model version into a folder; return None if MLflow fails to send them."""
-        name = f"a download of {version.name} version {version.version}"
-        return self._ask(name, lambda mlflow: mlflow.fetch(version, folder), CHAMPION_S)
-
-    def wait_until_sent(self, timeout_s: float = 10.0) -> None:
-        """Wait until MLflow has received everything so far; then the ledger has the id of every run."""
-        self._ask("everything so far", lambda mlflow: None, timeout_s)
+    def wait_until_sent(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the ledger has the id of every MLflow run so far, and return whether it has."""
+        deadline = time.monotonic() + timeout_s
+        return all(
+            feed.wait_until_sent(deadline - time.monotonic(), self._is_urgent)
+            for feed in self._feeds
+            if feed.tracker.has_registry
+        )
 
     def close(self, status: str, timeout_s: float = 30.0, outcome: Outcome | None = None) -> bool:
         """Deliver what is left, end all runs and stop; the time-out is for all trackers together.
@@ -474,7 +448,7 @@ class Feeds:
         """
         deadline = time.monotonic() + timeout_s
         for feed in self._feeds:
-            feed.begin_close(status, outcome)
+            feed.begin_close(status, outcome, self._operations)
         ends = [feed.wait_closed(deadline - time.monotonic(), self._is_urgent) for feed in self._feeds]
         return all(ends)
 
@@ -482,10 +456,6 @@ class Feeds:
         """Stop all deliveries at once, because another driver has taken the sweep over."""
         for feed in self._feeds:
             feed.abandon()
-
-    def _ask(self, name: str, question: Callable[[Any], T], timeout_s: float) -> T | None:
-        feed = self._mlflow
-        return feed.call(name, partial(question, feed.tracker), timeout_s, self._is_urgent) if feed else None
 
 
 def _overrides(tracker: Tracker, method: Callable[..., None]) -> bool:

@@ -1,6 +1,6 @@
 """Create an MLflow client with short time-outs and no console output; create a local store atomically.
 
-Runs in the driver, in the feed's thread; `check_uri` runs before a sweep starts.
+Runs in the driver, in the threads of the feed and of the registry; `check_uri` runs before a sweep starts.
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, UnavailableError
 from rltune.secrets import redact_error, reveal
 
-CHECK_S = 2.0  # The time-out of the first request, which delays a sweep's start.
+# The time-out of every request, also of the first one, which delays a sweep's start. MLflow reads the same variable, so
+# that a user can raise it for a slow server.
+TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 PREFIX = "sqlite:///"
+REGISTRY_THREAD = "registry-MLflow"  # The name of the threads in which the registry is called.
 # MLflow would retry for four minutes by itself. The feed has its own retries, and must notice an outage in seconds.
 ENVIRONMENT = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    TIMEOUT: "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
 
-class _FeedFilter(logging.Filter):
-    """Drop log records of MLflow and alembic from the feed's thread, which reports errors in one line itself."""
+class _OwnThreadsFilter(logging.Filter):
+    """Drop log records of MLflow and alembic from the threads of the sweep, which reports errors in one line itself."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.threadName != "feed-MLflow"
+        return record.threadName not in ("feed-MLflow", REGISTRY_THREAD)
 
 
 def check_uri(uri: str | None) -> None:
@@ -46,7 +49,8 @@ def check_uri(uri: str | None) -> None:
         uri: The setting ``tracking.uri``.
 
     Raises:
-        ConfigError: The address cannot work, or the server refuses the login; the message shows no password.
+        ConfigError: The address or MLflow's time-out cannot work, or the server refuses the login; the message shows no
+            password.
         UnavailableError: The server does not answer at the moment.
     """
     address = resolve_uri(uri)
@@ -54,12 +58,13 @@ def check_uri(uri: str | None) -> None:
     problem, is_away = "", False
     try:
         if scheme in ("http", "https"):
-            status = _request_experiments(reveal(address))
+            status = _request_experiments(reveal(address), _read_timeout_s())
             problem = "" if status == 200 else f"answers with status {status}"
             is_away = status >= 500 or status == 429
         elif scheme in PORTS:
             server = urlsplit(reveal(address))
-            socket.create_connection((server.hostname or "localhost", server.port or PORTS[scheme]), CHECK_S).close()
+            place = server.hostname or "localhost", server.port or PORTS[scheme]
+            socket.create_connection(place, _read_timeout_s()).close()
         elif scheme == "sqlite":
             _open_file(Path(address.removeprefix(PREFIX)))
         elif not address.startswith("databricks"):
@@ -81,7 +86,15 @@ def check_uri(uri: str | None) -> None:
     raise UnavailableError(*parts, key=key, value=value) if is_away else ConfigError(key, value, *parts)
 
 
-def _request_experiments(address: str) -> int:
+def _read_timeout_s() -> float:
+    """Return the time-out that MLflow's requests will have, in seconds."""
+    typed = os.environ.get(TIMEOUT, ENVIRONMENT[TIMEOUT])
+    if not typed.isdecimal():
+        raise ConfigError(TIMEOUT, typed, "is no number", "whole seconds", f"unset {TIMEOUT}")
+    return float(typed)
+
+
+def _request_experiments(address: str, timeout_s: float) -> int:
     """Request a server's experiments with the login that MLflow would send, and return the status of the answer."""
     import requests  # MLflow sends its requests by this library, so that both read an address in the same way.
 
@@ -91,7 +104,7 @@ def _request_experiments(address: str) -> int:
         f"{address.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1",
         auth=(user, password) if user and "@" not in urlsplit(address).netloc else None,
         headers={"Authorization": f"Bearer {token}"} if token and not user else None,
-        timeout=CHECK_S,
+        timeout=timeout_s,
         allow_redirects=False,  # The login must not be sent to another server.
     ) as answer:
         return int(answer.status_code)
@@ -127,8 +140,8 @@ def connect_mlflow(uri: str) -> Any:
 
     for name in ("mlflow", "alembic"):
         for handler in logging.getLogger(name).handlers:
-            if not any(isinstance(existing, _FeedFilter) for existing in handler.filters):
-                handler.addFilter(_FeedFilter())
+            if not any(isinstance(existing, _OwnThreadsFilter) for existing in handler.filters):
+                handler.addFilter(_OwnThreadsFilter())
     make_store(uri)
     return MlflowClient(uri)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,22 @@ from urllib.parse import quote, urlencode
 from rltune.formatting import name_user
 from rltune.secrets import redact, reveal
 from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
-from rltune.tracking.model_registry import ModelRegistry
 
 MAX_NAME, MAX_VALUE = 250, 6000  # MLflow refuses longer names and values (in characters).
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 # With this parameter, MLflow's page opens in its view for model training, and not in the one for prompts.
 AS_TRAINING = {"workflowType": "machine_learning"}
-# With these error codes, a working server refuses data; other errors are outages.
+# With these error codes MLflow itself has read a request and refuses its content. It answers them with 400 and 404; a
+# proxy's own 400 and 404 have other codes. Everything else is an outage: 5xx, also of a locked or deadlocked database;
+# 429, a limit of requests; 413, a proxy's limit of sizes, which smaller pages pass; 401 and 403, a login that has
+# expired; BAD_REQUEST, any other error of the database; and a time-out.
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
+PARENT_TAG = "mlflow.parentRunId"
 Point = tuple[str, float, int, int]  # Name, value, step, and time in milliseconds since the epoch.
+
+
+class MissingError(Exception):
+    """What was to be sent does not exist on this side, however often it is tried."""
 
 
 class MLflowRuns:
@@ -46,21 +52,6 @@ class MLflowRuns:
     def connect(self) -> None:
         """Import MLflow and open the store, which takes seconds, mostly to migrate a new SQLite store."""
         self._client = connect_mlflow(reveal(self._uri))
-
-    def probe(self, run_id: str) -> None:
-        """Raise an error if the server cannot write; with a full disk, for example, it still answers reads.
-
-        Args:
-            run_id: The run that it is tried on; empty only asks a question.
-        """
-        try:
-            if not run_id:
-                self._client.search_experiments(max_results=1)
-            else:
-                self._client.set_tag(run_id, "rltune.last_retry", str(time.time()))
-        except Exception as error:
-            if getattr(error, "error_code", "") not in REFUSALS:
-                raise
 
     def open_experiment(self) -> None:
         """Open the MLflow experiment of the sweep, which is created if missing and restored if deleted."""
@@ -172,10 +163,10 @@ class MLflowRuns:
         """Upload a file or a folder's content to a run's artifacts.
 
         Raises:
-            FileNotFoundError: It is gone.
+            MissingError: It is gone.
         """
         if not path.exists():
-            raise FileNotFoundError(f"{path} is gone")
+            raise MissingError(f"{path} is gone")
         log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
         log(run_id, str(path), folder)
 
@@ -190,10 +181,6 @@ class MLflowRuns:
     def drop_tag(self, run_id: str, tag: str) -> None:
         """Delete a tag of a run that has it."""
         self._client.delete_tag(run_id, tag)
-
-    def registry(self) -> ModelRegistry:
-        """Return the model registry of the same server."""
-        return ModelRegistry(self._client, self._uri, self._experiment)
 
     def _clean(self, texts: Mapping[str, Any]) -> dict[str, str]:
         """Convert params or tags to the texts that MLflow accepts, without logins."""

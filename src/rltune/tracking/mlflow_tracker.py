@@ -1,4 +1,4 @@
-"""Show a sweep in MLflow: a run for the sweep, a child run for each trial, and the winner's registered model.
+"""Show a sweep in MLflow: a run for the sweep and a child run for each trial.
 
 Each method may be repeated without effect. Runs are found by a tag before they are created, and MLflow keeps a point of
 the same name, step, time and value once. Runs in the feed's thread (`rltune.tracking.feed`).
@@ -18,10 +18,8 @@ from rltune.formatting import first_line, format_state
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
-from rltune.secrets import redact
 from rltune.tracking.mlflow_client import check_uri
-from rltune.tracking.mlflow_runs import MLflowRuns, Point
-from rltune.tracking.model_registry import Rank, RegisteredModel
+from rltune.tracking.mlflow_runs import PARENT_TAG, REFUSALS, MissingError, MLflowRuns, Point
 from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_certified_score
 
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
@@ -31,10 +29,9 @@ FIRST = "compare/"
 COMPARED = ("score", "certified_score")
 # MLflow shows the tag "mlflow.note.content" as a run's description.
 STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"
-KEY_TAG, SWEEP_TAG, PARENT_TAG = "rltune.key", "rltune.sweep", "mlflow.parentRunId"
+KEY_TAG, SWEEP_TAG = "rltune.key", "rltune.sweep"
 TRIAL_TAG, ROOT_TAG = "rltune.trial", "rltune.root"
 ENTRY_TAG = "rltune.entry"  # Identifies a trial's run among all runs of the MLflow store.
-MODEL_TAG = "rltune.model"  # The version of the model that was registered from this run or its child run.
 # The tag names the checkpoint whose files are in the run's artifact folder.
 KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"
 FAILURE_TAGS = {"rltune.traceback", "rltune.log"}
@@ -83,12 +80,10 @@ class BestScoreCurve:
 
 
 class MLflowTracker(Tracker):
-    """The tracker that shows a sweep in MLflow and registers the winner's policy there.
-
-    The sweep's ledger keeps the ids of the runs.
-    """
+    """The tracker that shows a sweep in MLflow. The sweep's ledger keeps the ids of the runs."""
 
     name = "MLflow"
+    has_registry = True
 
     def __init__(self, sweep: SweepDescription) -> None:
         super().__init__(sweep)
@@ -100,8 +95,6 @@ class MLflowTracker(Tracker):
         self._may_miss_runs = False  # Whether the server may have trials' runs whose ids the ledger does not know.
         self._sweep_run_id = ""
         self._curve: BestScoreCurve | None = None
-        # The registered model's newest version at the time the champion alias was read.
-        self._newest_version: int | None = None
 
     # -- Methods that the feed calls ----------------------------------------------------------------------------------
 
@@ -118,7 +111,6 @@ class MLflowTracker(Tracker):
         """
         sweep, record = self.sweep, self._ledger.sweep()
         if self._is_connected:
-            self._runs.probe(self._sweep_run_id)
             self._may_miss_runs = True
         else:
             self._runs.connect()
@@ -212,67 +204,8 @@ class MLflowTracker(Tracker):
         self._runs.end(self._sweep_run_id, status, end_ms)
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether the MLflow server can still write, so that the error must come from the data."""
-        try:
-            if self._is_connected:
-                self._runs.probe(self._sweep_run_id)
-        except Exception:
-            return False
-        return self._is_connected
-
-    # -- Methods for models -------------------------------------------------------------------------------------------
-
-    def register(
-        self,
-        *,
-        name: str,
-        key: RunKey,
-        model: Mapping[str, Any],
-        tags: Mapping[str, str],
-        description: str,
-        alias: str | None,
-        about: str = "",
-        rank: Rank = lambda version: 0,
-    ) -> RegisteredModel:
-        """Log a trial's policy as an MLflow model and register it; the same content is registered only once.
-
-        Args:
-            name: The registered model.
-            key: The run that it belongs to.
-            model: Keyword arguments of mlflow.pyfunc.log_model: python_model, artifacts, signature ...
-            tags: The version's tags.
-            description: The version's description, Markdown.
-            alias: The alias that is to name the version; None leaves all aliases. It is not moved if `champion` has had
-                no answer before.
-            about: The registered model's description, Markdown; an existing one is kept.
-            rank: Ranks this version and those that other sweeps register meanwhile; the highest gets the alias.
-
-        Returns:
-            The version; its ``alias`` is None if that was not moved.
-        """
-        labels = {label: redact(str(value)) for label, value in tags.items()}
-        runs = list(dict.fromkeys(self._find_run(owner) for owner in (key, key.parent, None)))
-        registry = self._runs.registry()
-        version = registry.register(name, runs, model, labels, redact(description), redact(about))
-        for run_id in runs:
-            self._runs.log(run_id, {}, {MODEL_TAG: version.uri}, [])
-        if alias is None:
-            return version
-        if self._newest_version is None:
-            self.notify(f"'{alias}' of {name} stays as it is: MLflow did not answer which version has it")
-            return version
-        return registry.set_alias(version, alias, self._newest_version, rank)
-
-    def champion(self, name: str, alias: str) -> RegisteredModel | None:
-        """Return the model version with an alias; None if no version has it."""
-        self._newest_version, registry = None, self._runs.registry()
-        newest, version = registry.find_newest(name), registry.champion(name, alias)
-        self._newest_version = newest
-        return version
-
-    def fetch(self, version: RegisteredModel, folder: Path) -> Path:
-        """Download the files of a model version into a folder."""
-        return self._runs.registry().fetch(version, folder)
+        """Return whether MLflow refuses the content of a request, or what was to be sent does not exist here."""
+        return getattr(error, "error_code", "") in REFUSALS or isinstance(error, MissingError)
 
     # -- Methods for the MLflow runs of trials ------------------------------------------------------------------------
 
@@ -280,7 +213,7 @@ class MLflowTracker(Tracker):
         """Return the id of the sweep's MLflow run or of a child run, which is created if missing.
 
         Raises:
-            LookupError: The ledger has no such trial.
+            MissingError: The ledger has no such trial.
         """
         if key is None:
             return self._sweep_run_id
@@ -290,7 +223,7 @@ class MLflowTracker(Tracker):
         records = self._ledger.trials.records([key.trial or 0]) if kind == TRIALS else self._ledger.runs.records()
         record = next((record for record in reversed(records) if record.run_key == key), None)
         if record is None:
-            raise LookupError(f"there is no {key.name}")
+            raise MissingError(f"there is no {key.name}")
         return self._find_trial(record)
 
     def _find_baseline(self) -> str:

@@ -64,6 +64,7 @@ class Tracker:
             again after a kill.
         close_s: The longest that the end of a sweep waits for it, in seconds.
         takes_reports: Whether `write` is to get reports, and `write_sweep` to be called.
+        has_registry: Whether it writes the ids of MLflow runs into the ledger, from which a model can be registered.
         notify: Shows a person a line; the feed sets it.
     """
 
@@ -71,6 +72,7 @@ class Tracker:
     batch_size = BATCH_SIZE
     close_s = CLOSE_S
     takes_reports = True
+    has_registry = False
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

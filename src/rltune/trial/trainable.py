@@ -32,6 +32,7 @@ from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError, describe_exception
 from rltune.ledger.disk_full import has_no_room, is_disk_full
 from rltune.policies.acting import choose_acting, describe_acting, save_acting
+from rltune.search_path import place_working_folder
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
@@ -65,6 +66,7 @@ class Trial(tune.Trainable):
         self.task = Assignment(**config["assignment"])
         with contextlib.suppress(OSError):  # A Ray that was joined was started in another folder; a node may lack ours.
             os.chdir(self.task.folder)
+        place_working_folder(is_searched=True)  # Ray puts it first on the path of its workers.
         # With remote storage, the trial's files are first written to a local folder of this process.
         folder = self.task.sweep if self.task.store is None else Path(self.logdir) / Path(self.task.sweep).name
         self._store = open_store(folder, self.task.store)

@@ -238,6 +238,8 @@ class SweepView:
         read_s: When the view was read, on this process's monotonic clock.
         snapshot: The rows from which the view was made.
         first: The first view of the sweep that this process has read; None if it is this one.
+        stale_since_s: Since when the ledger has not answered, in seconds of the epoch; the view is older then. None if
+            the view is as new as it was read.
     """
 
     record: SweepRecord
@@ -251,6 +253,7 @@ class SweepView:
     read_s: float
     snapshot: LedgerSnapshot = field(repr=False)
     first: SweepView | None = field(default=None, repr=False)
+    stale_since_s: float | None = None
 
     @classmethod
     def read(
@@ -275,6 +278,17 @@ class SweepView:
     def in_folder(self, folder: Path) -> SweepView:
         """Return a copy of the view for a folder that was moved or renamed after the driver ran."""
         return replace(self, record=replace(self.record, name=folder.name, folder=str(folder)))
+
+    def require_settings(self) -> None:
+        """Refuse the view of a sweep that no driver has begun yet.
+
+        Raises:
+            StudyUnavailableError: The sweep has no settings.
+        """
+        if not self.settings:
+            raise StudyUnavailableError(
+                "has not begun yet", "a sweep that runs or has ended", key="sweep", value=self.name
+            )
 
     def end_as(self, status: str) -> SweepView:
         """Return a copy of the view of a sweep that is about to end, with the status that its ledger will have."""
@@ -578,10 +592,7 @@ def load_view(folder: Path, ledger_url: str | None = None) -> SweepView:
     """
     with closing(open_ledger(folder, ledger_url)) as ledger:
         view = read_folder(folder, ledger)
-    if not view.settings:
-        raise StudyUnavailableError(
-            "has not begun yet", "a sweep that runs or has ended", key="sweep", value=folder.name
-        )
+    view.require_settings()
     return view
 
 

@@ -88,13 +88,41 @@ def test_a_command_is_run_with_the_words_after_it(monkeypatch, capsys):
     assert "dqn" in capsys.readouterr().out
 
 
-def test_modules_of_the_present_folder_are_found(monkeypatch, capsys, tmp_path):
-    """As `python -m` finds them: `rltune run env.id=heating:Heating-v0` with heating.py here."""
+@pytest.fixture
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A working folder with a module of its own, and one that is named as a library."""
     (tmp_path / "only_here.py").write_text("answer = 42")
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('a file that hides a library')")
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     monkeypatch.chdir(tmp_path)
-    run_in(monkeypatch, "list", "algos")
+    return tmp_path
+
+
+def test_modules_of_the_working_folder_are_found_last(monkeypatch, capsys, own_folder):
+    """For `rltune run env.id=heating:Heating-v0` with heating.py here."""
+    run_in(monkeypatch, "run", "--help")
+    assert sys.path[-1] == str(own_folder)
     assert importlib.import_module("only_here").answer == 42
+    assert importlib.import_module("colorsys").__file__ != str(own_folder / "colorsys.py")
+
+
+@pytest.mark.parametrize("name", ["list", "show", "export", "logs", "compare"])
+def test_commands_without_code_of_the_users_search_it_not(name, monkeypatch, capsys, own_folder):
+    run_in(monkeypatch, name, "--help")
+    assert not {"", ".", str(own_folder)} & set(sys.path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("-m", "rltune"), ("-c", "from rltune.cli.application.program import main; main()")])
+def test_a_strangers_folder_hides_no_library(words: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("hydra", "omegaconf", "gymnasium", "torch", "yaml", "numpy"):
+        (tmp_path / f"{name}.py").write_text(f"open('PWNED-{name}', 'w'); raise ImportError('of a stranger')")
+    done = subprocess.run(
+        [sys.executable, *(() if words[0] == "-m" else ("-P",)), *words, "list"], cwd=tmp_path, capture_output=True
+    )
+    assert not list(tmp_path.glob("PWNED*"))
+    assert b"of a stranger" not in done.stderr
 
 
 @pytest.mark.slow

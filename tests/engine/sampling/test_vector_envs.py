@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import few_copies
+import gymnasium as gym
 import living_copies
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from ray.tune import register_env
 from rltune.algorithms.rllib_env import register_for_rllib
 from rltune.engine.sampling.vector_envs import SyncEnvs, VectorEnvs, make_envs
 from rltune.envs.facts import EnvFacts
+from rltune.envs.guest import ARGUMENTS
+from rltune.envs.spaces import FlatObservation
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import Cause, GuestError, RewardError
@@ -60,6 +64,27 @@ def test_few_environments_are_stepped_one_by_one() -> None:
     native = make_envs(unknown)
     assert isinstance(native, VectorEnvs)
     assert max(episode.length for episode in make_collector(native).collect(500).episodes) <= 7
+
+
+NATIVE = """
+import gymnasium
+gymnasium.register("Native-v0", "gymnasium.envs.classic_control:CartPoleEnv", vector_entry_point="{}:Vector")
+"""
+
+
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_a_native_versions_module_is_a_guest(is_vector: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees the command line that guests see, and its end is a fault."""
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"native_{is_vector:d}"
+    module = f"vector_of_{name}" if is_vector else name
+    (tmp_path / f"{module}.py").write_text("import sys\nsys.exit(sys.argv[1])\n")
+    if is_vector:
+        (tmp_path / f"{name}.py").write_text(NATIVE.format(module))
+    with pytest.raises(GuestError) as caught:
+        make_envs(ppo_config(f"{name}:Native-v0", envs=16))
+    assert caught.value.call == f"import of {module}"
+    assert ARGUMENTS[1] in caught.value.what
 
 
 def test_a_registered_environment_receives_its_config_and_index() -> None:
@@ -119,7 +144,93 @@ FAULTS = {
     "infinite": (lambda obs, reward: (obs - [0.0, np.inf], reward), Cause.OBSERVATION),
     "shape": (lambda obs, reward: (obs[:1], reward), Cause.OBSERVATION),
     "scalar": (lambda obs, reward: (0.0, reward), Cause.OBSERVATION),
+    "state": (lambda obs, reward: ("state", reward), Cause.OBSERVATION),
 }
+
+RETURNED = [
+    lambda returned: (*returned[:-1], None),
+    lambda returned: (*returned[:-1], [{}]),
+    lambda returned: returned[:-1],
+    lambda returned: None,
+]
+
+
+class Odd(CountEnv):
+    """Returns something else than Gymnasium's tuple from its second reset or the fifth of its steps.
+
+    Args:
+        change: Makes it from what is right.
+        call: ``reset`` or ``step``.
+    """
+
+    def __init__(self, change: Callable[[Any], Any], call: str) -> None:
+        super().__init__()
+        self.change, self.call, self.steps = change, call, 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        returned = super().reset(**kwargs)
+        return self.change(returned) if self.call == "reset" and self.episode else returned
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        returned = super().step(action)
+        return self.change(returned) if self.call == "step" and self.steps == 5 else returned
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+@pytest.mark.parametrize("change", RETURNED)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_is_no_tuple_of_gymnasiums_is_a_fault(mode: str, change: Callable[[Any], Any], call: str) -> None:
+    register_env("odd", lambda config: Odd(change, call) if config.vector_index == 1 else CountEnv())
+    envs = make_envs(ppo_config("odd", envs=2).env_runners(gym_env_vectorize_mode=mode))
+    with pytest.raises(GuestError) as caught:
+        make_collector(envs).collect(40)
+    envs.close()
+    assert caught.value.cause is Cause.ENVIRONMENT
+    assert caught.value.call.startswith(call)
+    assert caught.value.call.endswith("of copy 2")
+    assert "info, a dict" in caught.value.allowed
+
+
+OBSERVATIONS = [
+    (gym.spaces.Discrete(5), 2, 5),
+    (gym.spaces.Discrete(5), 2, -1),
+    (gym.spaces.MultiDiscrete([3, 3]), [1, 1], [3, 1]),
+    (gym.spaces.MultiDiscrete([3, 3]), [1, 1], [0, -1]),
+    (gym.spaces.Dict(a=gym.spaces.Discrete(3, start=1)), {"a": 1}, {"a": 0}),
+    (gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.MultiDiscrete([2])]), (1, [1]), (1, [2])),
+    (gym.spaces.Dict(a=gym.spaces.Discrete(3)), {"a": 1}, {"b": 1}),
+    (gym.spaces.Dict(a=gym.spaces.Box(0, 1, (2,))), {"a": [0.0, 1.0]}, {"a": None}),
+]
+
+
+class Places(gym.Env[Any, Any]):
+    """Shows the second observation from its third step on, and ends no episode."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, space: Any, right: Any, wrong: Any) -> None:
+        self.observation_space, self.seen, self.wrong, self.steps = space, right, wrong, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.seen, {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self.wrong if self.steps >= 3 else self.seen, 1.0, False, False, {}
+
+
+@pytest.mark.parametrize(("space", "right", "wrong"), OBSERVATIONS)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_observation_outside_its_space_is_named(mode: str, space: Any, right: Any, wrong: Any) -> None:
+    register_env("places", lambda config: FlatObservation(Places(space, right, wrong)))
+    envs = make_envs(ppo_config("places", envs=2).env_runners(gym_env_vectorize_mode=mode))
+    with pytest.raises(GuestError) as caught:
+        make_collector(envs).collect(40)
+    envs.close()
+    assert caught.value.cause is Cause.OBSERVATION
+    assert caught.value.call.startswith("step 3 of ")
+    assert "step 3" in caught.value.what
 
 
 CALLS = {2: "step 2 of copy 2", 0: "reset of copy 2", -1: "make of copy 2"}

@@ -6,10 +6,12 @@ import importlib
 import os
 import sys
 
+import rltune.cli.application.interrupts  # noqa: F401 - It answers Ctrl-C during the imports that follow.
 from rltune.cli.application.answer import leave
 from rltune.cli.application.command import COMMANDS, COMPLETION, Command
 from rltune.errors import RltuneError, choices, nearest
 from rltune.other_tools import find_answer
+from rltune.search_path import place_working_folder
 
 # The commands that each module of `rltune.cli` registers, so that a command imports no other module.
 MODULES = {
@@ -19,6 +21,9 @@ MODULES = {
     "policies": ("evaluate", "export", "record"),
     "service": ("serve", "submit", "logs"),
 }
+# The commands that import modules of the user's, which may lie in the working folder. The others never search it, so
+# that they can be typed in a folder of somebody else's.
+RUN_CODE = ("run", "resume", "probe", "evaluate", "record", "serve")
 NAMES = sorted((name for names in MODULES.values() for name in names), key=lambda name: (name != "run", name))
 """The commands in alphabetical order, with ``run`` first."""
 
@@ -40,9 +45,7 @@ def main() -> None:
             close = answer.names[0] if answer else nearest(words[0], NAMES)
             fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune lists them with what they do"
             leave(RltuneError(f"{words[0]}: no such command", choices(words[0], NAMES, close), fix))
-        # Add the working directory to the path, as ``python -m`` does, so that a user's own modules can be imported.
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
+        place_working_folder(is_searched=words[0] in RUN_CODE)
         sys.argv = words
         load_command(words[0])()
 

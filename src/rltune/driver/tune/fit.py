@@ -37,7 +37,7 @@ def run_trials(sweep: OpenSweep) -> None:
         StudyUnavailableError: The disk is full, or the storage is away. The ledger holds what was reached.
     """
     _fit(sweep, _make_tuner(sweep))
-    sweep.ledger.check_lease()
+    sweep.ledger.require_ownership()
     if sweep.stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.folder)
     if sweep.stopper.reason == STORAGE_AWAY:

@@ -13,7 +13,6 @@ place in the caller's buffer, where a truncation bootstraps from them.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -32,8 +31,17 @@ from rltune.engine.features import UnsupportedError
 from rltune.engine.sampling.process_copies import close_processes, find_lost_process, make_process_copies
 from rltune.envs.closing import close_env, make_copies
 from rltune.envs.episode import RECORD, EpisodeRecord
-from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
-from rltune.envs.step_count import NO_NUMBER, STEPS, read_observation, read_rewards, require_finite
+from rltune.envs.guest import GUEST_FAULTS, call_guest, import_guest, raise_fault
+from rltune.envs.step_count import (
+    NO_NUMBER,
+    STEPS,
+    read_observation,
+    read_reset,
+    read_rewards,
+    read_step,
+    require_finite,
+)
+from rltune.errors import GuestError
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array]
@@ -119,9 +127,8 @@ class SyncEnvs:
         """Start an episode in each environment with its own seed; None means random seeds."""
         for index, env in enumerate(self.envs):
             with call_guest(f"reset of copy {index + 1}"):
-                self._obs[index] = read_observation(
-                    env.reset(seed=None if seeds is None else seeds[index])[0], self._shape
-                )
+                obs, _ = read_reset(env.reset(seed=None if seeds is None else seeds[index]))
+                self._obs[index] = read_observation(obs, self._shape)
         self._done = [False] * self.num_envs
         self._steps, self._begun = 0, [0] * self.num_envs
         require_finite(self._obs, self.name_call)
@@ -139,16 +146,18 @@ class SyncEnvs:
             for index, env in enumerate(self.envs):
                 if self._done[index]:
                     self._begun[index] = self._steps
-                    self._obs[index] = read_observation(env.reset()[0], shape)
+                    self._obs[index] = read_observation(read_reset(env.reset())[0], shape)
                     self._rewards[index] = 0.0
                     self._terminated[index] = self._truncated[index] = self._done[index] = False
                     continue
-                obs, reward, terminated, truncated, info = env.step(choices[index])
+                returned = env.step(choices[index])
                 try:
-                    is_plain = obs.shape == shape and isfinite(reward)
+                    obs, reward, terminated, truncated, info = returned
+                    is_plain = obs.shape == shape and isfinite(reward) and type(info) is dict
                 except UNUSUAL:
                     is_plain = False
                 if not is_plain:
+                    obs, reward, terminated, truncated, info = read_step(returned)
                     obs, (reward,) = read_observation(obs, shape), read_rewards([reward])
                 self._obs[index] = obs
                 self._rewards[index] = reward
@@ -221,7 +230,7 @@ class VectorEnvs:
         self._steps, call = 0, f"reset of {self.num_envs} copies"
         with call_guest(call):
             try:
-                obs = np.asarray(self.env.reset(seed=seed)[0])
+                obs = np.asarray(read_reset(self.env.reset(seed=seed))[0])
             except GUEST_FAULTS as error:
                 self._raise_fault(error, call)
         require_finite(obs, self.name_call)
@@ -231,7 +240,7 @@ class VectorEnvs:
         """Step all environments at once."""
         self._steps += 1
         try:
-            obs, rewards, terminated, truncated, infos = self.env.step(actions)
+            obs, rewards, terminated, truncated, infos = read_step(self.env.step(actions))
         except GUEST_FAULTS as error:
             self._raise_fault(error, f"step {self._steps} of {self.num_envs} copies")
         records = infos.get(RECORD)
@@ -338,16 +347,20 @@ def _has_native(env_id: str, kwargs: dict[str, Any]) -> bool:
     """Return whether the id has a native vector version that can be imported and takes these arguments."""
     module, _, name = env_id.rpartition(":")
     if module:
-        # gym.make imports the module in an id such as module:Name, but gym.spec does not, so it is imported here.
-        with call_guest(f"import of {module}"):
-            importlib.import_module(module)
+        import_guest(module)  # gym.make imports the module in an id such as module:Name, but gym.spec does not.
     spec = gym.spec(name)
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return False
+    target = spec.vector_entry_point
     try:
-        entry = spec.vector_entry_point
-        target = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
-    except (ImportError, AttributeError):  # Native JAX environments raise these errors if JAX is not installed.
+        if isinstance(target, str):
+            import_guest(target.partition(":")[0])
+            target = gym.envs.registration.load_env_creator(target)
+    except AttributeError:
+        return False
+    except GuestError as fault:  # Native JAX environments raise these errors if JAX is not installed.
+        if not isinstance(fault.__cause__, ImportError | AttributeError):
+            raise
         return False
     # A native version that ignores an argument would be another environment than the user named, so it is not used.
     accepted = inspect.signature(target).parameters
